@@ -1,0 +1,1 @@
+"""A session for the OpenAI Agents SDK."""

@@ -1,0 +1,1 @@
+"""What happens: read facts, let core decide, write facts."""

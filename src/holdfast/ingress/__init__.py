@@ -1,0 +1,1 @@
+"""Who asks: translation of outside protocols into one gateway call, and back."""

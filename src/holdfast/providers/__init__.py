@@ -1,0 +1,1 @@
+"""Who answers: the models behind us."""

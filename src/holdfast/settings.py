@@ -1,0 +1,1 @@
+"""Where the environment and the configuration file become values. Nobody else reads either."""

@@ -1,0 +1,1 @@
+"""A model provider that misbehaves on command. Imports nothing else of ours."""

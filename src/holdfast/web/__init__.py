@@ -1,0 +1,1 @@
+"""Who looks: pages for people."""
