@@ -3,6 +3,48 @@
 Importing this package is cheap: everything heavier than the version loads when it is first used.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from holdfast._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from holdfast.app import open  # noqa: A004
+    from holdfast.core.errors import HoldfastError
+    from holdfast.core.provider_state import ProviderState
+    from holdfast.core.reset import ResetPolicy
+    from holdfast.core.session import Usage
+    from holdfast.engine.embedded import Holdfast, SessionHandle, TurnHandle
+    from holdfast.engine.settings import LaneSettings
+
+_HOMES = {
+    "open": "holdfast.app",
+    "Holdfast": "holdfast.engine.embedded",
+    "HoldfastError": "holdfast.core.errors",
+    "LaneSettings": "holdfast.engine.settings",
+    "ProviderState": "holdfast.core.provider_state",
+    "ResetPolicy": "holdfast.core.reset",
+    "SessionHandle": "holdfast.engine.embedded",
+    "TurnHandle": "holdfast.engine.embedded",
+    "Usage": "holdfast.core.session",
+}
+
+__all__ = [
+    "Holdfast",
+    "HoldfastError",
+    "LaneSettings",
+    "ProviderState",
+    "ResetPolicy",
+    "SessionHandle",
+    "TurnHandle",
+    "Usage",
+    "__version__",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

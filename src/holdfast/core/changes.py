@@ -1,0 +1,145 @@
+"""Facts to be written: a decision is a list of these and what to answer.
+
+Each change is one row of one table, so a store needs one statement for each of them.
+"""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.items import StoredItem
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.records import Record
+from holdfast.core.session import Session
+from holdfast.core.turn import Run, Turn
+
+OutcomeT = TypeVar("OutcomeT")
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A fact of a session, numbered per session, for those who follow it."""
+
+    session_id: SessionId
+    no: int
+    tenant: Tenant
+    kind: str
+    turn_id: TurnId | None
+    body: bytes
+    at: float
+
+
+class IdempotencyRow(msgspec.Struct, frozen=True):
+    """Which turn, and which step of it, a caller's idempotency key stands for."""
+
+    tenant: Tenant
+    key: str
+    body_hash: bytes
+    turn_id: TurnId
+    step: int
+    created_at: float
+
+
+class SessionAdded(msgspec.Struct, frozen=True, gc=False):
+    session: Session
+
+
+class SessionSaved(msgspec.Struct, frozen=True, gc=False):
+    """The session row, written only if it still has the version the decision was made on."""
+
+    session: Session
+    read_version: int
+
+
+class TurnAdded(msgspec.Struct, frozen=True, gc=False):
+    turn: Turn
+
+
+class TurnSaved(msgspec.Struct, frozen=True, gc=False):
+    turn: Turn
+
+
+class RunAdded(msgspec.Struct, frozen=True, gc=False):
+    run: Run
+
+
+class RunSaved(msgspec.Struct, frozen=True, gc=False):
+    run: Run
+
+
+class ItemsAdded(msgspec.Struct, frozen=True, gc=False):
+    items: tuple[StoredItem, ...]
+
+
+class RecordAdded(msgspec.Struct, frozen=True, gc=False):
+    record: Record
+
+
+class EventAdded(msgspec.Struct, frozen=True, gc=False):
+    event: Event
+
+
+class IdempotencyAdded(msgspec.Struct, frozen=True, gc=False):
+    row: IdempotencyRow
+
+
+class ProviderStateSaved(msgspec.Struct, frozen=True, gc=False):
+    session_id: SessionId
+    state: ProviderState
+    saved_at: float
+
+
+class ProviderStateDropped(msgspec.Struct, frozen=True, gc=False):
+    """All of a session's provider state, or one maker's."""
+
+    session_id: SessionId
+    slot: str | None = None
+
+
+class ContentErased(msgspec.Struct, frozen=True, gc=False):
+    """Everything a session said, was answered or produced; ids and ends remain."""
+
+    session_id: SessionId
+
+
+class ItemErased(msgspec.Struct, frozen=True, gc=False):
+    """One item's content, blanked for good."""
+
+    session_id: SessionId
+    seq: int
+    body: bytes
+
+
+Change = (
+    SessionAdded
+    | SessionSaved
+    | TurnAdded
+    | TurnSaved
+    | RunAdded
+    | RunSaved
+    | ItemsAdded
+    | RecordAdded
+    | EventAdded
+    | IdempotencyAdded
+    | ProviderStateSaved
+    | ProviderStateDropped
+    | ContentErased
+    | ItemErased
+)
+
+
+class Decision(msgspec.Struct, Generic[OutcomeT], frozen=True):
+    """What to write and what to answer. A refusal writes nothing unless it says so."""
+
+    outcome: OutcomeT | HoldfastError
+    changes: tuple[Change, ...] = ()
+    woken: tuple[SessionId, ...] = ()
+    """Sessions whose waiters should look again, in every process."""
+    aborted: tuple[RunId, ...] = ()
+    """Runs that lost their session by this decision and should stop working."""
+
+
+def refuse(error: HoldfastError) -> Decision[OutcomeT]:
+    """Return the decision to do nothing and say why."""
+    return Decision(error)

@@ -1,0 +1,256 @@
+"""What can be asked of a store. Each command is one transaction and is safe to send twice.
+
+Ids arrive with the command, minted by the caller: after an unknown outcome the same command is
+sent again with `again` set, and answers what the first one did.
+"""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.items import NewItem
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.reset import NEVER, ResetPolicy
+from holdfast.core.session import Session, Usage
+from holdfast.core.turn import Fence, OnBusy, Outcome, Run, Source, Turn
+
+OutcomeT = TypeVar("OutcomeT", covariant=True)
+
+
+class Command(msgspec.Struct, Generic[OutcomeT], frozen=True, kw_only=True):
+    """One transaction, answered with an `OutcomeT` or refused with an error."""
+
+    again: bool = False
+
+
+class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of one lane."""
+
+    max_waiting: int = 64
+    max_attempts: int = 3
+    can_run_again: bool = False
+    """Whether this worker has a handler for turns that nobody waits for on a socket."""
+
+
+class Started(msgspec.Struct, frozen=True):
+    """The turn has the lane; `fence` is what its writes must carry."""
+
+    turn: Turn
+    session: Session
+    run: Run
+    fence: Fence
+    is_rolled_over: bool = False
+
+
+class Queued(msgspec.Struct, frozen=True):
+    """The turn waits. Look again when woken, and no later than `look_again_at`."""
+
+    turn: Turn
+    session: Session
+    look_again_at: float | None = None
+    is_rolled_over: bool = False
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """The same request came before: this is its turn, and its last run of that step."""
+
+    turn: Turn
+    session: Session
+    run: Run | None
+    step: int
+
+
+class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
+    """Take in one input: durable afterwards, and started at once where the lane is free."""
+
+    tenant: Tenant
+    turn_id: TurnId
+    run_id: RunId
+    worker: WorkerId
+    candidate_id: SessionId
+    """The id of the session, should this accept have to make one."""
+    key: Key | None = None
+    session_id: SessionId | None = None
+    items: tuple[NewItem, ...] = ()
+    request: bytes = b""
+    source: Source = "user"
+    on_busy: OnBusy = "enqueue"
+    is_internal: bool = False
+    idempotency_key: str | None = None
+    body_hash: bytes | None = None
+    retry_count: int = 0
+    rewind: tuple[int, int] | None = None
+    """(after, upto): the log as the caller saw it, of which it keeps only what is `after`."""
+    limits: LaneLimits = LaneLimits()
+    reset: ResetPolicy = NEVER
+
+
+class Claim(Command["Started | Queued"], frozen=True, kw_only=True):
+    """Start a queued turn, if the lane is free and the turn is next."""
+
+    turn_id: TurnId
+    run_id: RunId
+    worker: WorkerId
+    limits: LaneLimits = LaneLimits()
+
+
+class Extend(Command[Session], frozen=True, kw_only=True):
+    """Append finished items of a running turn, and remember its unfinished ones."""
+
+    fence: Fence
+    items: tuple[NewItem, ...] = ()
+    partial: tuple[NewItem, ...] | None = None
+
+
+class Finish(Command["Ended"], frozen=True, kw_only=True):
+    """End a run, its items, its answer and what its provider remembers, all or nothing."""
+
+    fence: Fence
+    outcome: Outcome
+    items: tuple[NewItem, ...] = ()
+    partial: tuple[NewItem, ...] = ()
+    result: bytes | None = None
+    usage: Usage | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    is_retryable: bool = False
+    provider_state: ProviderState | None = None
+    pending_calls: tuple[str, ...] = ()
+    """Calls that the client's own tools must answer; the lane is kept for them."""
+    hold_seconds: float = 120.0
+    heals: bytes | None = None
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The run's end, as recorded."""
+
+    turn: Turn
+    session: Session
+    run: Run
+
+
+class Cancel(Command[Turn], frozen=True, kw_only=True):
+    """End a turn that has not ended; one that has stays as it is."""
+
+    tenant: Tenant
+    turn_id: TurnId
+    reason: str = "cancelled"
+    outcome: Outcome = "cancelled"
+    code: str = "turn_cancelled"
+    only_if_queued: bool = False
+    is_retryable: bool = False
+
+
+class Reset(Command[Session], frozen=True, kw_only=True):
+    """Retire the live generation and begin the next one under the same key."""
+
+    tenant: Tenant
+    session_id: SessionId
+    new_id: SessionId
+    expected_id: SessionId | None = None
+    reason: str = "session_reset"
+
+
+class Restore(Command[Session], frozen=True, kw_only=True):
+    """Make an old generation live again, and retire the one that was."""
+
+    tenant: Tenant
+    session_id: SessionId
+
+
+class Delete(Command[Session], frozen=True, kw_only=True):
+    """Erase a session and leave a tombstone."""
+
+    tenant: Tenant
+    session_id: SessionId
+    cascade: bool = False
+
+
+class Fork(Command[Session], frozen=True, kw_only=True):
+    """Begin a keyless session that shares this one's history up to a point."""
+
+    tenant: Tenant
+    session_id: SessionId
+    new_id: SessionId
+    after_seq: int | None = None
+
+
+class Append(Command["Appended"], frozen=True, kw_only=True):
+    """Add items with no run, as one short turn, if nothing runs or waits; else be refused."""
+
+    tenant: Tenant
+    turn_id: TurnId
+    worker: WorkerId
+    candidate_id: SessionId
+    key: Key | None = None
+    session_id: SessionId | None = None
+    items: tuple[NewItem, ...] = ()
+    source: Source = "system"
+    idempotency_key: str | None = None
+    body_hash: bytes | None = None
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Where the items stand now."""
+
+    session: Session
+    turn: Turn
+
+
+class Reserve(Command[Session], frozen=True, kw_only=True):
+    """Return the live session of a key, making it, with its empty log, if there is none."""
+
+    tenant: Tenant
+    candidate_id: SessionId
+    key: Key | None = None
+    metadata: bytes = b"{}"
+
+
+class Hide(Command[Session], frozen=True, kw_only=True):
+    """Hide a range of the log from the view; with `erase`, blank its content for good."""
+
+    tenant: Tenant
+    session_id: SessionId
+    from_seq: int
+    to_seq: int
+    kind: str = "hide"
+    erase: bool = False
+
+
+class Annotate(Command[Session], frozen=True, kw_only=True):
+    """Set a session's metadata."""
+
+    tenant: Tenant
+    session_id: SessionId
+    metadata: bytes
+
+
+class DropProviderState(Command[Session], frozen=True, kw_only=True):
+    """Forget what a provider refused; only the current run may."""
+
+    fence: Fence
+    slot: str | None = None
+
+
+class Recover(Command[Session], frozen=True, kw_only=True):
+    """Settle what a gone worker left in one session."""
+
+    session_id: SessionId
+    worker: WorkerId
+    limits: LaneLimits = LaneLimits()
+
+
+class Renew(Command[float], frozen=True, kw_only=True):
+    """Say that a worker is alive for so long; answers until when, by the store's clock."""
+
+    worker: WorkerId
+    lease_seconds: float
+    is_new: bool = False
+
+
+class Bury(Command[None], frozen=True, kw_only=True):
+    """Say that a worker is gone: its leases are over now."""
+
+    worker: WorkerId
+    drop: bool = False

@@ -1,0 +1,159 @@
+"""The working copy of one session while a decision is being made."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.changes import (
+    Change,
+    Decision,
+    Event,
+    EventAdded,
+    ItemsAdded,
+    RecordAdded,
+    RunAdded,
+    RunSaved,
+    SessionAdded,
+    SessionSaved,
+    TurnAdded,
+    TurnSaved,
+)
+from holdfast.core.ids import RunId, TurnId
+from holdfast.core.items import NewItem, StoredItem
+from holdfast.core.records import Record, RecordKind, Span, count_hidden, merge_spans
+from holdfast.core.session import Session
+from holdfast.core.turn import Run, Turn
+
+OutcomeT = TypeVar("OutcomeT")
+_encode = msgspec.json.Encoder().encode
+
+
+class Draft:
+    """Collects the changes to one session; `decide` closes it with one fenced write of its row."""
+
+    def __init__(self, session: Session, *, now: float, is_new: bool = False) -> None:
+        self.session = session
+        self.now = now
+        self._is_new = is_new
+        self._read_version = session.version
+        self._changes: list[Change] = []
+        self._aborted: list[RunId] = []
+        self._wakes = False
+
+    def set(self, **fields: Any) -> None:
+        """Change fields of the session."""
+        self.session = replace(self.session, **fields)
+
+    def add(self, change: Change) -> None:
+        """Write one more row."""
+        self._changes.append(change)
+
+    def append(
+        self, items: Iterable[NewItem], turn_number: int, *, is_partial: bool = False
+    ) -> int:
+        """Append items at the head, giving each the next sequence number; return the head."""
+        session = self.session
+        seq = session.head_seq
+        stored = tuple(
+            StoredItem(
+                session.id,
+                seq + offset,
+                turn_number,
+                item.kind,
+                item.item_id,
+                item.call_id,
+                item.fingerprint,
+                is_partial,
+                item.body,
+            )
+            for offset, item in enumerate(items, 1)
+        )
+        if stored:
+            self._changes.append(ItemsAdded(stored))
+            self.set(head_seq=seq + len(stored))
+        return self.session.head_seq
+
+    def hide(
+        self, kind: RecordKind, span: Span, hidden: Sequence[Span], turn_id: TurnId | None = None
+    ) -> list[Span]:
+        """Record that a range is hidden, beside what was `hidden` before; return what is now."""
+        after = merge_spans([*hidden, span])
+        self.record(kind, span, turn_id=turn_id)
+        self.set(hidden_count=count_hidden(after))
+        return after
+
+    def record(
+        self,
+        kind: RecordKind,
+        span: Span,
+        *,
+        turn_id: TurnId | None = None,
+        undoes: int | None = None,
+        body: bytes | None = None,
+    ) -> int:
+        """Write a record over a range and return its number."""
+        no = self.session.record_no + 1
+        self.set(record_no=no)
+        self._changes.append(
+            RecordAdded(
+                Record(self.session.id, no, kind, span[0], span[1], turn_id, undoes, body, self.now)
+            )
+        )
+        return no
+
+    def tell(self, kind: str, turn: Turn | None = None, **detail: Any) -> None:
+        """Write a fact for those who follow the session."""
+        no = self.session.event_no + 1
+        self.set(event_no=no)
+        self._changes.append(
+            EventAdded(
+                Event(
+                    self.session.id,
+                    no,
+                    self.session.tenant,
+                    kind,
+                    turn.id if turn else None,
+                    _encode(detail) if detail else b"{}",
+                    self.now,
+                )
+            )
+        )
+
+    def add_turn(self, turn: Turn) -> None:
+        """Write a new turn."""
+        self._changes.append(TurnAdded(turn))
+
+    def save_turn(self, turn: Turn) -> None:
+        """Write a turn's new state."""
+        self._changes.append(TurnSaved(turn))
+
+    def add_run(self, run: Run) -> None:
+        """Write a new run."""
+        self._changes.append(RunAdded(run))
+
+    def save_run(self, run: Run) -> None:
+        """Write a run's new state."""
+        self._changes.append(RunSaved(run))
+
+    def wake(self) -> None:
+        """Have everybody who waits for this session look again."""
+        self._wakes = True
+
+    def abort(self, run_id: RunId) -> None:
+        """Have the run's worker stop, wherever it is."""
+        self._aborted.append(run_id)
+        self._wakes = True
+
+    def changes(self) -> tuple[Change, ...]:
+        """Return the changes so far, the session's own row first: its fence guards the rest."""
+        if self._is_new:
+            return (SessionAdded(self.session), *self._changes)
+        saved = replace(self.session, version=self._read_version + 1)
+        return (SessionSaved(saved, self._read_version), *self._changes)
+
+    def decide(self, outcome: OutcomeT) -> Decision[OutcomeT]:
+        """Close the draft."""
+        woken = (self.session.id,) if self._wakes else ()
+        return Decision(outcome, self.changes(), woken, tuple(self._aborted))

@@ -1,0 +1,228 @@
+"""Every way in which Holdfast says no.
+
+HoldfastError
+├── InvalidInput            what was asked cannot mean anything
+│   ├── InvalidSessionKey
+│   ├── InvalidItem
+│   ├── SessionNotKeyed     a reset needs a key to continue under
+│   └── InvalidSetting
+├── NotFound                unknown, foreign and erased look the same
+│   ├── SessionNotFound
+│   ├── TurnNotFound
+│   └── ItemNotFound
+├── Conflict                the world moved on
+│   ├── SessionRetired      another generation is live
+│   ├── SessionChanged      the expected session is not the live one
+│   ├── SessionBusy         the caller asked not to wait
+│   ├── SessionHasForks
+│   ├── SessionDeleted      a late writer or a repeat met a tombstone
+│   ├── IdempotencyMismatch
+│   ├── TurnAlreadyDone     a repeat of a finished request: its answer is recorded
+│   ├── TurnCancelled
+│   └── TurnInterrupted
+├── LaneFull / LaneTimeout  the bounds of a lane
+├── RunFenced               this run no longer owns its session
+├── TurnFailed              the work itself failed; carries the recorded code
+└── StoreError
+    ├── StoreUnavailable    nothing was done, or its outcome is unknown; try again
+    ├── SchemaTooNew
+    └── DurabilityRefused
+"""
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """The root: a stable `code` for machines, a message that names the values for people."""
+
+    code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidInput(HoldfastError):
+    """The request cannot be carried out as written."""
+
+    code = "invalid_input"
+
+
+class InvalidSessionKey(InvalidInput):
+    """The key is empty, too long, or has characters that no key may have."""
+
+    code = "invalid_session_key"
+
+
+class InvalidItem(InvalidInput):
+    """An item is not a JSON object in the Responses format."""
+
+    code = "invalid_item"
+
+
+class SessionNotKeyed(InvalidInput):
+    """The session has no key, so there is nothing a reset could continue under."""
+
+    code = "session_not_keyed"
+
+
+class InvalidSetting(InvalidInput):
+    """A setting has a value that it cannot have."""
+
+    code = "invalid_setting"
+
+
+class NotFound(HoldfastError):
+    """There is no such thing for this tenant."""
+
+    code = "not_found"
+
+
+class SessionNotFound(NotFound):
+    """No session has this id or key."""
+
+    code = "session_not_found"
+
+
+class TurnNotFound(NotFound):
+    """No turn has this id."""
+
+    code = "turn_not_found"
+
+
+class ItemNotFound(NotFound):
+    """No item has this id or sequence number."""
+
+    code = "item_not_found"
+
+
+class Conflict(HoldfastError):
+    """The state of the session does not allow this now."""
+
+    code = "conflict"
+
+
+class SessionRetired(Conflict):
+    """The session was reset; `live_id` names the generation that is live now."""
+
+    code = "session_retired"
+
+    def __init__(self, session_id: str, live_id: str | None) -> None:
+        where = f"; the live one is {live_id}" if live_id else ""
+        super().__init__(f"session {session_id} is retired{where}")
+        self.live_id = live_id
+
+
+class SessionChanged(Conflict):
+    """The session is not the live one that the caller expected; nothing was done."""
+
+    code = "session_changed"
+
+    def __init__(self, session_id: str, live_id: str | None) -> None:
+        where = f"; the live one is {live_id}" if live_id else ""
+        super().__init__(f"session {session_id} is not live{where}")
+        self.live_id = live_id
+
+
+class SessionBusy(Conflict):
+    """A turn is running and the caller asked not to wait."""
+
+    code = "session_busy"
+    retryable = True
+
+
+class SessionHasForks(Conflict):
+    """Other sessions point into this one; erase them too, or none."""
+
+    code = "session_has_forks"
+
+
+class SessionDeleted(Conflict):
+    """The session was erased; nothing may be written to it or replayed from it."""
+
+    code = "session_deleted"
+
+
+class IdempotencyMismatch(Conflict):
+    """The idempotency key was used with another body."""
+
+    code = "idempotency_key_reused"
+
+
+class TurnAlreadyDone(Conflict):
+    """This request was carried out before; its one answer is recorded with its turn."""
+
+    code = "turn_already_done"
+
+
+class TurnCancelled(Conflict):
+    """The turn was cancelled; `reason` says by what."""
+
+    code = "turn_cancelled"
+
+    def __init__(self, turn_id: str, reason: str | None) -> None:
+        super().__init__(f"turn {turn_id} was cancelled ({reason or 'on request'})")
+        self.reason = reason
+
+
+class TurnInterrupted(Conflict):
+    """The turn's worker went away; the same request, sent again, resumes it."""
+
+    code = "turn_interrupted"
+    retryable = True
+
+
+class LaneFull(HoldfastError):
+    """As many turns wait in this session's lane as may wait."""
+
+    code = "lane_full"
+    retryable = True
+
+
+class LaneTimeout(HoldfastError):
+    """The turn waited for its lane as long as a turn may wait."""
+
+    code = "lane_timeout"
+    retryable = True
+
+
+class RunFenced(HoldfastError):
+    """The run lost its session to a newer owner, a reset or a deletion; it changed nothing."""
+
+    code = "run_fenced"
+
+
+class TurnFailed(HoldfastError):
+    """The turn's work failed. `failure_code` is what was recorded."""
+
+    code = "turn_failed"
+
+    def __init__(self, message: str, *, failure_code: str) -> None:
+        super().__init__(message)
+        self.failure_code = failure_code
+
+
+class StoreError(HoldfastError):
+    """The store cannot be used as asked."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """The store could not be written or read now. Every command is safe to send again."""
+
+    code = "store_unavailable"
+    retryable = True
+
+
+class SchemaTooNew(StoreError):
+    """The store was written by a newer version than this one."""
+
+    code = "schema_too_new"
+
+
+class DurabilityRefused(StoreError):
+    """The database is set up to lose acknowledged work, and nobody said that is wanted."""
+
+    code = "durability_refused"

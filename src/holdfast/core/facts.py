@@ -1,0 +1,45 @@
+"""What a store reads before a decision, all inside the transaction that will write it."""
+
+import msgspec
+
+from holdfast.core.changes import IdempotencyRow
+from holdfast.core.ids import SessionId, WorkerId
+from holdfast.core.items import StoredItem
+from holdfast.core.records import Span
+from holdfast.core.session import Session
+from holdfast.core.turn import Run, Turn
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """The queue of a lane, without the turn that holds it."""
+
+    count: int = 0
+    first_position: int | None = None
+    last_position: int | None = None
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """One session as it is now, under its lock; what a command does not need stays empty."""
+
+    now: float
+    session: Session | None = None
+    has_live_owner: bool = False
+    active: Turn | None = None
+    active_run: Run | None = None
+    waiting: Waiting = Waiting()
+    turn: Turn | None = None
+    """The turn that the command names, or that its repeat found."""
+    run: Run | None = None
+    """The run that the command names, or the last one of the repeated step."""
+    repeat: IdempotencyRow | None = None
+    next_generation: int = 1
+    live_id: SessionId | None = None
+    """The live session of the key, where the named one is not."""
+    live: Session | None = None
+    open_turns: tuple[Turn, ...] = ()
+    """Every turn that has not ended, the active one included."""
+    gone_owners: frozenset[WorkerId] = frozenset()
+    forks: tuple[Session, ...] = ()
+    hidden: tuple[Span, ...] = ()
+    turn_items: tuple[StoredItem, ...] = ()
+    """What is visible of the named turn, wherever it began before."""

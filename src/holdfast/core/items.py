@@ -1,0 +1,129 @@
+"""Items of a transcript: bytes that are kept as they came, and the little we read from them.
+
+An item is a JSON object in the Responses format. Unknown types and fields are somebody else's
+business and pass through untouched.
+"""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import InvalidItem
+
+OUTPUT_SUFFIX = "_output"
+
+
+class NewItem(msgspec.Struct, frozen=True, gc=False):
+    """An item on its way into a transcript."""
+
+    body: bytes
+    kind: str
+    item_id: str | None
+    call_id: str | None
+    fingerprint: bytes
+
+
+class StoredItem(msgspec.Struct, frozen=True, gc=False):
+    """An item of a transcript. `is_partial` marks the torn end of a run that never finished."""
+
+    session_id: str
+    seq: int
+    turn_number: int
+    kind: str
+    item_id: str | None
+    call_id: str | None
+    fingerprint: bytes
+    is_partial: bool
+    body: bytes
+
+    def anew(self) -> NewItem:
+        """Return the item as one that can be appended again."""
+        return NewItem(self.body, self.kind, self.item_id, self.call_id, self.fingerprint)
+
+
+class _Head(msgspec.Struct, gc=False):
+    type: str | None = None
+    role: str | None = None
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    content: Any = None
+    output: Any = None
+
+
+_read_head = msgspec.json.Decoder(_Head).decode
+
+
+def read_item(body: bytes) -> NewItem:
+    """Return `body` as an item, its bytes untouched, or say why it cannot be one."""
+    try:
+        head = _read_head(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidItem(f"an item must be a JSON object of the Responses format: {exc}") from exc
+    kind = head.type or ("message" if head.role else None)
+    if not kind:
+        raise InvalidItem("an item needs a 'type' or a 'role'")
+    return NewItem(body, kind, head.id, head.call_id, _fingerprint(kind, head))
+
+
+def write_item(value: dict[str, Any]) -> NewItem:
+    """Return a Python value as an item."""
+    try:
+        return read_item(msgspec.json.encode(value))
+    except (TypeError, msgspec.EncodeError, RecursionError) as exc:
+        raise InvalidItem(f"an item must be made of JSON values: {exc}") from exc
+
+
+def message(role: str, text: str) -> NewItem:
+    """Return a plain message."""
+    part = "output_text" if role == "assistant" else "input_text"
+    return write_item({"type": "message", "role": role, "content": [{"type": part, "text": text}]})
+
+
+def _fingerprint(kind: str, head: _Head) -> bytes:
+    """Hash what makes two items the same to a reader: role, text, call, arguments, output.
+
+    Ids, annotations and outer white space do not count; reasoning has no fingerprint at all,
+    so that clients which drop it still match.
+    """
+    if kind == "reasoning":
+        return b""
+    if kind == "message":
+        said = f"{head.role}\0{_text(head.content)}"
+    elif kind.endswith(OUTPUT_SUFFIX):
+        said = f"{kind}\0{_text(head.output)}"
+    else:
+        said = f"{kind}\0{head.name}\0{_arguments(head.arguments)}\0{_text(head.content)}"
+    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _text(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content.strip()
+    if isinstance(content, list):
+        return "".join(_part(part) for part in content).strip()
+    return msgspec.json.encode(content, order="deterministic").decode()
+
+
+def _part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict):
+        text = part.get("text", part.get("refusal"))
+        if isinstance(text, str):
+            return text
+        part = {name: value for name, value in part.items() if name != "annotations"}
+    return msgspec.json.encode(part, order="deterministic").decode()
+
+
+def _arguments(arguments: Any) -> str:
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments)
+        except (msgspec.DecodeError, RecursionError):
+            return str(arguments).strip()
+    return msgspec.json.encode(arguments, order="deterministic").decode()

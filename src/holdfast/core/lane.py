@@ -1,0 +1,211 @@
+"""The lane: who has it, who is next, and how it is given up.
+
+Every function works on a draft of the session's row; the row's one fenced write is the guard.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.commands import LaneLimits, Queued, Started
+from holdfast.core.draft import Draft
+from holdfast.core.facts import Facts, Waiting
+from holdfast.core.ids import RunId, WorkerId
+from holdfast.core.items import NewItem, StoredItem
+from holdfast.core.records import Span
+from holdfast.core.turn import RUN_AGAIN, Fence, Outcome, Run, Turn
+
+FREE: dict[str, Any] = {
+    "active_turn_id": None,
+    "active_run_id": None,
+    "owner": None,
+    "hold_until": None,
+    "pending_calls": None,
+}
+
+_encode_items = msgspec.msgpack.Encoder().encode
+_decode_items = msgspec.msgpack.Decoder(tuple[NewItem, ...]).decode
+
+
+def pack_items(items: Sequence[NewItem]) -> bytes:
+    """Return items as the bytes in which a queued turn keeps them."""
+    return _encode_items(tuple(items))
+
+
+def unpack_items(packed: bytes | None) -> tuple[NewItem, ...]:
+    """Return what `pack_items` packed."""
+    return _decode_items(packed) if packed else ()
+
+
+def begin(draft: Draft, turn: Turn, *, run_id: RunId, worker: WorkerId, facts: Facts) -> Started:
+    """Give the lane to `turn`: its items enter the log, its run begins under a new epoch."""
+    turn = _place(draft, turn, hidden=facts.hidden, kept=facts.turn_items)
+    session = draft.session
+    now = draft.now
+    epoch = session.epoch + 1
+    turn = replace(
+        turn,
+        input=None,
+        owner=worker,
+        attempts=turn.attempts + 1,
+        started_at=turn.started_at or now,
+    )
+    draft.set(
+        epoch=epoch,
+        active_turn_id=turn.id,
+        active_run_id=run_id,
+        owner=worker,
+        hold_until=None,
+        pending_calls=None,
+    )
+    run = new_run(run_id, turn, generation=session.generation, epoch=epoch, now=now)
+    draft.add_run(run)
+    return Started(turn, draft.session, run, Fence(session.id, session.generation, run_id, epoch))
+
+
+def new_run(run_id: RunId, turn: Turn, *, generation: int, epoch: int, now: float) -> Run:
+    """Return the run that a worker begins now."""
+    return Run(
+        run_id, turn.id, turn.session_id, generation, epoch, turn.owner, turn.step,
+        None, None, None, now, None, None, None, None, None, None, None, None, None,
+    )  # fmt: skip
+
+
+def _place(draft: Draft, turn: Turn, *, hidden: Sequence[Span], kept: Sequence[StoredItem]) -> Turn:
+    """Bring the turn's block to the head of the log, in one piece, whatever came before."""
+    if turn.first_seq is None:
+        if turn.rewind_after is not None and turn.rewind_upto is not None:
+            draft.hide("rewind", (turn.rewind_after + 1, turn.rewind_upto), hidden, turn.id)
+        first = draft.session.head_seq + 1
+        last = draft.append(unpack_items(turn.input), turn.number)
+        return replace(turn, first_seq=first, kept_seq=last, last_seq=last)
+    assert turn.kept_seq is not None
+    assert turn.last_seq is not None
+    if draft.session.head_seq == turn.last_seq:
+        if turn.kept_seq < turn.last_seq:
+            draft.hide("retry", (turn.kept_seq + 1, turn.last_seq), hidden, turn.id)
+        return turn
+    # Later turns stand behind the old block: it is hidden and written anew, never interleaved.
+    draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id)
+    first = draft.session.head_seq + 1
+    last = draft.append([item.anew() for item in kept if not item.is_partial], turn.number)
+    return replace(turn, first_seq=first, kept_seq=last, last_seq=last)
+
+
+def keep_partial(draft: Draft, turn: Turn, partial: bytes | None) -> Turn:
+    """Append what a run had not finished; it stays marked, and a later attempt hides it."""
+    if not partial:
+        return turn
+    return replace(turn, last_seq=draft.append(unpack_items(partial), turn.number, is_partial=True))
+
+
+def end_turn(
+    draft: Draft,
+    turn: Turn,
+    outcome: Outcome,
+    *,
+    code: str | None = None,
+    message: str | None = None,
+    is_retryable: bool = False,
+) -> Turn:
+    """End a turn, whether it held the lane or waited."""
+    ended = replace(
+        turn,
+        outcome=outcome,
+        error_code=code,
+        error_message=message,
+        is_retryable=is_retryable,
+        ended_at=draft.now,
+    )
+    draft.save_turn(ended)
+    detail = {"code": code} if code else {}
+    draft.tell(f"turn.{outcome}", ended, first_seq=ended.first_seq, last_seq=ended.last_seq,
+               **detail)  # fmt: skip
+    return ended
+
+
+def stop_active(
+    draft: Draft, facts: Facts, outcome: Outcome, *, code: str, message: str, is_retryable: bool
+) -> Turn:
+    """Take the lane from the turn that holds it; what its run had finished and begun is kept."""
+    assert facts.active is not None
+    turn = _let_go(draft, facts, outcome, code)
+    return end_turn(draft, turn, outcome, code=code, message=message, is_retryable=is_retryable)
+
+
+def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
+    turn, run = facts.active, facts.active_run
+    assert turn is not None
+    if run is not None:
+        turn = keep_partial(draft, turn, run.partial)
+        draft.save_run(
+            replace(run, outcome=outcome, error_code=code, ended_at=draft.now, partial=None)
+        )
+        draft.abort(run.id)
+    draft.set(epoch=draft.session.epoch + 1, **FREE)
+    draft.wake()
+    return turn
+
+
+def settle_gone(
+    draft: Draft, facts: Facts, *, worker: WorkerId, limits: LaneLimits
+) -> tuple[bool, Waiting]:
+    """Free the lane if its holder is gone. Returns whether it is free, and who waits.
+
+    A run whose worker died ends as interrupted; where nobody waits on a socket it goes back to
+    the front of its queue, for a bounded number of attempts. A hold that ran out ends its turn.
+    """
+    session, turn = draft.session, facts.active
+    if turn is None:
+        return True, facts.waiting
+    if session.is_held:
+        if session.hold_until is None or session.hold_until > facts.now:
+            return False, facts.waiting
+        message = "the client's tools did not answer in time"
+        stop_active(
+            draft, facts, "interrupted", code="tool_wait_expired", message=message,
+            is_retryable=False,
+        )  # fmt: skip
+        return True, facts.waiting
+    if facts.has_live_owner:
+        return False, facts.waiting
+    if turn.attempts >= limits.max_attempts:
+        message = f"given up after {turn.attempts} attempts that lost their worker"
+        stop_active(
+            draft, facts, "failed", code="turn_abandoned", message=message, is_retryable=False
+        )
+        return True, facts.waiting
+    if turn.source in RUN_AGAIN and limits.can_run_again:
+        turn = replace(_let_go(draft, facts, "interrupted", "worker_lost"), owner=worker)
+        draft.save_turn(turn)
+        draft.tell("turn.requeued", turn, attempts=turn.attempts)
+        return True, _with_front(facts.waiting, turn.position)
+    stop_active(
+        draft, facts, "interrupted", code="worker_lost",
+        message="the worker of this turn went away", is_retryable=True,
+    )  # fmt: skip
+    return True, facts.waiting
+
+
+def _with_front(waiting: Waiting, position: int) -> Waiting:
+    positions = [position, waiting.first_position or position, waiting.last_position or position]
+    return Waiting(waiting.count + 1, min(positions), max(positions))
+
+
+def tail_position(turn_count: int, waiting: Waiting) -> int:
+    """Return a place behind everybody."""
+    return max(turn_count, waiting.last_position or 0) + 1
+
+
+def front_position(facts: Facts, waiting: Waiting) -> int:
+    """Return a place before everybody, the turn that had the lane included."""
+    places = [waiting.first_position, facts.active.position if facts.active else None]
+    known = [place for place in places if place is not None]
+    return min(known, default=1) - 1
+
+
+def queued(draft: Draft, turn: Turn) -> Queued:
+    """Answer for a turn that has to wait."""
+    return Queued(turn, draft.session, draft.session.hold_until)

@@ -1,0 +1,224 @@
+"""Reset, restore, delete, fork: the life of a session under its key.
+
+Each raises the epoch of every session it touches, so that a run of the old days, even one of a
+generation that comes back, can change nothing.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.core.changes import (
+    Change,
+    ContentErased,
+    Decision,
+    ItemErased,
+    ProviderStateDropped,
+    refuse,
+)
+from holdfast.core.commands import Annotate, Delete, Fork, Hide, Reset, Restore
+from holdfast.core.draft import Draft
+from holdfast.core.errors import (
+    ItemNotFound,
+    SessionChanged,
+    SessionHasForks,
+    SessionNotFound,
+    SessionNotKeyed,
+)
+from holdfast.core.facts import Facts
+from holdfast.core.ids import RunId, Tenant
+from holdfast.core.lane import FREE, end_turn, stop_active
+from holdfast.core.records import visible_spans
+from holdfast.core.session import Session, begin_session
+
+ERASED_ITEM = b'{"type":"erased"}'
+
+
+def retire(draft: Draft, *, reason: str) -> None:
+    """Take a session out of its key's life; it stays listed, readable and restorable."""
+    session = draft.session
+    draft.set(is_live=False, retired_at=draft.now, epoch=session.epoch + 1, **FREE)
+    draft.add(ProviderStateDropped(session.id))
+    draft.tell("session.retired", reason=reason)
+
+
+def reset(command: Reset, facts: Facts) -> Decision[Session]:
+    """Begin the next generation; every turn accepted before ends cancelled."""
+    session = facts.session
+    if command.again and facts.live is not None and facts.live.id == command.new_id:
+        return Decision(facts.live)
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if session.key is None:
+        return refuse(SessionNotKeyed(f"session {session.id} has no key to continue under"))
+    expected = command.expected_id or session.id
+    if not session.is_live or expected != session.id:
+        return refuse(SessionChanged(expected, facts.live_id or session.id))
+    old = Draft(session, now=facts.now)
+    _cancel_open(old, facts, reason=command.reason)
+    retire(old, reason=command.reason)
+    fresh = Draft(
+        begin_session(
+            command.new_id,
+            session.tenant,
+            now=facts.now,
+            key=session.key,
+            generation=facts.next_generation,
+            previous=session,
+        ),
+        now=facts.now,
+        is_new=True,
+    )
+    fresh.tell("session.created", generation=facts.next_generation, previous_session_id=session.id)
+    return _both(old, fresh)
+
+
+def restore(command: Restore, facts: Facts) -> Decision[Session]:
+    """Make an old generation live again; the one that was live is retired like by a reset."""
+    session = facts.session
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if session.key is None:
+        return refuse(SessionNotKeyed(f"session {session.id} has no key to live under"))
+    if session.is_live:
+        return Decision(session)
+    back = Draft(session, now=facts.now)
+    back.set(is_live=True, retired_at=None, epoch=session.epoch + 1, **FREE)
+    back.add(ProviderStateDropped(session.id))
+    back.tell("session.restored", generation=session.generation)
+    if facts.live is None:
+        return back.decide(back.session)
+    old = Draft(facts.live, now=facts.now)
+    _cancel_open(old, facts, reason="session_restored")
+    retire(old, reason="session_restored")
+    return _both(old, back)
+
+
+def _both(old: Draft, new: Draft) -> Decision[Session]:
+    """Close two drafts in one decision; the old one lets go of the key first."""
+    first, second = old.decide(old.session), new.decide(new.session)
+    return Decision(
+        new.session,
+        (*first.changes, *second.changes),
+        (old.session.id,),
+        (*first.aborted, *second.aborted),
+    )
+
+
+def delete(command: Delete, facts: Facts) -> Decision[Session]:
+    """Erase a session's content and leave a tombstone that no late writer gets past."""
+    session = facts.session
+    if session is None or session.tenant != command.tenant:
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if session.deleted_at is not None:
+        if command.again:
+            return Decision(session)
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    visible_forks = [fork for fork in facts.forks if fork.is_visible]
+    if visible_forks and not command.cascade:
+        return refuse(
+            SessionHasForks(f"{len(visible_forks)} sessions point into session {session.id}")
+        )
+    draft = Draft(session, now=facts.now)
+    _cancel_open(draft, facts, reason="session_deleted")
+    _bury(draft)
+    changes: list[Change] = [*draft.changes()]
+    aborted: list[RunId] = [*draft.decide(None).aborted]
+    for fork in facts.forks:
+        child = Draft(fork, now=facts.now)
+        if fork.active_run_id is not None:
+            aborted.append(fork.active_run_id)
+        _bury(child)
+        changes.extend(child.changes())
+    woken = (session.id, *(fork.id for fork in facts.forks))
+    return Decision(draft.session, tuple(changes), woken, tuple(aborted))
+
+
+def _bury(draft: Draft) -> None:
+    session = draft.session
+    draft.set(
+        is_live=False,
+        deleted_at=draft.now,
+        retired_at=session.retired_at or draft.now,
+        epoch=session.epoch + 1,
+        metadata=b"{}",
+        **FREE,
+    )
+    draft.add(ProviderStateDropped(session.id))
+    draft.add(ContentErased(session.id))
+
+
+def _cancel_open(draft: Draft, facts: Facts, *, reason: str) -> None:
+    """End every open turn as cancelled, the running one first."""
+    for turn in facts.open_turns:
+        if facts.active is not None and turn.id == facts.active.id:
+            stop_active(draft, facts, "cancelled", code=reason, message="", is_retryable=False)
+        else:
+            end_turn(draft, turn, "cancelled", code=reason)
+    draft.wake()
+
+
+def fork(command: Fork, facts: Facts) -> Decision[Session]:
+    """Begin a session that points into this one's history; nothing is copied."""
+    session = facts.session
+    if command.again and facts.live is not None and facts.live.id == command.new_id:
+        return Decision(facts.live)
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    ends = session.head_seq
+    if facts.active is not None and facts.active.first_seq is not None:
+        ends = facts.active.first_seq - 1
+    after = ends if command.after_seq is None else command.after_seq
+    if not 0 <= after <= session.head_seq:
+        return refuse(ItemNotFound(f"session {session.id} has no item {after}"))
+    shown = sum(last - first + 1 for first, last in visible_spans(facts.hidden, 1, after))
+    child = replace(
+        begin_session(command.new_id, session.tenant, now=facts.now),
+        parent_id=session.id,
+        parent_seq=after,
+        parent_record=session.record_no,
+        head_seq=after,
+        hidden_count=after - shown,
+        metadata=session.metadata,
+    )
+    draft = Draft(child, now=facts.now, is_new=True)
+    draft.tell("session.created", generation=1, parent_session_id=session.id, after_seq=after)
+    return draft.decide(draft.session)
+
+
+def hide(command: Hide, facts: Facts) -> Decision[Session]:
+    """Take a range out of the view by a record; erasing also blanks the bytes, for good."""
+    session = facts.session
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if not 1 <= command.from_seq <= command.to_seq <= session.head_seq:
+        return refuse(
+            ItemNotFound(
+                f"session {session.id} has no items {command.from_seq} to {command.to_seq}"
+            )
+        )
+    draft = Draft(session, now=facts.now)
+    draft.hide("pop" if command.kind == "pop" else "hide", (command.from_seq, command.to_seq),
+               facts.hidden)  # fmt: skip
+    if command.erase:
+        for seq in range(max(command.from_seq, session.parent_seq + 1), command.to_seq + 1):
+            draft.add(ItemErased(session.id, seq, ERASED_ITEM))
+    # What a provider remembers still holds the hidden items.
+    draft.add(ProviderStateDropped(session.id))
+    draft.tell(
+        "items.hidden", from_seq=command.from_seq, to_seq=command.to_seq, is_erased=command.erase
+    )
+    return draft.decide(draft.session)
+
+
+def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
+    """Replace a session's metadata."""
+    session = facts.session
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    draft = Draft(session, now=facts.now)
+    draft.set(metadata=command.metadata)
+    draft.tell("session.annotated")
+    return draft.decide(draft.session)
+
+
+def _is_foreign(session: Session, tenant: Tenant) -> bool:
+    return session.tenant != tenant or session.deleted_at is not None

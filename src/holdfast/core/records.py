@@ -1,0 +1,76 @@
+"""Records over a log: what hides items without touching them, and the view that is left.
+
+The log only grows. An edit, a regenerate, a rollback or a second attempt hides a range of it;
+everything hidden stays readable in the log's own view.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.ids import SessionId, TurnId
+
+RecordKind = Literal["rewind", "rollback", "retry", "hide", "pop", "compaction", "undo"]
+HIDING: frozenset[RecordKind] = frozenset({"rewind", "rollback", "retry", "hide", "pop"})
+
+Span = tuple[int, int]
+"""First and last sequence number, both included."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The row of a record; it speaks of the items `from_seq` to `to_seq`."""
+
+    session_id: SessionId
+    no: int
+    kind: RecordKind
+    from_seq: int
+    to_seq: int
+    turn_id: TurnId | None
+    undoes: int | None
+    body: bytes | None
+    created_at: float
+
+
+def hidden_spans(records: Iterable[Record]) -> list[Span]:
+    """Return the ranges that one session's records hide, merged and in order."""
+    listed = list(records)
+    undone = {record.undoes for record in listed if record.kind == "undo"}
+    return merge_spans(
+        (record.from_seq, record.to_seq)
+        for record in listed
+        if record.kind in HIDING and record.no not in undone
+    )
+
+
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
+    """Return the same ranges in order, joined where they touch, without the empty ones."""
+    merged: list[Span] = []
+    for first, last in sorted(span for span in spans if span[0] <= span[1]):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def count_hidden(spans: Sequence[Span]) -> int:
+    """Return how many items the (merged) spans cover."""
+    return sum(last - first + 1 for first, last in spans)
+
+
+def visible_spans(spans: Sequence[Span], first: int, last: int) -> list[Span]:
+    """Return what is left of `first`..`last` when the (merged) hidden spans are taken out."""
+    left: list[Span] = []
+    start = first
+    for hidden_first, hidden_last in spans:
+        if hidden_last < start:
+            continue
+        if hidden_first > last:
+            break
+        if hidden_first > start:
+            left.append((start, hidden_first - 1))
+        start = hidden_last + 1
+    if start <= last:
+        left.append((start, last))
+    return left

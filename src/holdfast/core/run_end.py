@@ -1,0 +1,183 @@
+"""What a run may write, and how it ends: fenced in every write, all or nothing at the end."""
+
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.changes import (
+    Decision,
+    ProviderStateDropped,
+    ProviderStateSaved,
+    RunSaved,
+    refuse,
+)
+from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Finish
+from holdfast.core.draft import Draft
+from holdfast.core.errors import RunFenced, TurnNotFound
+from holdfast.core.facts import Facts
+from holdfast.core.lane import FREE, end_turn, keep_partial, pack_items, stop_active
+from holdfast.core.session import Session, Usage
+from holdfast.core.turn import Fence, Run, Turn
+
+OutcomeT = TypeVar("OutcomeT")
+
+
+def extend(command: Extend, facts: Facts) -> Decision[Session]:
+    """Append what a run has finished so far; remember what it has begun."""
+    if not command.fence.holds(facts.session):
+        return _fenced(command.fence, facts, tried="extend", count=len(command.items))
+    session, turn, run = facts.session, facts.active, facts.active_run
+    assert session is not None
+    assert turn is not None
+    assert run is not None
+    draft = Draft(session, now=facts.now)
+    if command.items:
+        last = draft.append(command.items, turn.number)
+        draft.save_turn(replace(turn, kept_seq=last, last_seq=last))
+        draft.tell("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
+    if command.partial is not None:
+        draft.save_run(replace(run, partial=pack_items(command.partial)))
+    elif command.items and run.partial is not None:
+        draft.save_run(replace(run, partial=None))
+    return draft.decide(draft.session)
+
+
+def finish(command: Finish, facts: Facts) -> Decision[Ended]:
+    """End a run. A run that lost its session changes nothing but its own record."""
+    if not command.fence.holds(facts.session):
+        return _finish_fenced(command, facts)
+    session, turn, run = facts.session, facts.active, facts.active_run
+    assert session is not None
+    assert turn is not None
+    assert run is not None
+    draft = Draft(session, now=facts.now)
+    last = draft.append(command.items, turn.number)
+    turn = replace(turn, kept_seq=last, last_seq=last)
+    if command.partial:
+        turn = keep_partial(draft, turn, pack_items(command.partial))
+    run = _ended_run(run, command, facts.now)
+    draft.save_run(run)
+    if command.usage is not None:
+        _count(draft, command.usage)
+    if command.outcome == "completed" and command.provider_state is not None:
+        state = replace(command.provider_state, covers_seq=draft.session.head_seq)
+        draft.add(ProviderStateSaved(session.id, state, facts.now))
+    if command.outcome == "completed" and command.pending_calls:
+        turn = _hold(draft, turn, command)
+    else:
+        draft.set(**FREE)
+        turn = end_turn(
+            draft,
+            turn,
+            command.outcome,
+            code=command.error_code,
+            message=command.error_message,
+            is_retryable=command.is_retryable,
+        )
+    if facts.waiting.count:
+        draft.wake()
+    return draft.decide(Ended(turn, draft.session, run))
+
+
+def _hold(draft: Draft, turn: Turn, command: Finish) -> Turn:
+    """Keep the lane for the client's tools."""
+    draft.set(
+        active_run_id=None,
+        owner=None,
+        hold_until=draft.now + command.hold_seconds,
+        pending_calls=msgspec.json.encode(command.pending_calls).decode(),
+    )
+    draft.save_turn(turn)
+    draft.tell("turn.requires_action", turn, calls=list(command.pending_calls))
+    return turn
+
+
+def _ended_run(run: Run, command: Finish, now: float) -> Run:
+    usage = command.usage
+    return replace(
+        run,
+        outcome=command.outcome,
+        error_code=command.error_code,
+        error_message=command.error_message,
+        ended_at=now,
+        partial=None,
+        result=command.result,
+        heals=command.heals,
+        input_tokens=usage.input_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+        output_tokens=usage.output_tokens if usage else None,
+        reasoning_tokens=usage.reasoning_tokens if usage else None,
+    )
+
+
+def _count(draft: Draft, usage: Usage) -> None:
+    session = draft.session
+    draft.set(
+        input_tokens=session.input_tokens + usage.input_tokens,
+        cached_tokens=session.cached_tokens + usage.cached_tokens,
+        output_tokens=session.output_tokens + usage.output_tokens,
+        reasoning_tokens=session.reasoning_tokens + usage.reasoning_tokens,
+    )
+
+
+def _finish_fenced(command: Finish, facts: Facts) -> Decision[Ended]:
+    run, turn, session = facts.run, facts.turn, facts.session
+    is_done = run is not None and run.outcome == command.outcome and run.late is None
+    if command.again and is_done and run is not None and turn is not None and session is not None:
+        return Decision(Ended(turn, session, run))
+    return _fenced(command.fence, facts, tried=command.outcome, count=len(command.items))
+
+
+def _fenced(fence: Fence, facts: Facts, *, tried: str, count: int) -> Decision[OutcomeT]:
+    """Refuse a late writer, and note on its own run what it tried."""
+    error = RunFenced(_why(fence, facts.session))
+    if facts.run is None or (facts.session is not None and facts.session.deleted_at is not None):
+        return refuse(error)
+    late = msgspec.json.encode({"tried": tried, "items": count, "at": facts.now})
+    return Decision(error, (RunSaved(replace(facts.run, late=late)),))
+
+
+def _why(fence: Fence, session: Session | None) -> str:
+    if session is None or session.deleted_at is not None:
+        return f"run {fence.run_id}: session {fence.session_id} is gone"
+    return (
+        f"run {fence.run_id} holds epoch {fence.epoch} of session {fence.session_id}, "
+        f"which is at {session.epoch}"
+    )
+
+
+def drop_provider_state(command: DropProviderState, facts: Facts) -> Decision[Session]:
+    """Forget what a provider refused, if the run still owns the session."""
+    if not command.fence.holds(facts.session):
+        return _fenced(command.fence, facts, tried="drop_provider_state", count=0)
+    assert facts.session is not None
+    draft = Draft(facts.session, now=facts.now)
+    draft.add(ProviderStateDropped(facts.session.id, command.slot))
+    draft.tell("provider_state.dropped", facts.active)
+    return draft.decide(draft.session)
+
+
+def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:
+    """End an open turn; what has ended keeps its end."""
+    turn, session = facts.turn, facts.session
+    if turn is None or session is None or turn.tenant != command.tenant:
+        return refuse(TurnNotFound(f"no turn {command.turn_id}"))
+    if session.deleted_at is not None:
+        return refuse(TurnNotFound(f"no turn {command.turn_id}"))
+    is_active = session.active_turn_id == turn.id
+    if not turn.is_open or (command.only_if_queued and is_active):
+        return Decision(turn)
+    draft = Draft(session, now=facts.now)
+    if is_active:
+        turn = stop_active(
+            draft, facts, command.outcome, code=command.code, message=command.reason,
+            is_retryable=command.is_retryable,
+        )  # fmt: skip
+    else:
+        turn = end_turn(
+            draft, turn, command.outcome, code=command.code, message=command.reason,
+            is_retryable=command.is_retryable,
+        )  # fmt: skip
+    draft.wake()
+    return draft.decide(turn)

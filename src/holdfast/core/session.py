@@ -1,0 +1,122 @@
+"""A session: one history under one id, and the lane that its turns pass through."""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
+
+SessionStatus = Literal["idle", "running", "retired"]
+
+
+class Session(msgspec.Struct, frozen=True):
+    """The row of a session; its fields are the columns, in their order.
+
+    The lane is part of it: `active_turn_id` holds it. While a run works, `active_run_id` and
+    `owner` are set; while the client's tools work, `hold_until` and `pending_calls` are.
+    """
+
+    id: SessionId
+    tenant: Tenant
+    key: Key | None
+    generation: int
+    is_live: bool
+    is_visible: bool
+    previous_session_id: SessionId | None
+    parent_id: SessionId | None
+    parent_seq: int
+    parent_record: int
+    epoch: int
+    version: int
+    head_seq: int
+    record_no: int
+    event_no: int
+    turn_count: int
+    hidden_count: int
+    active_turn_id: TurnId | None
+    active_run_id: RunId | None
+    owner: WorkerId | None
+    hold_until: float | None
+    pending_calls: str | None
+    created_at: float
+    last_user_activity_at: float | None
+    retired_at: float | None
+    deleted_at: float | None
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    metadata: bytes
+
+    @property
+    def item_count(self) -> int:
+        """How many items the model may be shown."""
+        return self.head_seq - self.hidden_count
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lane waits for the client's tools."""
+        return self.active_turn_id is not None and self.active_run_id is None
+
+    def status(self, *, has_live_owner: bool) -> SessionStatus:
+        """Return what the lane says: running only with an active turn that somebody answers for."""
+        if not self.is_live:
+            return "retired"
+        if self.active_turn_id is not None and (has_live_owner or self.is_held):
+            return "running"
+        return "idle"
+
+
+def begin_session(
+    session_id: SessionId,
+    tenant: Tenant,
+    *,
+    now: float,
+    key: Key | None = None,
+    generation: int = 1,
+    previous: Session | None = None,
+    is_visible: bool = True,
+) -> Session:
+    """Return a new, empty, idle session; of its predecessor it keeps the metadata alone."""
+    return Session(
+        id=session_id,
+        tenant=tenant,
+        key=key,
+        generation=generation,
+        is_live=True,
+        is_visible=is_visible,
+        previous_session_id=previous.id if previous else None,
+        parent_id=None,
+        parent_seq=0,
+        parent_record=0,
+        epoch=1,
+        version=1,
+        head_seq=0,
+        record_no=0,
+        event_no=0,
+        turn_count=0,
+        hidden_count=0,
+        active_turn_id=None,
+        active_run_id=None,
+        owner=None,
+        hold_until=None,
+        pending_calls=None,
+        created_at=now,
+        last_user_activity_at=None,
+        retired_at=None,
+        deleted_at=None,
+        input_tokens=0,
+        cached_tokens=0,
+        output_tokens=0,
+        reasoning_tokens=0,
+        metadata=previous.metadata if previous else b"{}",
+    )
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Tokens that a run's calls reported. Unknown is `None` on the run, never a guess."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0

@@ -1,0 +1,70 @@
+"""Who carries on: the next turn of a lane, and the heirs of a worker that is gone."""
+
+from msgspec.structs import replace
+
+from holdfast.core.changes import Decision, refuse
+from holdfast.core.commands import Claim, Queued, Recover, Started
+from holdfast.core.draft import Draft
+from holdfast.core.errors import SessionNotFound, TurnCancelled, TurnInterrupted, TurnNotFound
+from holdfast.core.facts import Facts
+from holdfast.core.lane import begin, end_turn, queued, settle_gone
+from holdfast.core.session import Session
+from holdfast.core.turn import RUN_AGAIN, Fence, Turn
+
+
+def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
+    """Start a queued turn if the lane is free and nobody stands before it."""
+    turn, session, run = facts.turn, facts.session, facts.run
+    if turn is None or session is None or session.deleted_at is not None:
+        return refuse(TurnNotFound(f"no turn {command.turn_id}"))
+    if command.again and run is not None:
+        fence = Fence(session.id, run.generation, run.id, run.epoch)
+        if fence.holds(session):
+            return Decision(Started(turn, session, run, fence))
+    if turn.outcome == "cancelled":
+        return refuse(TurnCancelled(turn.id, turn.error_code))
+    if not turn.is_open:
+        return refuse(TurnInterrupted(f"turn {turn.id} ended as {turn.outcome}"))
+    draft = Draft(session, now=facts.now)
+    is_free, waiting = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
+    if session.active_turn_id == turn.id and not is_free:
+        return Decision(queued(draft, turn))
+    if not is_free or waiting.first_position != turn.position:
+        outcome = queued(draft, turn)
+        return draft.decide(outcome) if is_free and facts.active else Decision(outcome)
+    started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
+    draft.save_turn(started.turn)
+    draft.tell("turn.started", started.turn, attempts=started.turn.attempts)
+    return draft.decide(replace(started, session=draft.session))
+
+
+def recover(command: Recover, facts: Facts) -> Decision[Session]:
+    """Settle what gone workers left in this session; touch nothing of a living one."""
+    session = facts.session
+    if session is None or session.deleted_at is not None:
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    draft = Draft(session, now=facts.now)
+    before = draft.session
+    settle_gone(draft, facts, worker=command.worker, limits=command.limits)
+    is_touched = draft.session is not before
+    for turn in facts.open_turns:
+        if facts.active is not None and turn.id == facts.active.id:
+            continue
+        if turn.owner in facts.gone_owners:
+            _inherit(draft, turn, command)
+            is_touched = True
+    if not is_touched:
+        return Decision(session)
+    draft.wake()
+    return draft.decide(draft.session)
+
+
+def _inherit(draft: Draft, turn: Turn, command: Recover) -> None:
+    """Take over a waiting turn, or keep it as interrupted if its client is gone with its worker."""
+    if turn.source in RUN_AGAIN and command.limits.can_run_again:
+        draft.save_turn(replace(turn, owner=command.worker))
+        return
+    end_turn(
+        draft, turn, "interrupted", code="worker_lost",
+        message="the worker of this turn went away", is_retryable=True,
+    )  # fmt: skip

@@ -1,0 +1,115 @@
+"""Turns and their runs: one accepted input and all it causes, and each attempt to carry it out.
+
+Only ends are stored. Whether an open turn is queued, running or waiting for the client's tools
+follows from its session's lane, so a turn that runs without an owner cannot be written down.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.session import Session
+
+Source = Literal["user", "background", "cron", "channel", "internal", "system"]
+Outcome = Literal["completed", "failed", "cancelled", "interrupted"]
+TurnStatus = Literal[
+    "queued", "running", "requires_action", "completed", "failed", "cancelled", "interrupted"
+]
+OnBusy = Literal["enqueue", "reject", "interrupt", "rollback"]
+
+USER_ACTIVITY: frozenset[Source] = frozenset({"user", "channel"})
+"""Sources that count as somebody being there."""
+RUN_AGAIN: frozenset[Source] = frozenset({"background", "cron", "channel"})
+"""Sources whose turns nobody waits for on a socket: after a crash they are run, not kept."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """The row of a turn. `input` is kept here until the turn starts and its items enter the log."""
+
+    id: TurnId
+    session_id: SessionId
+    tenant: Tenant
+    number: int
+    position: int
+    source: Source
+    owner: WorkerId
+    step: int
+    attempts: int
+    input: bytes | None
+    request: bytes
+    body_hash: bytes | None
+    rewind_after: int | None
+    rewind_upto: int | None
+    first_seq: int | None
+    kept_seq: int | None
+    last_seq: int | None
+    outcome: Outcome | None
+    error_code: str | None
+    error_message: str | None
+    is_retryable: bool
+    accepted_at: float
+    started_at: float | None
+    ended_at: float | None
+    delivered_at: float | None
+    retry_claim: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the turn has not ended."""
+        return self.outcome is None
+
+    def status(self, session: Session, *, has_live_owner: bool) -> TurnStatus:
+        """Return the turn's state, as the lane of its session tells it."""
+        if self.outcome is not None:
+            return self.outcome
+        if session.active_turn_id != self.id:
+            return "queued"
+        if session.is_held:
+            return "requires_action"
+        return "running" if has_live_owner else "interrupted"
+
+
+class Run(msgspec.Struct, frozen=True):
+    """The row of a run. `late` is what a run tried to write after it had lost its session."""
+
+    id: RunId
+    turn_id: TurnId
+    session_id: SessionId
+    generation: int
+    epoch: int
+    worker: WorkerId
+    step: int
+    outcome: Outcome | None
+    error_code: str | None
+    error_message: str | None
+    started_at: float
+    ended_at: float | None
+    input_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    partial: bytes | None
+    result: bytes | None
+    heals: bytes | None
+    late: bytes | None
+
+
+class Fence(msgspec.Struct, frozen=True, gc=False):
+    """What every write of a run carries; the store checks it in the write's own transaction."""
+
+    session_id: SessionId
+    generation: int
+    run_id: RunId
+    epoch: int
+
+    def holds(self, session: Session | None) -> bool:
+        """Whether the run still owns the session: the one question every write must pass."""
+        return (
+            session is not None
+            and session.deleted_at is None
+            and session.is_live
+            and session.generation == self.generation
+            and session.epoch == self.epoch
+            and session.active_run_id == self.run_id
+        )

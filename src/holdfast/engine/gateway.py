@@ -1,0 +1,240 @@
+"""The engine's front door: accept a turn, get its lane, run it, read it, end it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.core.commands import (
+    Accept,
+    Append,
+    Appended,
+    Cancel,
+    Claim,
+    Command,
+    Finish,
+    Queued,
+    Repeated,
+    Started,
+)
+from holdfast.core.errors import (
+    LaneTimeout,
+    SessionBusy,
+    StoreUnavailable,
+    TurnNotFound,
+)
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.turn import Turn
+from holdfast.engine.settings import LaneSettings
+from holdfast.engine.turn_runner import FIRST_PAUSE_SECONDS, ActiveRun
+from holdfast.engine.wakeups import Wakeups
+from holdfast.engine.worker import Worker
+from holdfast.ports.clock import Clock, Ids
+from holdfast.ports.store import Reader, Store, TurnView
+
+OutcomeT = TypeVar("OutcomeT")
+Handler = Callable[[ActiveRun], Awaitable[None]]
+"""Carries a turn out that nobody waits for on a socket, and finishes its run."""
+
+WATCH_SECONDS = 0.25
+"""How often somebody attached to a turn of another process looks at it."""
+SUBMIT_TRIES = 4
+
+
+class Gateway:
+    """One process's engine over one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        ids: Ids,
+        settings: LaneSettings | None = None,
+        handler: Handler | None = None,
+    ) -> None:
+        self.store = store
+        self.ids = ids
+        self.settings = settings or LaneSettings()
+        self._clock = clock
+        self._handler = handler
+        self._wakeups = Wakeups()
+        self.worker = Worker(store, self._wakeups, ids=ids, settings=self.settings)
+        self.limits = self.settings.limits(can_run_again=handler is not None)
+
+    @property
+    def read(self) -> Reader:
+        """The reading side of the store."""
+        return self.store.read
+
+    async def start(self) -> None:
+        """Take part: a lease, recovery of what others left, adoption of what can be run."""
+        await self.worker.start(self._carry_out if self._handler is not None else None)
+
+    async def stop(self) -> None:
+        """Leave; what is still open can be taken up by others at once."""
+        await self.worker.stop()
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────
+
+    async def accept(self, command: Accept) -> Started | Queued | Repeated:
+        """Make a turn durable; `command` brings ids from `self.ids` and this worker's name."""
+        self._wakeups.begin_care(command.turn_id)
+        try:
+            return await self.submit(command)
+        except BaseException:
+            self._wakeups.end_care(command.turn_id)
+            raise
+
+    async def enter(self, admission: Started | Queued) -> ActiveRun:
+        """Return the run of an accepted turn, once it has its lane."""
+        started = admission
+        try:
+            if isinstance(started, Queued):
+                started = await self._wait_for_lane(started)
+            return ActiveRun(started, self.store, self._wakeups)
+        except BaseException:
+            self._wakeups.end_care(admission.turn.id)
+            raise
+
+    def leave(self, run: ActiveRun) -> None:
+        """Say that nobody here cares for the run's turn any more."""
+        self._wakeups.end_care(run.turn.id)
+
+    async def _wait_for_lane(self, queued: Queued) -> Started:
+        waiter = self._wakeups.queue(queued.turn.session_id, queued.turn.position)
+        until = self._clock.now() + self.settings.max_wait_seconds
+        try:
+            while True:
+                outcome = await self._claim(queued.turn)
+                if isinstance(outcome, Started):
+                    return outcome
+                left = until - self._clock.now()
+                if left <= 0:
+                    raise await self._give_up(queued.turn)
+                await waiter.wait(min(left, self._look_again_in(outcome)))
+        finally:
+            self._wakeups.leave(waiter)
+
+    async def _claim(self, turn: Turn) -> Started | Queued:
+        return await self.submit(
+            Claim(
+                turn_id=turn.id,
+                run_id=RunId(self.ids.new("run")),
+                worker=self.worker.id,
+                limits=self.limits,
+            )
+        )
+
+    def _look_again_in(self, queued: Queued) -> float:
+        """Return when, unwoken, the lane may have come free: a hold or a lease that ran out."""
+        pause = self.settings.lease_seconds / 2
+        if queued.look_again_at is None:
+            return pause
+        return min(pause, max(queued.look_again_at - self._clock.now(), 0.001))
+
+    async def _give_up(self, turn: Turn) -> Exception:
+        seconds = self.settings.max_wait_seconds
+        message = f"turn {turn.id} waited {seconds:g} seconds for its lane"
+        await self.submit(
+            Cancel(
+                tenant=turn.tenant,
+                turn_id=turn.id,
+                reason=message,
+                outcome="failed",
+                code=LaneTimeout.code,
+                is_retryable=True,
+                only_if_queued=True,
+            )
+        )
+        return LaneTimeout(message)
+
+    async def _carry_out(self, turn: Turn) -> None:
+        """Run an adopted turn with the handler."""
+        assert self._handler is not None
+        view = await self.read.session(turn.tenant, session_id=turn.session_id)
+        if view is None:
+            return
+        started = await self._wait_for_lane(Queued(turn, view.session))
+        run = ActiveRun(started, self.store, self._wakeups)
+        await self._handler(run)
+
+    async def wait_until_ended(
+        self, tenant: Tenant, turn_id: TurnId, *, step: int | None = None
+    ) -> TurnView:
+        """Return the turn once it has ended, or once the given step of it has been answered."""
+        view = await self._look(tenant, turn_id)
+        waiter = self._wakeups.watch(view.turn.session_id)
+        try:
+            while view.status in ("queued", "running") and not _is_past(view.turn, step):
+                await waiter.wait(WATCH_SECONDS)
+                view = await self._look(tenant, turn_id)
+        finally:
+            self._wakeups.unwatch(waiter)
+        return view
+
+    async def _look(self, tenant: Tenant, turn_id: TurnId) -> TurnView:
+        view = await self.read.turn(tenant, turn_id)
+        if view is None:
+            raise TurnNotFound(f"no turn {turn_id}")
+        return view
+
+    # ── short turns ─────────────────────────────────────────────────────────────────────────
+
+    async def append(self, command: Append) -> Appended:
+        """Add items with no run: in one commit where the lane is free, else in its turn."""
+        try:
+            return await self.submit(command)
+        except SessionBusy:
+            pass
+        return await self._append_in_turn(command)
+
+    async def _append_in_turn(self, command: Append) -> Appended:
+        accept = Accept(
+            tenant=command.tenant,
+            turn_id=command.turn_id,
+            run_id=RunId(self.ids.new("run")),
+            worker=command.worker,
+            candidate_id=command.candidate_id,
+            key=command.key,
+            session_id=command.session_id,
+            items=command.items,
+            source=command.source,
+            idempotency_key=command.idempotency_key,
+            body_hash=command.body_hash,
+            limits=self.limits,
+        )
+        admission = await self.accept(accept)
+        if isinstance(admission, Repeated):
+            return Appended(admission.session, admission.turn)
+        run = await self.enter(admission)
+        try:
+            ended = await run.finish(Finish(fence=run.fence, outcome="completed"))
+        finally:
+            self.leave(run)
+        return Appended(ended.session, ended.turn)
+
+    # ── everything else ─────────────────────────────────────────────────────────────────────
+
+    async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
+        """Carry out a command; one whose outcome is unknown is asked about before giving up."""
+        pause = FIRST_PAUSE_SECONDS
+        for left in reversed(range(SUBMIT_TRIES)):
+            try:
+                return await self.store.submit(command)
+            except StoreUnavailable:
+                if not left:
+                    raise
+                command = replace(command, again=True)
+                await asyncio.sleep(pause)
+                pause *= 2
+        raise AssertionError("the last try returns or raises")
+
+    def new_session_id(self) -> SessionId:
+        """Return an id for a session that may have to be made."""
+        return SessionId(self.ids.new("ses"))
+
+
+def _is_past(turn: Turn, step: int | None) -> bool:
+    return step is not None and turn.step > step

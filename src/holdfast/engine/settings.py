@@ -1,0 +1,50 @@
+"""What can be set about lanes and workers."""
+
+from dataclasses import dataclass
+
+from holdfast.core.commands import LaneLimits
+from holdfast.core.errors import InvalidSetting
+from holdfast.core.turn import OnBusy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSettings:
+    """`[lanes]` of the configuration."""
+
+    on_busy: OnBusy = "enqueue"
+    """What a turn does that finds its session busy, when its request does not say."""
+    max_waiting: int = 64
+    """Turns that may wait in one lane; the next caller gets `lane_full`."""
+    max_wait_seconds: float = 600.0
+    """How long a turn waits for its lane before it fails with `lane_timeout`."""
+    tool_wait_seconds: float = 120.0
+    """How long a lane is kept for the outputs of the client's own tools."""
+    lease_seconds: float = 10.0
+    """A worker silent for this long loses its lanes to others."""
+    max_attempts: int = 3
+    """Runs of one turn that may lose their worker before the turn is given up."""
+    poll_seconds: float = 0.05
+    """How often waiting turns look for writes of other processes, where the store cannot push."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_waiting", "max_wait_seconds", "tool_wait_seconds"):
+            if getattr(self, name) < 0:
+                raise InvalidSetting(f"lanes.{name} must not be negative")
+        for name in ("lease_seconds", "poll_seconds"):
+            if not getattr(self, name) > 0:
+                raise InvalidSetting(f"lanes.{name} must be positive")
+        if self.max_attempts < 1:
+            raise InvalidSetting("lanes.max_attempts must be at least 1")
+        if self.on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
+            raise InvalidSetting(
+                f"lanes.on_busy must be enqueue, reject, interrupt or rollback, "
+                f"not {self.on_busy!r}"
+            )
+
+    def limits(self, *, can_run_again: bool) -> LaneLimits:
+        """Return the part that the store checks in its commit."""
+        return LaneLimits(
+            max_waiting=self.max_waiting,
+            max_attempts=self.max_attempts,
+            can_run_again=can_run_again,
+        )

@@ -1,0 +1,106 @@
+"""One run: the only thing in the process that may write to its session, while it may."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core.commands import Ended, Extend, Finish, Started
+from holdfast.core.context import project
+from holdfast.core.errors import RunFenced, StoreUnavailable
+from holdfast.core.items import NewItem, StoredItem
+from holdfast.core.session import Session
+from holdfast.engine.log import log
+from holdfast.engine.wakeups import Wakeups
+from holdfast.ports.store import ItemQuery, Store
+
+FINISH_TRIES = 8
+FIRST_PAUSE_SECONDS = 0.05
+
+
+class ActiveRun:
+    """A run that was given its lane. `is_lost` once the lane was taken from it."""
+
+    def __init__(self, started: Started, store: Store, wakeups: Wakeups) -> None:
+        self.turn = started.turn
+        self.session = started.session
+        self.fence = started.fence
+        self.is_rolled_over = started.is_rolled_over
+        self.is_lost = False
+        self._store = store
+        self._wakeups = wakeups
+        self._on_lost: Callable[[], None] | None = None
+        wakeups.on_stop(self.fence.run_id, self._lose)
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Call back when the lane is taken away, so that upstream work can be aborted."""
+        self._on_lost = callback
+        if self.is_lost:
+            callback()
+
+    def _lose(self) -> None:
+        self.is_lost = True
+        log.info("run.lost", run_id=self.fence.run_id, session_id=self.fence.session_id)
+        if self._on_lost is not None:
+            self._on_lost()
+
+    async def items(self) -> list[StoredItem]:
+        """Return what the turn may see: the visible history up to and including its own items."""
+        return await self._store.read.items(self.session, ItemQuery())
+
+    async def context(self) -> list[bytes]:
+        """Return the items of a valid model request."""
+        return project(await self.items())
+
+    async def extend(
+        self, items: Sequence[NewItem] = (), partial: Sequence[NewItem] | None = None
+    ) -> Session:
+        """Make finished items durable now, and remember unfinished ones in case of a crash."""
+        command = Extend(
+            fence=self.fence,
+            items=tuple(items),
+            partial=tuple(partial) if partial is not None else None,
+        )
+        try:
+            self.session = await self._store.submit(command)
+        except RunFenced:
+            self._lose_quietly()
+            raise
+        return self.session
+
+    async def finish(self, command: Finish) -> Ended:
+        """End the run durably. An unknown outcome is asked about until it is known."""
+        self._wakeups.off_stop(self.fence.run_id)
+        pause = FIRST_PAUSE_SECONDS
+        again = False
+        for left in reversed(range(FINISH_TRIES)):
+            try:
+                ended = await self._store.submit(replace(command, again=again))
+            except RunFenced:
+                self._lose_quietly()
+                raise
+            except StoreUnavailable:
+                if not left:
+                    raise
+                again = True
+                await asyncio.sleep(pause)
+                pause *= 2
+            else:
+                self._wakeups.wake(ended.session.id)
+                log.info(
+                    "run.ended",
+                    run_id=self.fence.run_id,
+                    turn_id=self.turn.id,
+                    session_id=self.fence.session_id,
+                    outcome=command.outcome,
+                )
+                return ended
+        raise AssertionError("the last try returns or raises")
+
+    def abandon(self) -> None:
+        """Leave the run as it is, for recovery to take up."""
+        self._wakeups.off_stop(self.fence.run_id)
+
+    def _lose_quietly(self) -> None:
+        self.is_lost = True
+        self._wakeups.off_stop(self.fence.run_id)

@@ -1,0 +1,148 @@
+"""A worker's life: its lease, its eyes on other processes, and the care of what others left.
+
+A lease says who is alive; only the epoch in each write says who may write. One lease per process
+covers all its runs, and is renewed as one row.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from holdfast.core.commands import Bury, Recover, Renew
+from holdfast.core.errors import HoldfastError, RunFenced, StoreUnavailable
+from holdfast.core.ids import SessionId, WorkerId
+from holdfast.core.turn import RUN_AGAIN, Turn
+from holdfast.engine.log import log
+from holdfast.engine.settings import LaneSettings
+from holdfast.engine.wakeups import Wakeups
+from holdfast.ports.clock import Ids
+from holdfast.ports.store import Store
+
+RECOVERY_BATCH = 500
+Adopt = Callable[[Turn], Awaitable[None]]
+
+
+class Worker:
+    """One process's part in the house."""
+
+    def __init__(self, store: Store, wakeups: Wakeups, *, ids: Ids, settings: LaneSettings) -> None:
+        self._store = store
+        self._wakeups = wakeups
+        self._ids = ids
+        self._settings = settings
+        self._tasks: list[asyncio.Task[None]] = []
+        self._adopt: Adopt | None = None
+        self._adopted: set[asyncio.Task[None]] = set()
+        self.id = WorkerId(ids.new("wrk"))
+        self.recovered_sessions = 0
+
+    async def start(self, adopt: Adopt | None = None) -> None:
+        """Begin: take a lease, settle what dead workers left, then keep both up."""
+        self._adopt = adopt
+        self._store.listen(self._wakeups.hear)
+        await self._store.enlist(self.id, self._settings.lease_seconds)
+        await self.sweep()
+        self._tasks = [
+            asyncio.create_task(self._keep_lease(), name="holdfast-lease"),
+            asyncio.create_task(self._watch_others(), name="holdfast-watch"),
+        ]
+
+    async def stop(self) -> None:
+        """End: stop adopted turns, and let others take at once what is left."""
+        for task in [*self._tasks, *self._adopted]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._adopted, return_exceptions=True)
+        with contextlib.suppress(HoldfastError):
+            await self._store.dismiss(self.id)
+
+    async def sweep(self) -> int:
+        """Settle everything that workers without a lease left behind; return how much it was."""
+        gone = [worker for worker in await self._store.gone_workers() if worker != self.id]
+        for worker in gone:
+            await self._store.submit(Bury(worker=worker))
+        settled = await self._recover_all()
+        for worker in gone:
+            await self._store.dismiss(worker)
+        await self._adopt_turns()
+        return settled
+
+    async def _recover_all(self) -> int:
+        seen: set[SessionId] = set()
+        while True:
+            found = await self._store.orphaned_sessions(RECOVERY_BATCH)
+            fresh = [session_id for session_id in found if session_id not in seen]
+            if not fresh:
+                return len(seen)
+            seen.update(fresh)
+            await asyncio.gather(*(self._recover(session_id) for session_id in fresh))
+
+    async def _recover(self, session_id: SessionId) -> None:
+        limits = self._settings.limits(can_run_again=self._adopt is not None)
+        command = Recover(session_id=session_id, worker=self.id, limits=limits)
+        try:
+            await self._store.submit(command)
+        except StoreUnavailable:
+            raise
+        except HoldfastError as exc:
+            log.info("recovery.skipped", session_id=session_id, code=exc.code)
+            return
+        self.recovered_sessions += 1
+        log.info("recovery.settled", session_id=session_id)
+
+    async def _adopt_turns(self) -> None:
+        """Run turns that were handed to this worker and that nobody here cares for yet."""
+        if self._adopt is None:
+            return
+        for turn in await self._store.owned_turns(self.id):
+            if turn.source in RUN_AGAIN and self._wakeups.begin_care(turn.id):
+                task = asyncio.create_task(self._care_for(turn), name="holdfast-adopted")
+                self._adopted.add(task)
+                task.add_done_callback(self._adopted.discard)
+
+    async def _care_for(self, turn: Turn) -> None:
+        assert self._adopt is not None
+        try:
+            await self._adopt(turn)
+        except HoldfastError as exc:
+            log.info("adopted.ended", turn_id=turn.id, code=exc.code)
+        finally:
+            self._wakeups.end_care(turn.id)
+
+    async def _keep_lease(self) -> None:
+        pause = self._settings.lease_seconds / 3
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._renew()
+                await self.sweep()
+            except StoreUnavailable as exc:
+                log.warning("lease.not_renewed", worker=self.id, reason=exc.message)
+            except HoldfastError as exc:
+                log.error("sweep.failed", worker=self.id, code=exc.code, reason=exc.message)
+
+    async def _renew(self) -> None:
+        lease = self._settings.lease_seconds
+        running = self._wakeups.running()
+        try:
+            await self._store.submit(Renew(worker=self.id, lease_seconds=lease))
+        except RunFenced:
+            # Taken for dead while frozen: every run of ours is fenced. Start over, as somebody new.
+            log.warning("worker.was_buried", worker=self.id)
+            self._wakeups.hear((), running)
+            self.id = WorkerId(self._ids.new("wrk"))
+            await self._store.enlist(self.id, lease)
+            return
+        owned = set(await self._store.owned_runs(self.id)) if running else set()
+        self._wakeups.hear((), [run_id for run_id in running if run_id not in owned])
+
+    async def _watch_others(self) -> None:
+        """Look out for other processes' writes, as long as somebody here waits for any."""
+        while True:
+            await asyncio.sleep(self._settings.poll_seconds)
+            if not self._wakeups.is_anybody_waiting:
+                continue
+            try:
+                if await self._store.has_news():
+                    self._wakeups.wake_everybody()
+            except StoreUnavailable as exc:
+                log.warning("watch.failed", reason=exc.message)

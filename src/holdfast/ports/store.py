@@ -1,0 +1,165 @@
+"""What we need from a store. Each docstring is a promise that the store contract checks."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.core.changes import Event
+from holdfast.core.commands import Command
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.items import StoredItem
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.records import Record, Span
+from holdfast.core.session import Session, SessionStatus
+from holdfast.core.turn import Run, Turn, TurnStatus
+
+OutcomeT = TypeVar("OutcomeT")
+
+Order = Literal["asc", "desc"]
+Listener = Callable[[Sequence[SessionId], Sequence[RunId]], None]
+"""Called with sessions whose waiters should look again, and runs that should stop."""
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """A session as the outside may see it: `status` comes from the lane, now."""
+
+    session: Session
+    status: SessionStatus
+    queued_turns: int = 0
+    last_turn: Turn | None = None
+
+
+class TurnView(msgspec.Struct, frozen=True):
+    """A turn and its state, now."""
+
+    turn: Turn
+    status: TurnStatus
+
+
+class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a transcript. `after` is exclusive, in the chosen order."""
+
+    after: int | None = None
+    limit: int | None = None
+    order: Order = "asc"
+    view: Literal["visible", "log"] = "visible"
+
+
+class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a tenant's sessions. Hidden and erased ones are never listed."""
+
+    key: Key | None = None
+    status: SessionStatus | None = None
+    generations: bool = False
+    after: SessionId | None = None
+    limit: int = 20
+    order: Order = "desc"
+
+
+class Reader(Protocol):
+    """Reads see everything that was acknowledged, and never wait for a run."""
+
+    async def session(
+        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+    ) -> SessionView | None:
+        """Return a session by id, or the live one of a key; a foreign or erased one is `None`."""
+        ...
+
+    async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
+        """Return one page of a tenant's sessions, retired generations only when asked for."""
+        ...
+
+    async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
+        """Return a page of a session's items, inherited ones of its parents included.
+
+        The visible view leaves out what records hide; the log has every item, gap-free.
+        The cost grows with the page, not with the history before it.
+        """
+        ...
+
+    async def hidden(self, session: Session) -> list[Span]:
+        """Return the ranges that records hide, merged and in order."""
+        ...
+
+    async def records(self, session: Session) -> list[Record]:
+        """Return the session's own records, oldest first."""
+        ...
+
+    async def turn(self, tenant: Tenant, turn_id: TurnId) -> TurnView | None:
+        """Return a turn; a foreign one is `None`."""
+        ...
+
+    async def turns(
+        self, session_id: SessionId, *, after: int = 0, limit: int = 20, order: Order = "asc"
+    ) -> list[TurnView]:
+        """Return a page of a session's turns by number; `after` is exclusive."""
+        ...
+
+    async def runs(self, turn_id: TurnId) -> list[Run]:
+        """Return every attempt at a turn, oldest first."""
+        ...
+
+    async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
+        """Return what providers remember for a session."""
+        ...
+
+    async def events(self, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
+        """Return a session's facts after a cursor, in order."""
+        ...
+
+
+class Store(Protocol):
+    """Writes. A command that was answered survives the death of the process and of the power."""
+
+    @property
+    def read(self) -> Reader:
+        """The reading side."""
+        ...
+
+    async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
+        """Carry a command out in one transaction, and answer once it is durable.
+
+        A refusal is raised as its error. `StoreUnavailable` means that nothing was answered:
+        the command may be sent again with `again` set, and is then not done twice.
+        """
+        ...
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` about wake-ups and aborts, of this process at once, of others soon."""
+        ...
+
+    async def has_news(self) -> bool:
+        """Whether another process may have written since the last call.
+
+        For stores that cannot push; one that pushes through `listen` answers `False`.
+        """
+        ...
+
+    async def enlist(self, worker: WorkerId, lease_seconds: float) -> None:
+        """Begin a worker's life: its lease, and a token that the system drops with the process."""
+        ...
+
+    async def gone_workers(self) -> list[WorkerId]:
+        """Return workers whose lease ran out or whose process is dead; no living one ever."""
+        ...
+
+    async def orphaned_sessions(self, limit: int) -> list[SessionId]:
+        """Return sessions in which a gone worker left a run or a waiting turn."""
+        ...
+
+    async def owned_turns(self, worker: WorkerId) -> list[Turn]:
+        """Return the open turns that a worker answers for, in the order of their lanes."""
+        ...
+
+    async def owned_runs(self, worker: WorkerId) -> list[RunId]:
+        """Return the runs that still own a lane for this worker."""
+        ...
+
+    async def dismiss(self, worker: WorkerId) -> None:
+        """End a worker's life: nothing of its own is left open, or others may take it at once."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; what was acknowledged stays."""
+        ...

@@ -1,0 +1,90 @@
+"""Group commit: one writer drains a queue of commands into one transaction after the other."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from holdfast.core.changes import Decision
+from holdfast.core.commands import Command
+from holdfast.core.errors import StoreUnavailable
+
+MAX_BATCH = 256
+
+Result = Decision[Any] | BaseException
+
+
+class Driver(Protocol):
+    """A database that can carry out a batch."""
+
+    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        """Carry out the commands in one transaction; answer each, once all is durable.
+
+        A command that cannot be carried out answers with its exception and spoils no other.
+        """
+        ...
+
+
+class _Job(NamedTuple):
+    command: Command[Any]
+    done: asyncio.Future[Decision[Any]]
+
+
+class Committer:
+    """Commands that arrive while a transaction is under way share the next one."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._queue: deque[_Job] = deque()
+        self._drain: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def submit(self, command: Command[Any]) -> Decision[Any]:
+        """Return the decision on `command`, once it is durable."""
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Decision[Any]] = loop.create_future()
+        self._queue.append(_Job(command, done))
+        if self._drain is None:
+            self._drain = loop.create_task(self._run(), name="holdfast-committer")
+        return await done
+
+    async def close(self) -> None:
+        """Take no more commands; finish those that were taken."""
+        self._is_closed = True
+        if self._drain is not None:
+            await asyncio.gather(self._drain, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                count = min(len(self._queue), MAX_BATCH)
+                await self._commit([self._queue.popleft() for _ in range(count)])
+        finally:
+            self._drain = None
+            for job in self._queue:
+                job.done.cancel()
+
+    async def _commit(self, jobs: list[_Job]) -> None:
+        results: Sequence[Result]
+        try:
+            results = await self._driver.commit([job.command for job in jobs])
+        except BaseException as exc:
+            for job in jobs:
+                if not job.done.done():
+                    job.done.set_exception(
+                        StoreUnavailable("the store stopped during a commit")
+                        if isinstance(exc, asyncio.CancelledError)
+                        else exc
+                    )
+            if not isinstance(exc, Exception):
+                raise
+            return
+        for job, result in zip(jobs, results, strict=True):
+            if job.done.done():
+                continue
+            if isinstance(result, BaseException):
+                job.done.set_exception(result)
+            else:
+                job.done.set_result(result)

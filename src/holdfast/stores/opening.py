@@ -1,0 +1,92 @@
+"""From a URL to an open, migrated store."""
+
+import sqlite3
+from pathlib import Path
+from urllib.parse import unquote
+
+from holdfast.core.errors import InvalidSetting, StoreUnavailable
+from holdfast.ports.clock import Clock
+from holdfast.stores.executors import InlineExecutor, ThreadExecutor
+from holdfast.stores.sqlite import SqliteDriver, connect_file
+from holdfast.stores.store import SqlStore
+from holdfast.stores.worker_tokens import FileTokens, ProcessTokens
+
+MEMORY = "memory:"
+
+
+async def open_store(url: str, *, clock: Clock) -> SqlStore:
+    """Return the store that `url` names, its schema up to date.
+
+    `memory:`, `sqlite:///relative.db`, `sqlite:////absolute/path.db` or `postgresql://…`.
+    """
+    if url == MEMORY:
+        return await _open_memory(clock)
+    if url.startswith("sqlite:"):
+        return await _open_sqlite(sqlite_path(url), clock)
+    if url.startswith(("postgresql:", "postgres:")):
+        return await _open_postgres(url)
+    raise InvalidSetting(
+        f"store url {_without_secret(url)!r} is none of memory:, sqlite:///file.db, postgresql://…"
+    )
+
+
+def sqlite_path(url: str) -> Path:
+    """Return the file that a SQLite URL names."""
+    rest = url.removeprefix("sqlite:")
+    if not rest.startswith("///") or len(rest) == 3:
+        raise InvalidSetting(
+            f"store url {url!r} names no file; write sqlite:///relative.db or "
+            "sqlite:////absolute/path.db"
+        )
+    path = unquote(rest[3:].split("?", 1)[0])
+    if path == ":memory:" or not path:
+        raise InvalidSetting("for a store in memory, write memory:")
+    return Path(path)
+
+
+async def _open_memory(clock: Clock) -> SqlStore:
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection.execute("pragma foreign_keys = on")
+        return connection
+
+    driver = SqliteDriver(connect, clock=clock, writer=InlineExecutor())
+    await driver.migrate()
+    return SqlStore(driver, ProcessTokens())
+
+
+async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise StoreUnavailable(f"cannot make the folder of {path}: {exc.strerror}") from exc
+    driver = SqliteDriver(
+        connect_file(str(path)),
+        clock=clock,
+        writer=ThreadExecutor("holdfast-writer"),
+        reader=ThreadExecutor("holdfast-reader"),
+    )
+    try:
+        await driver.migrate()
+    except BaseException:
+        await driver.close()
+        raise
+    return SqlStore(driver, FileTokens(path.with_name(path.name + "-workers")))
+
+
+async def _open_postgres(url: str) -> SqlStore:
+    try:
+        from holdfast.stores.postgres import open_postgres
+    except ModuleNotFoundError as exc:
+        raise InvalidSetting(
+            "PostgreSQL needs the extra: pip install 'holdfast[postgres]'"
+        ) from exc
+    return await open_postgres(url)
+
+
+def _without_secret(url: str) -> str:
+    """Return the URL with what may be a password left out."""
+    scheme, found, rest = url.partition("://")
+    if not found or "@" not in rest:
+        return url
+    return f"{scheme}://…@{rest.rpartition('@')[2]}"

@@ -1,0 +1,1 @@
+"""One SQL store for every database: statements, facts in, changes out."""

@@ -1,0 +1,71 @@
+"""A command as a plan: read its facts, let core decide, write the changes."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from holdfast.core import admission, lifecycle, run_end, succession
+from holdfast.core import commands as cmd
+from holdfast.core.changes import Decision, refuse
+from holdfast.core.commands import Command
+from holdfast.core.errors import RunFenced
+from holdfast.core.facts import Facts
+from holdfast.stores.sql import facts
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.plan import Ask, Plan, one
+from holdfast.stores.sql.writing import writes
+
+Read = Callable[[Any, float], Plan[Facts]]
+Decide = Callable[[Any, Facts], Decision[Any]]
+
+_DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
+    cmd.Accept: (facts.accept_facts, admission.accept),
+    cmd.Reserve: (facts.reserve_facts, admission.reserve),
+    cmd.Append: (facts.accept_facts, admission.append),
+    cmd.Claim: (facts.claim_facts, succession.claim),
+    cmd.Extend: (facts.fenced_facts, run_end.extend),
+    cmd.Finish: (facts.fenced_facts, run_end.finish),
+    cmd.DropProviderState: (facts.fenced_facts, run_end.drop_provider_state),
+    cmd.Cancel: (facts.cancel_facts, run_end.cancel),
+    cmd.Reset: (facts.lifecycle_facts, lifecycle.reset),
+    cmd.Restore: (facts.lifecycle_facts, lifecycle.restore),
+    cmd.Delete: (facts.lifecycle_facts, lifecycle.delete),
+    cmd.Fork: (facts.lifecycle_facts, lifecycle.fork),
+    cmd.Hide: (facts.lifecycle_facts, lifecycle.hide),
+    cmd.Annotate: (facts.lifecycle_facts, lifecycle.annotate),
+    cmd.Recover: (facts.recover_facts, succession.recover),
+}
+
+
+class Planned(NamedTuple):
+    """A decision, and the statements that carry it out."""
+
+    decision: Decision[Any]
+    writes: list[Ask]
+
+
+def plan(command: Command[Any], now: float) -> Plan[Planned]:
+    """Return the whole of one command, to be written and committed by the driver."""
+    if isinstance(command, cmd.Renew | cmd.Bury):
+        return (yield from _plan_worker(command, now))
+    read, decide = _DECIDED[type(command)]
+    known = yield from read(command, now)
+    decision = decide(command, known)
+    return Planned(decision, writes(decision.changes))
+
+
+def _plan_worker(command: cmd.Renew | cmd.Bury, now: float) -> Plan[Planned]:
+    """Leases: a worker that was taken for dead and dropped may not come back under its name."""
+    row = yield from one(sql.WORKER_BY_ID, command.worker)
+    if isinstance(command, cmd.Bury):
+        if row is None:
+            return Planned(Decision(None), [])
+        if command.drop:
+            return Planned(Decision(None), [(sql.DROP_WORKER, (command.worker,))])
+        return Planned(Decision(None), [(sql.SAVE_WORKER, (command.worker, 0.0))])
+    alive_until = now + command.lease_seconds
+    if row is not None:
+        return Planned(Decision(alive_until), [(sql.SAVE_WORKER, (command.worker, alive_until))])
+    if not command.is_new:
+        refused: Decision[Any] = refuse(RunFenced(f"worker {command.worker} was taken for dead"))
+        return Planned(refused, [])
+    return Planned(Decision(alive_until), [(sql.ADD_WORKER, (command.worker, now, alive_until))])

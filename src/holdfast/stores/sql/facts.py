@@ -1,0 +1,317 @@
+"""Reading the facts that a command's decision needs, and no more."""
+
+from msgspec.structs import replace
+
+from holdfast.core.changes import IdempotencyRow
+from holdfast.core.commands import (
+    Accept,
+    Annotate,
+    Append,
+    Cancel,
+    Claim,
+    Delete,
+    DropProviderState,
+    Extend,
+    Finish,
+    Fork,
+    Hide,
+    Recover,
+    Reserve,
+    Reset,
+    Restore,
+)
+from holdfast.core.facts import Facts, Waiting
+from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
+from holdfast.core.items import StoredItem
+from holdfast.core.records import Record, Span, hidden_spans, merge_spans
+from holdfast.core.session import Session
+from holdfast.core.turn import Run, Turn
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.plan import Plan, Row, every, one
+
+EVERYTHING = 2**62
+
+
+def read_session(row: Row) -> Session:
+    """Return the session of a row of `SESSION_BY_…`."""
+    return Session(*row[:-1])
+
+
+def find_turn(turn_id: TurnId | None) -> Plan[Turn | None]:
+    """Return a turn by its id."""
+    row = (yield from one(sql.TURN_BY_ID, turn_id)) if turn_id else None
+    return Turn(*row) if row else None
+
+
+def find_run(run_id: RunId | None) -> Plan[Run | None]:
+    """Return a run by its id."""
+    row = (yield from one(sql.RUN_BY_ID, run_id)) if run_id else None
+    return Run(*row) if row else None
+
+
+def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
+    """Return what records hide of a session's log, its ancestors' part included."""
+    spans: list[Span] = []
+    session_id, records, upto = session.id, session.record_no, EVERYTHING
+    parent: Session | None = session
+    while parent is not None:
+        if records:
+            rows = yield from every(sql.RECORDS, session_id, records)
+            own = hidden_spans(Record(*row) for row in rows)
+            spans.extend((first, min(last, upto)) for first, last in own)
+        if parent.parent_id is None:
+            break
+        session_id, records = parent.parent_id, parent.parent_record
+        upto = min(upto, parent.parent_seq)
+        row = yield from one(sql.SESSION_BY_ID, session_id)
+        parent = read_session(row) if row else None
+    return tuple(merge_spans(spans))
+
+
+def find_items(
+    session: Session, first: int, last: int, limit: int = EVERYTHING
+) -> Plan[list[StoredItem]]:
+    """Return items by sequence, oldest first, wherever in the line of forks they are kept."""
+    found: list[StoredItem] = []
+    owner: Session | None = session
+    while owner is not None and last >= first:
+        start = max(first, owner.parent_seq + 1)
+        if start <= last:
+            rows = yield from every(sql.ITEMS_UP, owner.id, start, last, limit)
+            found[:0] = [StoredItem(*row) for row in rows]
+        if owner.parent_id is None:
+            break
+        last = min(last, owner.parent_seq)
+        row = yield from one(sql.SESSION_BY_ID, owner.parent_id)
+        owner = read_session(row) if row else None
+    return found[:limit]
+
+
+def lane_facts(row: Row | None, now: float) -> Plan[Facts]:
+    """Return the session of a row and the state of its lane."""
+    if row is None:
+        return Facts(now=now)
+    session, alive_until = read_session(row), row[-1]
+    waiting = yield from one(sql.WAITING, session.id, session.active_turn_id or "")
+    facts = Facts(
+        now=now,
+        session=session,
+        has_live_owner=alive_until is not None and alive_until > now,
+        waiting=Waiting(*waiting) if waiting else Waiting(),
+    )
+    if session.active_turn_id is None:
+        return facts
+    active = yield from find_turn(session.active_turn_id)
+    active_run = yield from find_run(session.active_run_id)
+    return replace(facts, active=active, active_run=active_run)
+
+
+def session_row(session_id: SessionId) -> Plan[Row | None]:
+    """Return the row of a session."""
+    return (yield from one(sql.SESSION_BY_ID, session_id))
+
+
+def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
+    """Repeats first, then identity, then the lane."""
+    if command.again:
+        facts = yield from _resubmitted(command, now)
+        if facts is not None:
+            return facts
+    if command.idempotency_key is not None:
+        found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
+        if found is not None:
+            return (yield from _repeated(IdempotencyRow(*found), now))
+    if command.session_id is not None:
+        row = yield from session_row(command.session_id)
+    elif command.key is not None:
+        row = yield from one(sql.SESSION_BY_KEY, command.tenant, command.key)
+    else:
+        row = None
+    facts = yield from lane_facts(row, now)
+    if isinstance(command, Append):
+        return (yield from _with_generation(facts, command)) if row is None else facts
+    return (yield from _more_for_accept(command, facts))
+
+
+def reserve_facts(command: Reserve, now: float) -> Plan[Facts]:
+    """The live session of the key, or what a new one needs."""
+    if command.key is None:
+        row = (yield from session_row(command.candidate_id)) if command.again else None
+    else:
+        row = yield from one(sql.SESSION_BY_KEY, command.tenant, command.key)
+    if row is None:
+        return (yield from _with_generation(Facts(now=now), command))
+    return Facts(now=now, session=read_session(row))
+
+
+def _resubmitted(command: Accept | Append, now: float) -> Plan[Facts | None]:
+    run = (yield from find_run(command.run_id)) if isinstance(command, Accept) else None
+    turn = yield from find_turn(run.turn_id if run else command.turn_id)
+    if turn is None:
+        return None
+    row = yield from session_row(turn.session_id)
+    facts = yield from lane_facts(row, now)
+    return replace(facts, turn=turn, run=run)
+
+
+def _repeated(row: IdempotencyRow, now: float) -> Plan[Facts]:
+    turn = yield from find_turn(row.turn_id)
+    if turn is None:
+        return Facts(now=now, repeat=row)
+    found = yield from session_row(turn.session_id)
+    facts = replace((yield from lane_facts(found, now)), repeat=row, turn=turn)
+    return (yield from _with_last_run(facts, turn, row.step))
+
+
+def _with_last_run(facts: Facts, turn: Turn, step: int) -> Plan[Facts]:
+    last = yield from one(sql.LAST_RUN_OF_STEP, turn.id, step)
+    facts = replace(facts, run=Run(*last) if last else None)
+    return (yield from _with_block(facts, turn))
+
+
+def _with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
+    """Add what is left to see of a turn that began before, should it have to begin again."""
+    session = facts.session
+    if session is None or turn.first_seq is None or turn.last_seq is None:
+        return facts
+    hidden = yield from find_hidden(session)
+    items = yield from find_items(session, turn.first_seq, turn.last_seq)
+    shown = tuple(
+        item for item in items if not any(first <= item.seq <= last for first, last in hidden)
+    )
+    return replace(facts, hidden=hidden, turn_items=shown)
+
+
+def _with_generation(facts: Facts, command: Accept | Append | Reserve) -> Plan[Facts]:
+    if command.key is None:
+        return facts
+    last = yield from one(sql.LAST_GENERATION, command.tenant, command.key)
+    return replace(facts, next_generation=(last[0] or 0) + 1 if last else 1)
+
+
+def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
+    session = facts.session
+    if session is None or command.reset.mode != "none":
+        facts = yield from _with_generation(facts, command)
+    if session is None:
+        return facts
+    if not session.is_live:
+        return (yield from _with_live(facts, session))
+    if command.retry_count > 0 and command.idempotency_key is None:
+        row = yield from one(sql.LATEST_TURN, session.id)
+        if row is not None:
+            turn = Turn(*row)
+            facts = yield from _with_last_run(replace(facts, turn=turn), turn, turn.step)
+    if command.is_internal or command.on_busy == "rollback" or command.rewind is not None:
+        facts = replace(facts, hidden=(yield from find_hidden(session)))
+    return facts
+
+
+def _with_live(facts: Facts, session: Session) -> Plan[Facts]:
+    if session.key is None:
+        return facts
+    row = yield from one(sql.SESSION_BY_KEY, session.tenant, session.key)
+    if row is None:
+        return facts
+    live = read_session(row)
+    return replace(facts, live=live, live_id=live.id)
+
+
+def claim_facts(command: Claim, now: float) -> Plan[Facts]:
+    """The turn, its lane, and its block if it ran before."""
+    turn = yield from find_turn(command.turn_id)
+    if turn is None:
+        return Facts(now=now)
+    row = yield from session_row(turn.session_id)
+    facts = replace((yield from lane_facts(row, now)), turn=turn)
+    if command.again:
+        facts = replace(facts, run=(yield from find_run(command.run_id)))
+    if turn.first_seq is None and turn.rewind_after is None:
+        return facts
+    if turn.first_seq is None and facts.session is not None:
+        return replace(facts, hidden=(yield from find_hidden(facts.session)))
+    return (yield from _with_block(facts, turn))
+
+
+def fenced_facts(command: Extend | Finish | DropProviderState, now: float) -> Plan[Facts]:
+    """The lane; and if the run lost it, the run's own record, which is all it may still touch."""
+    fence = command.fence
+    row = yield from session_row(fence.session_id)
+    facts = yield from lane_facts(row, now)
+    if fence.holds(facts.session):
+        return facts
+    run = yield from find_run(fence.run_id)
+    turn = yield from find_turn(run.turn_id if run else None)
+    return replace(facts, run=run, turn=turn)
+
+
+def cancel_facts(command: Cancel, now: float) -> Plan[Facts]:
+    """The turn and its lane."""
+    turn = yield from find_turn(command.turn_id)
+    if turn is None:
+        return Facts(now=now)
+    row = yield from session_row(turn.session_id)
+    return replace((yield from lane_facts(row, now)), turn=turn)
+
+
+def lifecycle_facts(
+    command: Reset | Restore | Delete | Fork | Hide | Annotate, now: float
+) -> Plan[Facts]:
+    """The session, its rival for the key, and everything that is open in the one to be retired."""
+    row = yield from session_row(command.session_id)
+    facts = yield from lane_facts(row, now)
+    session = facts.session
+    if session is None:
+        return facts
+    if isinstance(command, Reset | Restore) and session.key is not None:
+        facts = yield from _with_key(facts, session)
+    if isinstance(command, Fork) and command.again:
+        made = yield from session_row(command.new_id)
+        facts = replace(facts, live=read_session(made) if made else None)
+    if isinstance(command, Restore) and facts.live is not None:
+        rival = yield from session_row(facts.live.id)
+        lane = yield from lane_facts(rival, now)
+        facts = replace(facts, active=lane.active, active_run=lane.active_run)
+    if isinstance(command, Fork | Hide):
+        facts = replace(facts, hidden=(yield from find_hidden(session)))
+    if isinstance(command, Delete):
+        facts = replace(facts, forks=(yield from _every_fork(session)))
+    if isinstance(command, Reset | Restore | Delete):
+        retired = facts.live if isinstance(command, Restore) and facts.live else session
+        rows = yield from every(sql.OPEN_TURNS, retired.id)
+        facts = replace(facts, open_turns=tuple(Turn(*row) for row in rows))
+    return facts
+
+
+def _with_key(facts: Facts, session: Session) -> Plan[Facts]:
+    last = yield from one(sql.LAST_GENERATION, session.tenant, session.key)
+    facts = replace(facts, next_generation=(last[0] or 0) + 1 if last else 1)
+    return (yield from _with_live(facts, session))
+
+
+def _every_fork(session: Session) -> Plan[tuple[Session, ...]]:
+    """Return all sessions below this one, the nearest first."""
+    found: list[Session] = []
+    front = [session]
+    while front:
+        rows = yield from every(sql.FORKS_OF, front.pop().id)
+        children = [Session(*row) for row in rows]
+        found.extend(children)
+        front.extend(children)
+    return tuple(found)
+
+
+def recover_facts(command: Recover, now: float) -> Plan[Facts]:
+    """The lane, every open turn, and which of their workers are gone."""
+    row = yield from session_row(command.session_id)
+    facts = yield from lane_facts(row, now)
+    if facts.session is None:
+        return facts
+    rows = yield from every(sql.OPEN_TURNS, facts.session.id)
+    turns = tuple(Turn(*found) for found in rows)
+    gone: set[WorkerId] = set()
+    for worker in {turn.owner for turn in turns}:
+        alive = yield from one(sql.WORKER_BY_ID, worker)
+        if alive is None or alive[0] <= now:
+            gone.add(worker)
+    return replace(facts, open_turns=turns, gone_owners=frozenset(gone))

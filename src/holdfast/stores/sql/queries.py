@@ -1,0 +1,153 @@
+"""Reads for those who look: pages of sessions, items, turns, events. They never wait for a run."""
+
+from holdfast.core.changes import Event
+from holdfast.core.ids import Key, SessionId, Tenant, TurnId
+from holdfast.core.items import StoredItem
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.records import Record, Span, visible_spans
+from holdfast.core.session import Session
+from holdfast.core.turn import Run, Turn
+from holdfast.ports.store import ItemQuery, Order, SessionQuery, SessionView, TurnView
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.facts import (
+    EVERYTHING,
+    find_hidden,
+    find_items,
+    find_turn,
+    read_session,
+    session_row,
+)
+from holdfast.stores.sql.plan import Plan, Row, every, one
+
+
+def session(
+    tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
+) -> Plan[SessionView | None]:
+    """Return one session as the outside may see it."""
+    if session_id is not None:
+        row = yield from session_row(session_id)
+    else:
+        row = yield from one(sql.SESSION_BY_KEY, tenant, key)
+    if row is None:
+        return None
+    found = read_session(row)
+    if found.tenant != tenant or found.deleted_at is not None:
+        return None
+    return (yield from _view(row, now))
+
+
+def _view(row: Row, now: float) -> Plan[SessionView]:
+    found, alive_until = read_session(row), row[-1]
+    waiting = yield from one(sql.WAITING, found.id, found.active_turn_id or "")
+    last = yield from one(sql.LATEST_TURN, found.id)
+    return SessionView(
+        found,
+        found.status(has_live_owner=alive_until is not None and alive_until > now),
+        waiting[0] if waiting else 0,
+        Turn(*last) if last else None,
+    )
+
+
+def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[SessionView]]:
+    """Return a page of sessions. Status is judged now, so it is filtered after reading."""
+    found: list[SessionView] = []
+    after = query.after or ""
+    wants_all = query.generations or query.status == "retired"
+    statement = sql.LIST_SESSIONS_UP if query.order == "asc" else sql.LIST_SESSIONS_DOWN
+    while len(found) < query.limit:
+        wanted = query.limit - len(found)
+        rows = yield from every(statement, tenant, int(wants_all), query.key or "", after, wanted)
+        for row in rows:
+            view = yield from _view(row, now)
+            if query.status is None or view.status == query.status:
+                found.append(view)
+        if len(rows) < wanted:
+            break
+        after = rows[-1][0]
+    return found
+
+
+def items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
+    """Return a page of items; the hidden ranges are skipped before reading, not after."""
+    is_up = query.order == "asc"
+    first = query.after + 1 if is_up and query.after is not None else 1
+    last = query.after - 1 if not is_up and query.after is not None else of.head_seq
+    last = min(last, of.head_seq)
+    spans: list[Span] = [(first, last)] if first <= last else []
+    if query.view == "visible" and of.hidden_count:
+        hidden = yield from find_hidden(of)
+        spans = visible_spans(hidden, first, last) if first <= last else []
+    left = EVERYTHING if query.limit is None else query.limit
+    found: list[StoredItem] = []
+    for start, end in spans if is_up else reversed(spans):
+        if left <= 0:
+            break
+        if is_up:
+            stop = end if left == EVERYTHING else min(end, start + left - 1)
+            part = yield from find_items(of, start, stop)
+        else:
+            begin = start if left == EVERYTHING else max(start, end - left + 1)
+            part = yield from find_items(of, begin, end)
+            part.reverse()
+        found.extend(part)
+        left = left if left == EVERYTHING else left - len(part)
+    return found
+
+
+def hidden(of: Session) -> Plan[list[Span]]:
+    """Return the hidden ranges."""
+    return list((yield from find_hidden(of)))
+
+
+def records(of: Session) -> Plan[list[Record]]:
+    """Return a session's own records."""
+    rows = yield from every(sql.RECORDS, of.id, of.record_no)
+    return [Record(*row) for row in rows]
+
+
+def turn(tenant: Tenant, turn_id: TurnId, now: float) -> Plan[TurnView | None]:
+    """Return a turn and what its lane says of it."""
+    found = yield from find_turn(turn_id)
+    if found is None or found.tenant != tenant:
+        return None
+    row = yield from session_row(found.session_id)
+    if row is None:
+        return None
+    owner = read_session(row)
+    if owner.deleted_at is not None:
+        return None
+    is_alive = row[-1] is not None and row[-1] > now
+    return TurnView(found, found.status(owner, has_live_owner=is_alive))
+
+
+def turns(
+    session_id: SessionId, after: int, limit: int, order: Order, now: float
+) -> Plan[list[TurnView]]:
+    """Return a page of turns."""
+    row = yield from session_row(session_id)
+    if row is None:
+        return []
+    owner = read_session(row)
+    is_alive = row[-1] is not None and row[-1] > now
+    statement = sql.TURNS_UP if order == "asc" else sql.TURNS_DOWN
+    rows = yield from every(statement, session_id, after, limit)
+    found = [Turn(*turn_row) for turn_row in rows]
+    return [TurnView(one, one.status(owner, has_live_owner=is_alive)) for one in found]
+
+
+def runs(turn_id: TurnId) -> Plan[list[Run]]:
+    """Return every attempt at a turn."""
+    rows = yield from every(sql.RUNS_OF_TURN, turn_id)
+    return [Run(*row) for row in rows]
+
+
+def provider_state(session_id: SessionId) -> Plan[list[ProviderState]]:
+    """Return what providers remember for a session."""
+    rows = yield from every(sql.PROVIDER_STATE, session_id)
+    return [ProviderState(*row) for row in rows]
+
+
+def events(session_id: SessionId, after: int, limit: int) -> Plan[list[Event]]:
+    """Return facts after a cursor."""
+    rows = yield from every(sql.EVENTS, session_id, after, limit)
+    return [Event(*row) for row in rows]

@@ -1,0 +1,249 @@
+"""Every statement of the store, once, with the reason it is there.
+
+Both databases run the same text: parameters are written `?1`, `?2`, and a driver that spells
+them another way rewrites them. Column lists come from the row types, so they cannot drift.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.core.changes import Event, IdempotencyRow
+from holdfast.core.items import StoredItem
+from holdfast.core.records import Record
+from holdfast.core.session import Session
+from holdfast.core.turn import Run, Turn
+
+
+class Statement(NamedTuple):
+    """A named text; `is_fenced` ones must change exactly one row, or the transaction is void."""
+
+    name: str
+    text: str
+    is_fenced: bool = False
+
+
+def _columns(row: type[msgspec.Struct], prefix: str = "") -> str:
+    return ", ".join(prefix + name for name in row.__struct_fields__)
+
+
+def _insert(name: str, table: str, row: type[msgspec.Struct]) -> Statement:
+    marks = ", ".join(f"?{n}" for n in range(1, len(row.__struct_fields__) + 1))
+    return Statement(name, f"insert into {table} ({_columns(row)}) values ({marks})")
+
+
+def _update(name: str, table: str, changing: tuple[str, ...], where: str) -> Statement:
+    sets = ", ".join(f"{column} = ?{n}" for n, column in enumerate(changing, 1))
+    return Statement(name, f"update {table} set {sets} where {where}", is_fenced=True)
+
+
+# ── Sessions ────────────────────────────────────────────────────────────────────────────────
+
+SESSION_CHANGING = (
+    "is_live", "epoch", "version", "head_seq", "record_no", "event_no", "turn_count",
+    "hidden_count", "active_turn_id", "active_run_id", "owner", "hold_until", "pending_calls",
+    "last_user_activity_at", "retired_at", "deleted_at", "input_tokens", "cached_tokens",
+    "output_tokens", "reasoning_tokens", "metadata",
+)  # fmt: skip
+
+ADD_SESSION = _insert("add_session", "sessions", Session)
+
+# The fence of every write to a session: void unless the row is the one the decision was made on.
+SAVE_SESSION = _update("save_session", "sessions", SESSION_CHANGING, "id = ?22 and version = ?23")
+
+# The session, and whether somebody living answers for its lane, in one read.
+_SESSION_WITH_OWNER = (
+    f"select {_columns(Session, 's.')}, w.alive_until from sessions s "
+    "left join workers w on w.id = s.owner "
+)
+SESSION_BY_ID = Statement("session_by_id", _SESSION_WITH_OWNER + "where s.id = ?1")
+SESSION_BY_KEY = Statement(
+    "session_by_key",
+    _SESSION_WITH_OWNER + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1",
+)
+
+# Generations are never reused, also not after an erasure.
+LAST_GENERATION = Statement(
+    "last_generation", "select max(generation) from sessions where tenant = ?1 and key = ?2"
+)
+
+FORKS_OF = Statement(
+    "forks_of",
+    f"select {_columns(Session)} from sessions where parent_id = ?1 and deleted_at is null",
+)
+
+_LISTED = (
+    f"select {_columns(Session, 's.')}, w.alive_until from sessions s "
+    "left join workers w on w.id = s.owner "
+    "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
+    "and (?2 = 1 or s.is_live = 1) and (?3 = '' or s.key = ?3) "
+)
+LIST_SESSIONS_UP = Statement(
+    "list_sessions_up", _LISTED + "and s.id > ?4 order by s.id asc limit ?5"
+)
+LIST_SESSIONS_DOWN = Statement(
+    "list_sessions_down", _LISTED + "and (?4 = '' or s.id < ?4) order by s.id desc limit ?5"
+)
+
+# ── Turns and runs ──────────────────────────────────────────────────────────────────────────
+
+TURN_CHANGING = (
+    "position", "owner", "step", "attempts", "input", "body_hash", "first_seq", "kept_seq",
+    "last_seq", "outcome", "error_code", "error_message", "is_retryable", "started_at",
+    "ended_at", "delivered_at", "retry_claim",
+)  # fmt: skip
+
+ADD_TURN = _insert("add_turn", "turns", Turn)
+SAVE_TURN = _update("save_turn", "turns", TURN_CHANGING, "id = ?18")
+TURN_BY_ID = Statement("turn_by_id", f"select {_columns(Turn)} from turns where id = ?1")
+LATEST_TURN = Statement(
+    "latest_turn",
+    f"select {_columns(Turn)} from turns where session_id = ?1 order by number desc limit 1",
+)
+
+# The queue of a lane, without the turn that holds it.
+WAITING = Statement(
+    "waiting",
+    "select count(*), min(position), max(position) from turns "
+    "where session_id = ?1 and outcome is null and id <> ?2",
+)
+OPEN_TURNS = Statement(
+    "open_turns",
+    f"select {_columns(Turn)} from turns where session_id = ?1 and outcome is null "
+    "order by position",
+)
+TURNS_UP = Statement(
+    "turns_up",
+    f"select {_columns(Turn)} from turns where session_id = ?1 and number > ?2 "
+    "order by number asc limit ?3",
+)
+TURNS_DOWN = Statement(
+    "turns_down",
+    f"select {_columns(Turn)} from turns where session_id = ?1 and (?2 = 0 or number < ?2) "
+    "order by number desc limit ?3",
+)
+
+RUN_CHANGING = (
+    "outcome", "error_code", "error_message", "ended_at", "input_tokens", "cached_tokens",
+    "output_tokens", "reasoning_tokens", "partial", "result", "heals", "late",
+)  # fmt: skip
+
+ADD_RUN = _insert("add_run", "runs", Run)
+SAVE_RUN = _update("save_run", "runs", RUN_CHANGING, "id = ?13")
+RUN_BY_ID = Statement("run_by_id", f"select {_columns(Run)} from runs where id = ?1")
+RUNS_OF_TURN = Statement(
+    "runs_of_turn", f"select {_columns(Run)} from runs where turn_id = ?1 order by epoch"
+)
+LAST_RUN_OF_STEP = Statement(
+    "last_run_of_step",
+    f"select {_columns(Run)} from runs where turn_id = ?1 and step = ?2 "
+    "order by epoch desc limit 1",
+)
+
+# ── Items and records ───────────────────────────────────────────────────────────────────────
+
+ADD_ITEM = _insert("add_item", "items", StoredItem)
+ITEMS_UP = Statement(
+    "items_up",
+    f"select {_columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
+    "order by seq asc limit ?4",
+)
+ITEMS_DOWN = Statement(
+    "items_down",
+    f"select {_columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
+    "order by seq desc limit ?4",
+)
+ERASE_ITEM = Statement(
+    "erase_item",
+    "update items set body = ?3, fingerprint = ?4, call_id = null "
+    "where session_id = ?1 and seq = ?2",
+)
+ADD_RECORD = _insert("add_record", "records", Record)
+RECORDS = Statement(
+    "records",
+    f"select {_columns(Record)} from records where session_id = ?1 and no <= ?2 order by no",
+)
+
+# ── Facts for followers, repeats, providers ─────────────────────────────────────────────────
+
+ADD_EVENT = _insert("add_event", "events", Event)
+EVENTS = Statement(
+    "events",
+    f"select {_columns(Event)} from events where session_id = ?1 and no > ?2 order by no limit ?3",
+)
+ADD_IDEMPOTENCY = _insert("add_idempotency", "idempotency", IdempotencyRow)
+IDEMPOTENCY_BY_KEY = Statement(
+    "idempotency_by_key",
+    f"select {_columns(IdempotencyRow)} from idempotency where tenant = ?1 and key = ?2",
+)
+FORGET_IDEMPOTENCY = Statement(
+    "forget_idempotency", "delete from idempotency where created_at < ?1"
+)
+SAVE_PROVIDER_STATE = Statement(
+    "save_provider_state",
+    "insert into provider_state (session_id, slot, provider, account, model, value, covers_seq, "
+    "saved_at) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) "
+    "on conflict (session_id, slot) do update set value = excluded.value, "
+    "covers_seq = excluded.covers_seq, saved_at = excluded.saved_at",
+)
+PROVIDER_STATE = Statement(
+    "provider_state",
+    "select provider, account, model, value, covers_seq from provider_state "
+    "where session_id = ?1 order by slot",
+)
+DROP_PROVIDER_STATE = Statement(
+    "drop_provider_state", "delete from provider_state where session_id = ?1"
+)
+DROP_PROVIDER_SLOT = Statement(
+    "drop_provider_slot", "delete from provider_state where session_id = ?1 and slot = ?2"
+)
+
+# ── Erasure: content goes, ids and ends stay, so that nothing late comes back to life ───────
+
+ERASURES = (
+    Statement("erase_items", "delete from items where session_id = ?1"),
+    Statement("erase_records", "delete from records where session_id = ?1"),
+    Statement("erase_events", "delete from events where session_id = ?1"),
+    Statement(
+        "erase_runs",
+        "update runs set partial = null, result = null, heals = null, late = null, "
+        "error_message = null where session_id = ?1",
+    ),
+    Statement(
+        "erase_turns",
+        "update turns set input = null, request = ?2, error_message = null, "
+        "outcome = coalesce(outcome, 'cancelled'), "
+        "error_code = coalesce(error_code, 'session_deleted') where session_id = ?1",
+    ),
+)
+
+# ── Workers ─────────────────────────────────────────────────────────────────────────────────
+
+ADD_WORKER = Statement(
+    "add_worker", "insert into workers (id, started_at, alive_until) values (?1, ?2, ?3)"
+)
+WORKER_BY_ID = Statement("worker_by_id", "select alive_until from workers where id = ?1")
+SAVE_WORKER = Statement(
+    "save_worker", "update workers set alive_until = ?2 where id = ?1", is_fenced=True
+)
+DROP_WORKER = Statement("drop_worker", "delete from workers where id = ?1")
+WORKERS = Statement("workers", "select id, alive_until from workers order by id")
+
+# Sessions that a worker without a live lease still runs or waits in.
+ORPHANED_SESSIONS = Statement(
+    "orphaned_sessions",
+    "select s.id from sessions s left join workers w on w.id = s.owner "
+    "where s.owner is not null and (w.id is null or w.alive_until <= ?1) "
+    "union "
+    "select t.session_id from turns t left join workers w on w.id = t.owner "
+    "where t.outcome is null and (w.id is null or w.alive_until <= ?1) "
+    "and not exists "
+    "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
+    "limit ?2",
+)
+OWNED_TURNS = Statement(
+    "owned_turns",
+    f"select {_columns(Turn)} from turns where owner = ?1 and outcome is null "
+    "order by session_id, position",
+)
+OWNED_RUNS = Statement("owned_runs", "select active_run_id from sessions where owner = ?1")

@@ -1,0 +1,74 @@
+"""Changes as statements: one row each, so each is one line here."""
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any
+
+from msgspec.structs import astuple
+
+from holdfast.core import changes as ch
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.plan import Ask
+
+_session_changing = attrgetter(*sql.SESSION_CHANGING)
+_turn_changing = attrgetter(*sql.TURN_CHANGING)
+_run_changing = attrgetter(*sql.RUN_CHANGING)
+
+
+def _save_session(change: ch.SessionSaved) -> Iterator[Ask]:
+    session = change.session
+    yield sql.SAVE_SESSION, (*_session_changing(session), session.id, change.read_version)
+
+
+def _save_provider_state(change: ch.ProviderStateSaved) -> Iterator[Ask]:
+    state = change.state
+    yield (
+        sql.SAVE_PROVIDER_STATE,
+        (
+            change.session_id, state.slot, state.provider, state.account, state.model,
+            state.value, state.covers_seq, change.saved_at,
+        ),
+    )  # fmt: skip
+
+
+def _drop_provider_state(change: ch.ProviderStateDropped) -> Iterator[Ask]:
+    if change.slot is None:
+        yield sql.DROP_PROVIDER_STATE, (change.session_id,)
+    else:
+        yield sql.DROP_PROVIDER_SLOT, (change.session_id, change.slot)
+
+
+def _erase_content(change: ch.ContentErased) -> Iterator[Ask]:
+    for statement in sql.ERASURES:
+        if "?2" in statement.text:
+            yield statement, (change.session_id, b"")
+        else:
+            yield statement, (change.session_id,)
+
+
+_WRITERS: dict[type, Callable[[Any], Iterator[Ask]]] = {
+    ch.SessionAdded: lambda c: iter([(sql.ADD_SESSION, astuple(c.session))]),
+    ch.SessionSaved: _save_session,
+    ch.TurnAdded: lambda c: iter([(sql.ADD_TURN, astuple(c.turn))]),
+    ch.TurnSaved: lambda c: iter([(sql.SAVE_TURN, (*_turn_changing(c.turn), c.turn.id))]),
+    ch.RunAdded: lambda c: iter([(sql.ADD_RUN, astuple(c.run))]),
+    ch.RunSaved: lambda c: iter([(sql.SAVE_RUN, (*_run_changing(c.run), c.run.id))]),
+    ch.ItemsAdded: lambda c: iter([(sql.ADD_ITEM, astuple(item)) for item in c.items]),
+    ch.RecordAdded: lambda c: iter([(sql.ADD_RECORD, astuple(c.record))]),
+    ch.EventAdded: lambda c: iter([(sql.ADD_EVENT, astuple(c.event))]),
+    ch.IdempotencyAdded: lambda c: iter([(sql.ADD_IDEMPOTENCY, astuple(c.row))]),
+    ch.ProviderStateSaved: _save_provider_state,
+    ch.ProviderStateDropped: _drop_provider_state,
+    ch.ContentErased: _erase_content,
+    ch.ItemErased: lambda c: iter([(sql.ERASE_ITEM, (c.session_id, c.seq, c.body, b""))]),
+}
+
+
+def writes(changes: tuple[ch.Change, ...]) -> list[Ask]:
+    """Return the statements that carry the changes out, in order; runs come after their turns."""
+    asks: list[Ask] = []
+    runs: list[Ask] = []
+    for change in changes:
+        place = runs if type(change) is ch.RunAdded else asks
+        place.extend(_WRITERS[type(change)](change))
+    return asks + runs

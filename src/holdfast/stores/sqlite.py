@@ -1,0 +1,240 @@
+"""SQLite: one writer, full durability, grouped commits; readers beside it.
+
+WAL with `synchronous=FULL`: an acknowledged commit survives the loss of power. Every write begins
+with BEGIN IMMEDIATE, so that a second process on the same file waits its turn, for a bounded time.
+"""
+
+import sqlite3
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+from holdfast.core.commands import Command
+from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.executor import Executor
+from holdfast.stores.committer import Result
+from holdfast.stores.sql import migrations
+from holdfast.stores.sql.commands import plan
+from holdfast.stores.sql.plan import Ask, Plan, Row
+from holdfast.stores.sql.statements import Statement
+
+ResultT = TypeVar("ResultT")
+Connect = Callable[[], sqlite3.Connection]
+
+DIALECT = {
+    "text": "text",
+    "int": "integer",
+    "real": "real",
+    "blob": "blob",
+    "without_rowid": " without rowid",
+}
+BUSY_SECONDS = 5.0
+CACHED_STATEMENTS = 256
+
+
+class _LostUpdate(Exception):
+    """A fenced statement changed no row: the facts of this decision are out of date."""
+
+
+def connect_file(path: str) -> Connect:
+    """Return how to open a database file with the settings that our promises need."""
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            path,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=CACHED_STATEMENTS,
+        )
+        try:
+            connection.execute("pragma journal_mode = wal")
+            connection.execute("pragma synchronous = full")
+            connection.execute("pragma foreign_keys = on")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    return connect
+
+
+class SqliteDriver:
+    """Runs plans on SQLite. Connections are opened when first needed and again after a fault."""
+
+    def __init__(
+        self, connect: Connect, *, clock: Clock, writer: Executor, reader: Executor | None = None
+    ) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._writer = writer
+        self._reader = reader or writer
+        self._write_connection: sqlite3.Connection | None = None
+        self._read_connection: sqlite3.Connection | None = None
+        self._data_version: int | None = None
+
+    def now(self) -> float:
+        """The database's clock is the machine's own."""
+        return self._clock.now()
+
+    async def migrate(self) -> None:
+        """Bring the schema up to date; two processes that start together do it once."""
+        await self._writer.run(self._migrate)
+
+    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        """Carry out a batch in one transaction, or each on its own where that fails."""
+        return await self._writer.run(lambda: self._commit(commands))
+
+    async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Run a read on a connection that never waits for the writer."""
+        return await self._reader.run(lambda: self._read(query))
+
+    async def has_news(self) -> bool:
+        """Whether another connection than our writer's has committed since the last call."""
+        return await self._writer.run(self._has_news)
+
+    async def close(self) -> None:
+        """Close both connections, then their threads."""
+        await self._writer.run(self._forget_writer)
+        await self._reader.run(self._forget_reader)
+        self._writer.close()
+        if self._reader is not self._writer:
+            self._reader.close()
+
+    # ── in the executor ─────────────────────────────────────────────────────────────────────
+
+    def _writing(self) -> sqlite3.Connection:
+        if self._write_connection is None:
+            self._write_connection = self._connect()
+        return self._write_connection
+
+    def _reading(self) -> sqlite3.Connection:
+        if self._reader is self._writer:
+            return self._writing()
+        if self._read_connection is None:
+            self._read_connection = self._connect()
+            self._read_connection.execute("pragma query_only = on")
+        return self._read_connection
+
+    def _forget_writer(self) -> None:
+        if self._write_connection is not None:
+            connection, self._write_connection = self._write_connection, None
+            connection.close()
+
+    def _forget_reader(self) -> None:
+        if self._read_connection is not None:
+            connection, self._read_connection = self._read_connection, None
+            connection.close()
+
+    def _commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        try:
+            return self._transact(commands)
+        except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
+            if len(commands) == 1:
+                return [_explain(exc)]
+        return [self._commit([command])[0] for command in commands]
+
+    def _transact(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        try:
+            connection = self._writing()
+            connection.execute("begin immediate")
+            try:
+                now = self._clock.now()
+                results: list[Result] = [
+                    self._carry_out(connection, command, now) for command in commands
+                ]
+                connection.execute("commit")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+                raise
+        except sqlite3.Error:
+            # After a fault of the disk a connection may stay poisoned; the next one is fresh.
+            self._forget_writer()
+            raise
+        return results
+
+    def _carry_out(self, connection: sqlite3.Connection, command: Command[Any], now: float) -> Any:
+        planned = _drive(connection, plan(command, now))
+        for ask in planned.writes:
+            _execute(connection, ask)
+        return planned.decision
+
+    def _read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        try:
+            connection = self._reading()
+            if connection.in_transaction:
+                return _drive(connection, query(self._clock.now()))
+            connection.execute("begin")
+            try:
+                return _drive(connection, query(self._clock.now()))
+            finally:
+                connection.execute("rollback")
+        except sqlite3.Error as exc:
+            self._forget_reader()
+            raise _explain(exc) from exc
+
+    def _has_news(self) -> bool:
+        try:
+            (version,) = self._writing().execute("pragma data_version").fetchone()
+        except sqlite3.Error as exc:
+            self._forget_writer()
+            raise _explain(exc) from exc
+        is_news = self._data_version is not None and version != self._data_version
+        self._data_version = version
+        return is_news
+
+    def _migrate(self) -> None:
+        try:
+            connection = self._writing()
+            connection.execute("begin immediate")
+            try:
+                self._apply_pending(connection)
+                connection.execute("commit")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+                raise
+        except sqlite3.Error as exc:
+            self._forget_writer()
+            raise _explain(exc) from exc
+
+    def _apply_pending(self, connection: sqlite3.Connection) -> None:
+        connection.execute(migrations.CREATE_VERSIONS.format_map(DIALECT))
+        (version,) = connection.execute(migrations.READ_VERSION).fetchone()
+        for step in migrations.pending(version, migrations.all_migrations()):
+            for statement in step.statements(DIALECT):
+                connection.execute(statement)
+            row = (step.version, step.name, self._clock.now())
+            connection.execute(migrations.ADD_VERSION, row)
+
+
+def _drive(connection: sqlite3.Connection, steps: Generator[Ask, list[Row], ResultT]) -> ResultT:
+    """Run a plan to its end, answering each of its questions."""
+    execute = connection.execute
+    try:
+        ask = next(steps)
+        while True:
+            ask = steps.send(execute(ask[0].text, ask[1]).fetchall())
+    except StopIteration as stop:
+        result: ResultT = stop.value
+        return result
+
+
+def _execute(connection: sqlite3.Connection, ask: Ask) -> None:
+    statement: Statement = ask[0]
+    changed = connection.execute(statement.text, ask[1]).rowcount
+    if statement.is_fenced and changed != 1:
+        raise _LostUpdate(statement.name)
+
+
+def _explain(exc: Exception) -> Exception:
+    """Map what SQLite says to what our callers may rely on."""
+    if isinstance(exc, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError):
+        explained: Exception = StoreError(f"the store refused a write: {exc}")
+    elif isinstance(exc, sqlite3.Error | _LostUpdate):
+        explained = StoreUnavailable(f"the store cannot be used now: {exc}")
+    else:
+        return exc
+    explained.__cause__ = exc
+    return explained

@@ -1,0 +1,193 @@
+"""The SQL store: a driver, a committer, and the ears of those who wait."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from holdfast.core.changes import Event
+from holdfast.core.commands import Bury, Command, Renew
+from holdfast.core.errors import HoldfastError
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.items import StoredItem
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.records import Record, Span
+from holdfast.core.session import Session
+from holdfast.core.turn import Run, Turn
+from holdfast.ports.store import (
+    ItemQuery,
+    Listener,
+    Order,
+    Reader,
+    SessionQuery,
+    SessionView,
+    TurnView,
+)
+from holdfast.stores.committer import Committer, Result
+from holdfast.stores.sql import queries
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.plan import Plan, every
+from holdfast.stores.worker_tokens import WorkerTokens
+
+OutcomeT = TypeVar("OutcomeT")
+ResultT = TypeVar("ResultT")
+
+
+class SqlDriver(Protocol):
+    """A database under the store."""
+
+    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        """Carry out a batch of commands; see `committer.Driver`."""
+        ...
+
+    async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Run a read in one snapshot; `query` is given the database's time."""
+        ...
+
+    async def has_news(self) -> bool:
+        """Whether another process may have written since the last call."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        ...
+
+
+class SqlReader:
+    """Reads, each in one snapshot."""
+
+    def __init__(self, driver: SqlDriver) -> None:
+        self._run = driver.read
+
+    async def session(
+        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+    ) -> SessionView | None:
+        """Return a session by id, or the live one of a key."""
+        return await self._run(lambda now: queries.session(tenant, session_id, key, now))
+
+    async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
+        """Return one page of a tenant's sessions."""
+        return await self._run(lambda now: queries.sessions(tenant, query, now))
+
+    async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
+        """Return a page of a session's items."""
+        return await self._run(lambda _: queries.items(session, query))
+
+    async def hidden(self, session: Session) -> list[Span]:
+        """Return the ranges that records hide."""
+        return await self._run(lambda _: queries.hidden(session))
+
+    async def records(self, session: Session) -> list[Record]:
+        """Return the session's own records."""
+        return await self._run(lambda _: queries.records(session))
+
+    async def turn(self, tenant: Tenant, turn_id: TurnId) -> TurnView | None:
+        """Return a turn."""
+        return await self._run(lambda now: queries.turn(tenant, turn_id, now))
+
+    async def turns(
+        self, session_id: SessionId, *, after: int = 0, limit: int = 20, order: Order = "asc"
+    ) -> list[TurnView]:
+        """Return a page of a session's turns."""
+        return await self._run(lambda now: queries.turns(session_id, after, limit, order, now))
+
+    async def runs(self, turn_id: TurnId) -> list[Run]:
+        """Return every attempt at a turn."""
+        return await self._run(lambda _: queries.runs(turn_id))
+
+    async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
+        """Return what providers remember for a session."""
+        return await self._run(lambda _: queries.provider_state(session_id))
+
+    async def events(self, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
+        """Return a session's facts after a cursor."""
+        return await self._run(lambda _: queries.events(session_id, after, limit))
+
+
+class SqlStore:
+    """One store for every database that has a driver."""
+
+    def __init__(self, driver: SqlDriver, tokens: WorkerTokens) -> None:
+        self._driver = driver
+        self._tokens = tokens
+        self._committer = Committer(driver)
+        self._listeners: list[Listener] = []
+        self._read = SqlReader(driver)
+
+    @property
+    def read(self) -> Reader:
+        """The reading side."""
+        return self._read
+
+    async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
+        """Carry a command out in one transaction, and answer once it is durable."""
+        decision = await self._committer.submit(command)
+        if decision.woken or decision.aborted:
+            self.announce(decision.woken, decision.aborted)
+        outcome: OutcomeT | HoldfastError = decision.outcome
+        if isinstance(outcome, HoldfastError):
+            raise outcome
+        return outcome
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` about wake-ups and aborts."""
+        self._listeners.append(listener)
+
+    def announce(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
+        """Pass a wake-up on to everybody in this process."""
+        for listener in self._listeners:
+            listener(woken, aborted)
+
+    async def has_news(self) -> bool:
+        """Whether another process may have written since the last call."""
+        return await self._driver.has_news()
+
+    async def enlist(self, worker: WorkerId, lease_seconds: float) -> None:
+        """Begin a worker's life: the token first, so that its row is never without one."""
+        self._tokens.take(worker)
+        await self.submit(Renew(worker=worker, lease_seconds=lease_seconds, is_new=True))
+
+    async def gone_workers(self) -> list[WorkerId]:
+        """Return workers whose lease ran out or whose process is dead."""
+
+        def query(now: float) -> Plan[list[tuple[WorkerId, bool]]]:
+            rows = yield from every(sql.WORKERS)
+            return [(row[0], row[1] <= now) for row in rows]
+
+        found = await self._driver.read(query)
+        return [worker for worker, is_late in found if is_late or not self._tokens.is_held(worker)]
+
+    async def orphaned_sessions(self, limit: int) -> list[SessionId]:
+        """Return sessions in which a gone worker left a run or a waiting turn."""
+
+        def query(now: float) -> Plan[list[SessionId]]:
+            rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)
+            return [row[0] for row in rows]
+
+        return await self._driver.read(query)
+
+    async def owned_turns(self, worker: WorkerId) -> list[Turn]:
+        """Return the open turns that a worker answers for."""
+
+        def query(_: float) -> Plan[list[Turn]]:
+            rows = yield from every(sql.OWNED_TURNS, worker)
+            return [Turn(*row) for row in rows]
+
+        return await self._driver.read(query)
+
+    async def owned_runs(self, worker: WorkerId) -> list[RunId]:
+        """Return the runs that still own a lane for this worker."""
+
+        def query(_: float) -> Plan[list[RunId]]:
+            rows = yield from every(sql.OWNED_RUNS, worker)
+            return [row[0] for row in rows]
+
+        return await self._driver.read(query)
+
+    async def dismiss(self, worker: WorkerId) -> None:
+        """End a worker's life."""
+        await self.submit(Bury(worker=worker, drop=True))
+        self._tokens.drop(worker)
+
+    async def close(self) -> None:
+        """Finish what was taken, then let go of the database."""
+        await self._committer.close()
+        await self._driver.close()

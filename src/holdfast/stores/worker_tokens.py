@@ -1,0 +1,82 @@
+"""Proof of life that the operating system takes back when a process dies."""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.core.ids import WorkerId
+
+
+class WorkerTokens(Protocol):
+    """A token per worker, held for as long as its process lives."""
+
+    def take(self, worker: WorkerId) -> None:
+        """Hold the worker's token from now on."""
+        ...
+
+    def is_held(self, worker: WorkerId) -> bool:
+        """Whether a living process holds the worker's token."""
+        ...
+
+    def drop(self, worker: WorkerId) -> None:
+        """Give the token back, or clear away what a dead process left of it."""
+        ...
+
+
+class FileTokens:
+    """A locked file for each worker, in a folder beside the database."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[WorkerId, int] = {}
+
+    def take(self, worker: WorkerId) -> None:
+        """Lock the worker's file; the system unlocks it when this process ends."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._held[worker] = handle
+
+    def is_held(self, worker: WorkerId) -> bool:
+        """Whether the file is locked; a missing file is nobody's."""
+        try:
+            handle = os.open(self._folder / worker, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        else:
+            return False
+        finally:
+            os.close(handle)
+
+    def drop(self, worker: WorkerId) -> None:
+        """Unlock and remove the worker's file."""
+        handle = self._held.pop(worker, None)
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / worker).unlink()
+        if handle is not None:
+            os.close(handle)
+
+
+class ProcessTokens:
+    """For a store that lives in one process: whoever took a token and did not drop it lives."""
+
+    def __init__(self) -> None:
+        self._held: set[WorkerId] = set()
+
+    def take(self, worker: WorkerId) -> None:
+        """Remember the worker."""
+        self._held.add(worker)
+
+    def is_held(self, worker: WorkerId) -> bool:
+        """Whether the worker took its token."""
+        return worker in self._held
+
+    def drop(self, worker: WorkerId) -> None:
+        """Forget the worker."""
+        self._held.discard(worker)
