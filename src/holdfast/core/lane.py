@@ -15,6 +15,7 @@ from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import RunId, WorkerId
 from holdfast.core.items import NewItem, StoredItem
 from holdfast.core.records import Span
+from holdfast.core.session import Session
 from holdfast.core.turn import RUN_AGAIN, Fence, Outcome, Run, Turn
 
 FREE: dict[str, Any] = {
@@ -60,17 +61,37 @@ def begin(draft: Draft, turn: Turn, *, run_id: RunId, worker: WorkerId, facts: F
         hold_until=None,
         pending_calls=None,
     )
-    run = new_run(run_id, turn, generation=session.generation, epoch=epoch, now=now)
+    run = new_run(run_id, turn, session=draft.session, now=now)
     draft.add_run(run)
     return Started(turn, draft.session, run, Fence(session.id, session.generation, run_id, epoch))
 
 
-def new_run(run_id: RunId, turn: Turn, *, generation: int, epoch: int, now: float) -> Run:
-    """Return the run that a worker begins now."""
+def new_run(run_id: RunId, turn: Turn, *, session: Session, now: float) -> Run:
+    """Return the run that a worker begins now; what it answers will stand behind the head."""
     return Run(
-        run_id, turn.id, turn.session_id, generation, epoch, turn.owner, turn.step,
-        None, None, None, now, None, None, None, None, None, None, None, None, None,
-    )  # fmt: skip
+        id=run_id,
+        turn_id=turn.id,
+        session_id=session.id,
+        generation=session.generation,
+        epoch=session.epoch,
+        worker=turn.owner,
+        step=turn.step,
+        first_seq=session.head_seq + 1,
+        last_seq=None,
+        outcome=None,
+        error_code=None,
+        error_message=None,
+        started_at=now,
+        ended_at=None,
+        input_tokens=None,
+        cached_tokens=None,
+        output_tokens=None,
+        reasoning_tokens=None,
+        partial=None,
+        result=None,
+        heals=None,
+        late=None,
+    )
 
 
 def _place(draft: Draft, turn: Turn, *, hidden: Sequence[Span], kept: Sequence[StoredItem]) -> Turn:
@@ -141,7 +162,14 @@ def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
     if run is not None:
         turn = keep_partial(draft, turn, run.partial)
         draft.save_run(
-            replace(run, outcome=outcome, error_code=code, ended_at=draft.now, partial=None)
+            replace(
+                run,
+                outcome=outcome,
+                error_code=code,
+                ended_at=draft.now,
+                partial=None,
+                last_seq=draft.session.head_seq,
+            )
         )
         draft.abort(run.id)
     draft.set(epoch=draft.session.epoch + 1, **FREE)

@@ -71,7 +71,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The row of a run. `late` is what a run tried to write after it had lost its session."""
+    """The row of a run. `first_seq` to `last_seq` is what it answered; `late` is what a run tried to write after it had lost its session."""
 
     id: RunId
     turn_id: TurnId
@@ -80,6 +80,8 @@ class Run(msgspec.Struct, frozen=True):
     epoch: int
     worker: WorkerId
     step: int
+    first_seq: int
+    last_seq: int | None
     outcome: Outcome | None
     error_code: str | None
     error_message: str | None

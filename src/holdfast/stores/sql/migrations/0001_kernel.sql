@@ -99,6 +99,8 @@ create table runs (
   epoch {int} not null,
   worker {text} not null,
   step {int} not null,
+  first_seq {int} not null,
+  last_seq {int},
   outcome {text},
   error_code {text},
   error_message {text},
