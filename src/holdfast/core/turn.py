@@ -71,7 +71,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The row of a run. `first_seq` to `last_seq` is what it answered; `late` is what a run tried to write after it had lost its session."""
+    """The row of a run. It answered `first_seq` to `last_seq`; `late` is what a run tried to write after it had lost its session."""
 
     id: RunId
     turn_id: TurnId

@@ -124,8 +124,8 @@ TURNS_DOWN = Statement(
 )
 
 RUN_CHANGING = (
-    "last_seq", "outcome", "error_code", "error_message", "ended_at", "input_tokens", "cached_tokens",
-    "output_tokens", "reasoning_tokens", "partial", "result", "heals", "late",
+    "last_seq", "outcome", "error_code", "error_message", "ended_at", "input_tokens",
+    "cached_tokens", "output_tokens", "reasoning_tokens", "partial", "result", "heals", "late",
 )  # fmt: skip
 
 ADD_RUN = _insert("add_run", "runs", Run)
