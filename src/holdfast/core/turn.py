@@ -71,7 +71,10 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The row of a run. It answered `first_seq` to `last_seq`; `late` is what a run tried to write after it had lost its session."""
+    """The row of a run; it answered the items `first_seq` to `last_seq`.
+
+    `late` is what a run tried to write after it had lost its session.
+    """
 
     id: RunId
     turn_id: TurnId
