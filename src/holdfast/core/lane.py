@@ -78,6 +78,7 @@ def new_run(run_id: RunId, turn: Turn, *, session: Session, now: float) -> Run:
         step=turn.step,
         first_seq=session.head_seq + 1,
         last_seq=None,
+        record_no=None,
         outcome=None,
         error_code=None,
         error_message=None,
@@ -169,6 +170,7 @@ def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
                 ended_at=draft.now,
                 partial=None,
                 last_seq=draft.session.head_seq,
+                record_no=draft.session.record_no,
             )
         )
         draft.abort(run.id)

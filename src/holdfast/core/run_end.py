@@ -56,7 +56,11 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     turn = replace(turn, kept_seq=last, last_seq=last)
     if command.partial:
         turn = keep_partial(draft, turn, pack_items(command.partial))
-    run = replace(_ended_run(run, command, facts.now), last_seq=draft.session.head_seq)
+    run = replace(
+        _ended_run(run, command, facts.now),
+        last_seq=draft.session.head_seq,
+        record_no=draft.session.record_no,
+    )
     draft.save_run(run)
     if command.usage is not None:
         _count(draft, command.usage)

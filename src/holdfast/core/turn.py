@@ -71,7 +71,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The row of a run; it answered the items `first_seq` to `last_seq`.
+    """The row of a run; it answered the items `first_seq` to `last_seq`, under `record_no`.
 
     `late` is what a run tried to write after it had lost its session.
     """
@@ -85,6 +85,7 @@ class Run(msgspec.Struct, frozen=True):
     step: int
     first_seq: int
     last_seq: int | None
+    record_no: int | None
     outcome: Outcome | None
     error_code: str | None
     error_message: str | None

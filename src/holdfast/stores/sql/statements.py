@@ -124,12 +124,12 @@ TURNS_DOWN = Statement(
 )
 
 RUN_CHANGING = (
-    "last_seq", "outcome", "error_code", "error_message", "ended_at", "input_tokens",
+    "last_seq", "record_no", "outcome", "error_code", "error_message", "ended_at", "input_tokens",
     "cached_tokens", "output_tokens", "reasoning_tokens", "partial", "result", "heals", "late",
 )  # fmt: skip
 
 ADD_RUN = _insert("add_run", "runs", Run)
-SAVE_RUN = _update("save_run", "runs", RUN_CHANGING, "id = ?14")
+SAVE_RUN = _update("save_run", "runs", RUN_CHANGING, "id = ?15")
 RUN_BY_ID = Statement("run_by_id", f"select {_columns(Run)} from runs where id = ?1")
 RUNS_OF_TURN = Statement(
     "runs_of_turn", f"select {_columns(Run)} from runs where turn_id = ?1 order by epoch"

@@ -101,6 +101,7 @@ create table runs (
   step {int} not null,
   first_seq {int} not null,
   last_seq {int},
+  record_no {int},
   outcome {text},
   error_code {text},
   error_message {text},
