@@ -133,7 +133,7 @@ def _admit(
     """Put a new turn into the lane: at once, at the end, or at the front, as it asked."""
     is_free, waiting = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
     is_first = is_free and waiting.count == 0
-    position = tail_position(draft.session.turn_count, waiting)
+    position = tail_position(draft.session.turn_count, waiting, facts.active)
     if not is_first:
         refusal = _refusal(command, draft.session, waiting)
         if refusal is not None:
@@ -308,7 +308,7 @@ def _reopen(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision
         is_retryable=False,
         ended_at=None,
         owner=command.worker,
-        position=tail_position(draft.session.turn_count, waiting),
+        position=tail_position(draft.session.turn_count, waiting, facts.active),
     )
     if not is_free or waiting.count:
         draft.save_turn(turn)

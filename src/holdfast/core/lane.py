@@ -224,9 +224,9 @@ def _with_front(waiting: Waiting, position: int) -> Waiting:
     return Waiting(waiting.count + 1, min(positions), max(positions))
 
 
-def tail_position(turn_count: int, waiting: Waiting) -> int:
-    """Return a place behind everybody."""
-    return max(turn_count, waiting.last_position or 0) + 1
+def tail_position(turn_count: int, waiting: Waiting, active: Turn | None = None) -> int:
+    """Return a place behind everybody; a resumed turn runs at a place beyond its number."""
+    return max(turn_count, waiting.last_position or 0, active.position if active else 0) + 1
 
 
 def front_position(facts: Facts, waiting: Waiting) -> int:

@@ -1,0 +1,19 @@
+"""Ids that are counted, so that a test can name them and a failure can be read."""
+
+from collections import Counter
+
+
+class CountedIds:
+    """`turn_000001`, `turn_000002`, …: in the order of asking, each prefix for itself.
+
+    `name` keeps the ids of two processes apart: `turn_a000001`.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        self._counts: Counter[str] = Counter()
+
+    def new(self, prefix: str) -> str:
+        """Return the next id of a prefix."""
+        self._counts[prefix] += 1
+        return f"{prefix}_{self._name}{self._counts[prefix]:06d}"
