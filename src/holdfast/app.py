@@ -6,9 +6,15 @@ from contextlib import asynccontextmanager
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
 from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.engine.clock import RandomIds, SystemClock
+from holdfast.engine.desk import Desk
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway, Handler
+from holdfast.engine.responder import Responder
 from holdfast.engine.settings import LaneSettings
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.ingress.http.application import Application
+from holdfast.providers.demo import DemoProvider
+from holdfast.settings import Settings
 from holdfast.stores.opening import open_store
 
 
@@ -34,6 +40,33 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
         try:
             yield Holdfast(gateway, Tenant(tenant), reset)
         finally:
+            await gateway.stop()
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def open_application(settings: Settings) -> AsyncIterator[Application]:
+    """Open a gateway as an ASGI application, until the block ends."""
+    clock, ids = SystemClock(), RandomIds()
+    store = await open_store(settings.store_url, clock=clock)
+    try:
+        desk: Desk | None = None
+
+        async def carry_adopted(run: ActiveRun) -> None:
+            assert desk is not None
+            await desk.carry_adopted(run)
+
+        demo = DemoProvider(ids.new)
+        gateway = Gateway(
+            store, clock=clock, ids=ids, settings=settings.lanes, handler=carry_adopted
+        )
+        desk = Desk(gateway, Responder(gateway, lambda _: demo))
+        await gateway.start()
+        try:
+            yield Application(gateway, desk, demo.models)
+        finally:
+            await desk.stop(settings.server.grace_seconds)
             await gateway.stop()
     finally:
         await store.close()

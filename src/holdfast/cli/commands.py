@@ -24,6 +24,35 @@ def root(
     """A durable session layer and gateway for LLM agents."""
 
 
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8377,
+    store: Annotated[
+        str | None, typer.Option(help="sqlite:///file.db, postgresql://… or memory:")
+    ] = None,
+) -> None:
+    """Serve the gateway until told to stop."""
+    import asyncio
+
+    from holdfast.cli.serve import serve as serve_until_stopped
+    from holdfast.settings import ServerSettings, Settings, default_store_url
+
+    settings = Settings(
+        server=ServerSettings(host=host, port=port), store_url=store or default_store_url()
+    )
+    asyncio.run(serve_until_stopped(settings))
+
+
 def run() -> None:
-    """Run the command tree on the process's arguments."""
-    app()
+    """Run the command tree; an error of ours is one line, and exit code 1."""
+    from holdfast.core.errors import HoldfastError
+
+    try:
+        app()
+    except HoldfastError as exc:
+        typer.echo(f"holdfast: {exc.message}", err=True)
+        raise SystemExit(1) from None
+    except OSError as exc:
+        typer.echo(f"holdfast: {exc.strerror or exc}", err=True)
+        raise SystemExit(1) from None

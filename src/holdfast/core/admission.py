@@ -7,7 +7,16 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.changes import Decision, IdempotencyAdded, IdempotencyRow, TurnSaved, refuse
-from holdfast.core.commands import Accept, Append, Appended, Queued, Repeated, Reserve, Started
+from holdfast.core.commands import (
+    Accept,
+    Append,
+    Appended,
+    Parent,
+    Queued,
+    Repeated,
+    Reserve,
+    Started,
+)
 from holdfast.core.draft import Draft
 from holdfast.core.errors import (
     HoldfastError,
@@ -28,7 +37,7 @@ from holdfast.core.lane import (
     stop_active,
     tail_position,
 )
-from holdfast.core.lifecycle import retire
+from holdfast.core.lifecycle import finished_seq, fork_of, retire
 from holdfast.core.session import Session, begin_session
 from holdfast.core.turn import USER_ACTIVITY, Fence, Turn
 
@@ -49,6 +58,8 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return _accept_internal(command, facts)
     if facts.session is not None and _is_implicit_repeat(command, facts):
         return _repeat(command, facts)
+    if command.parent is not None and facts.session is not None:
+        return _accept_child(command, facts, facts.session, command.parent)
     refusal = _unusable(command, facts)
     if refusal is not None:
         return refuse(refusal)
@@ -95,6 +106,25 @@ def _new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
         generation=facts.next_generation,
     )
     return Draft(session, now=facts.now, is_new=True)
+
+
+def _accept_child(
+    command: Accept, facts: Facts, session: Session, parent: Parent
+) -> Decision[Admission]:
+    """Go on behind an earlier answer: in place if it is the head, else in a fork of its own."""
+    if session.tenant != command.tenant or session.deleted_at is not None:
+        return refuse(SessionNotFound(f"no session {session.id}"))
+    is_head = session.head_seq == parent.seq and session.record_no == parent.record_no
+    if session.is_live and is_head:
+        if _joins(command, facts):
+            return _join(command, facts, Draft(session, now=facts.now))
+        if facts.active is None and facts.waiting.count == 0:
+            return _accept_known(command, facts, session)
+    child = fork_of(session, command.candidate_id, parent.seq, now=facts.now, hidden=facts.hidden)
+    child = replace(child, parent_record=parent.record_no)
+    draft = Draft(child, now=facts.now, is_new=True)
+    draft.tell("session.created", generation=1, parent_session_id=session.id, after_seq=parent.seq)
+    return _admit(command, Facts(now=facts.now), draft, is_rolled_over=False)
 
 
 def _accept_known(command: Accept, facts: Facts, session: Session) -> Decision[Admission]:
@@ -326,16 +356,8 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     parent = facts.session
     if parent is not None and parent.tenant == command.tenant and parent.deleted_at is None:
         seq = finished_seq(parent, facts.active)
-        hidden = replace(
-            hidden,
-            parent_id=parent.id,
-            parent_seq=seq,
-            parent_record=parent.record_no,
-            head_seq=seq,
-            hidden_count=sum(
-                min(last, seq) - first + 1 for first, last in facts.hidden if first <= seq
-            ),
-        )
+        child = fork_of(parent, hidden.id, seq, now=facts.now, hidden=facts.hidden)
+        hidden = replace(child, is_visible=False)
     elif command.session_id is not None:
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     draft = Draft(hidden, now=facts.now, is_new=True)
@@ -346,13 +368,6 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=alone)
     draft.add_turn(started.turn)
     return draft.decide(replace(started, session=draft.session))
-
-
-def finished_seq(session: Session, active: Turn | None) -> int:
-    """Return where the history ends that is not still being written."""
-    if active is not None and active.first_seq is not None:
-        return active.first_seq - 1
-    return session.head_seq
 
 
 def reserve(command: Reserve, facts: Facts) -> Decision[Session]:

@@ -61,6 +61,13 @@ class Repeated(msgspec.Struct, frozen=True):
     step: int
 
 
+class Parent(msgspec.Struct, frozen=True, gc=False):
+    """Where an earlier answer ended: a new turn goes on there, in place or as a fork."""
+
+    seq: int
+    record_no: int
+
+
 class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """Take in one input: durable afterwards, and started at once where the lane is free."""
 
@@ -82,6 +89,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     retry_count: int = 0
     rewind: tuple[int, int] | None = None
     """(after, upto): the log as the caller saw it, of which it keeps only what is `after`."""
+    parent: Parent | None = None
+    """With `session_id`: go on behind this point; if it is not the head, in a fork of its own."""
     limits: LaneLimits = LaneLimits()
     reset: ResetPolicy = NEVER
 

@@ -23,13 +23,18 @@ HoldfastError
 ├── LaneFull / LaneTimeout  the bounds of a lane
 ├── RunFenced               this run no longer owns its session
 ├── TurnFailed              the work itself failed; carries the recorded code
+├── ProviderFailure         what the model's server said, classified once
 └── StoreError
     ├── StoreUnavailable    nothing was done, or its outcome is unknown; try again
     ├── SchemaTooNew
     └── DurabilityRefused
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+FailureClass = Literal[
+    "stale_state", "foreign_opaque", "shape", "busy", "overflow", "poison", "transient", "terminal"
+]
 
 
 class HoldfastError(Exception):
@@ -201,6 +206,31 @@ class TurnFailed(HoldfastError):
     def __init__(self, message: str, *, failure_code: str) -> None:
         super().__init__(message)
         self.failure_code = failure_code
+
+
+class ProviderFailure(HoldfastError):
+    """The model's server refused or broke; `failure_class` decides what may be done about it."""
+
+    code = "provider_failure"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        failure_class: FailureClass,
+        status: int | None = None,
+        provider_code: str | None = None,
+        provider_type: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.failure_class = failure_class
+        self.status = status
+        self.provider_code = provider_code
+        self.provider_type = provider_type
+        self.param = param
+        self.retry_after = retry_after
 
 
 class StoreError(HoldfastError):

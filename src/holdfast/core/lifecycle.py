@@ -4,6 +4,8 @@ Each raises the epoch of every session it touches, so that a run of the old days
 generation that comes back, can change nothing.
 """
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from holdfast.core.changes import (
@@ -24,10 +26,11 @@ from holdfast.core.errors import (
     SessionNotKeyed,
 )
 from holdfast.core.facts import Facts
-from holdfast.core.ids import RunId, Tenant
+from holdfast.core.ids import RunId, SessionId, Tenant
 from holdfast.core.lane import FREE, end_turn, stop_active
-from holdfast.core.records import visible_spans
+from holdfast.core.records import Span, visible_spans
 from holdfast.core.session import Session, begin_session
+from holdfast.core.turn import Turn
 
 ERASED_ITEM = b'{"type":"erased"}'
 
@@ -163,15 +166,24 @@ def fork(command: Fork, facts: Facts) -> Decision[Session]:
         return Decision(facts.live)
     if session is None or _is_foreign(session, command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
-    ends = session.head_seq
-    if facts.active is not None and facts.active.first_seq is not None:
-        ends = facts.active.first_seq - 1
-    after = ends if command.after_seq is None else command.after_seq
+    after = command.after_seq
+    if after is None:
+        after = finished_seq(session, facts.active)
     if not 0 <= after <= session.head_seq:
         return refuse(ItemNotFound(f"session {session.id} has no item {after}"))
-    shown = sum(last - first + 1 for first, last in visible_spans(facts.hidden, 1, after))
-    child = replace(
-        begin_session(command.new_id, session.tenant, now=facts.now),
+    child = fork_of(session, command.new_id, after, now=facts.now, hidden=facts.hidden)
+    draft = Draft(child, now=facts.now, is_new=True)
+    draft.tell("session.created", generation=1, parent_session_id=session.id, after_seq=after)
+    return draft.decide(draft.session)
+
+
+def fork_of(
+    session: Session, new_id: SessionId, after: int, *, now: float, hidden: Sequence[Span]
+) -> Session:
+    """Return a keyless session whose history begins as a pointer into this one's."""
+    shown = sum(last - first + 1 for first, last in visible_spans(hidden, 1, after))
+    return replace(
+        begin_session(new_id, session.tenant, now=now),
         parent_id=session.id,
         parent_seq=after,
         parent_record=session.record_no,
@@ -179,9 +191,13 @@ def fork(command: Fork, facts: Facts) -> Decision[Session]:
         hidden_count=after - shown,
         metadata=session.metadata,
     )
-    draft = Draft(child, now=facts.now, is_new=True)
-    draft.tell("session.created", generation=1, parent_session_id=session.id, after_seq=after)
-    return draft.decide(draft.session)
+
+
+def finished_seq(session: Session, active: Turn | None) -> int:
+    """Return where the history ends that is not still being written."""
+    if active is not None and active.first_seq is not None:
+        return active.first_seq - 1
+    return session.head_seq
 
 
 def hide(command: Hide, facts: Facts) -> Decision[Session]:

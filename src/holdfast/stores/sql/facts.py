@@ -195,6 +195,9 @@ def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
         facts = yield from _with_generation(facts, command)
     if session is None:
         return facts
+    if command.parent is not None:
+        as_then = replace(session, record_no=command.parent.record_no)
+        facts = replace(facts, hidden=(yield from find_hidden(as_then)))
     if not session.is_live:
         return (yield from _with_live(facts, session))
     if command.retry_count > 0 and command.idempotency_key is None:

@@ -1,0 +1,79 @@
+"""`holdfast serve`: the gateway as a process."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from holdfast.app import open_application
+from holdfast.settings import Settings
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, with the signals left to us: a second one means now."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _asked_to_stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until told to stop; say where, and what to try, once requests are accepted."""
+    listener = _listen(settings.server.host, settings.server.port)
+    host, port = listener.getsockname()[:2]
+    try:
+        async with open_application(settings) as application:
+            config = uvicorn.Config(
+                application,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=int(settings.server.grace_seconds) or 1,
+            )
+            server = _Server(config)
+            print(f"holdfast listening on http://{host}:{port}", flush=True)
+            _say_what_to_try(host, port)
+            await server.serve(sockets=[listener])
+    finally:
+        listener.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _say_what_to_try(host: str, port: int) -> None:
+    base = f"http://{host}:{port}/v1"
+    body = '{"model":"holdfast-demo","messages":[{"role":"user","content":"I am Ada"}]}'
+    print(
+        f"""
+try:  curl {base}/chat/completions -H 'content-type: application/json' \\
+        -H 'X-Session-Key: me' -d '{body}'
+or:   openai.OpenAI(base_url="{base}", api_key="none", default_headers={{"X-Session-Key": "me"}})
+stop: Ctrl-C; what was said stays
+""",
+        flush=True,
+    )

@@ -1,0 +1,165 @@
+"""Chat Completions in terms of items, and back.
+
+With a session, system and developer messages are instructions of their turn, not history.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import InvalidInput
+
+Message = dict[str, Any]
+Item = dict[str, Any]
+
+INSTRUCTION_ROLES = ("system", "developer")
+
+
+def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
+    """Return a request's instructions and its items."""
+    instructions: list[str] = []
+    items: list[Item] = []
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise InvalidInput(f"messages[{index}] needs a role")
+        if message["role"] in INSTRUCTION_ROLES:
+            instructions.append(text_of(message.get("content")))
+        else:
+            items.extend(_items_of(message, index))
+    return "\n\n".join(instructions) or None, items
+
+
+def _items_of(message: Message, index: int) -> list[Item]:
+    match message["role"]:
+        case "user":
+            return [{"type": "message", "role": "user", "content": _input(message, index)}]
+        case "assistant":
+            return _assistant_items(message)
+        case "tool" | "function":
+            call_id = message.get("tool_call_id") or message.get("name")
+            if not isinstance(call_id, str):
+                raise InvalidInput(f"messages[{index}] answers no tool_call_id")
+            output = message.get("content")
+            return [{"type": "function_call_output", "call_id": call_id,
+                     "output": output if isinstance(output, str) else text_of(output)}]  # fmt: skip
+        case role:
+            raise InvalidInput(f"messages[{index}] has an unknown role {role!r}")
+
+
+def _input(message: Message, index: int) -> Any:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "input_text", "text": content}]
+    if not isinstance(content, list):
+        raise InvalidInput(f"messages[{index}] has no content")
+    return [_input_part(part, index) for part in content]
+
+
+def _input_part(part: Any, index: int) -> dict[str, Any]:
+    if not isinstance(part, dict):
+        raise InvalidInput(f"messages[{index}] has a content part that is no object")
+    match part.get("type"):
+        case "text":
+            return {"type": "input_text", "text": part.get("text", "")}
+        case "image_url":
+            image = part.get("image_url") or {}
+            return {
+                "type": "input_image",
+                "image_url": image.get("url"),
+                "detail": image.get("detail", "auto"),
+            }
+        case "file":
+            return {"type": "input_file", **(part.get("file") or {})}
+        case _:
+            return part
+
+
+def _assistant_items(message: Message) -> list[Item]:
+    items: list[Item] = []
+    text = text_of(message.get("content"))
+    if text or not message.get("tool_calls"):
+        part = {"type": "output_text", "text": text, "annotations": []}
+        if message.get("refusal"):
+            part = {"type": "refusal", "refusal": message["refusal"]}
+        items.append({"type": "message", "role": "assistant", "content": [part]})
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        items.append(
+            {
+                "type": "function_call",
+                "call_id": call.get("id"),
+                "name": function.get("name"),
+                "arguments": function.get("arguments", ""),
+            }
+        )
+    return items
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a message's content."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(
+            part.get("text", "") for part in content if isinstance(part, dict) and "text" in part
+        )
+    return ""
+
+
+def message_of(items: Iterable[bytes]) -> Message:
+    """Return an answer's items as the one message of a chat completion."""
+    texts: list[str] = []
+    refusals: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for body in items:
+        item = msgspec.json.decode(body)
+        if item.get("type") == "message":
+            for part in item.get("content") or ():
+                if part.get("type") == "refusal":
+                    refusals.append(part.get("refusal", ""))
+                else:
+                    texts.append(part.get("text", ""))
+        elif item.get("type") == "function_call":
+            calls.append(call_of(item))
+    message: Message = {
+        "role": "assistant",
+        "content": "".join(texts) if texts or not calls else None,
+        "refusal": "".join(refusals) or None,
+        "annotations": [],
+    }
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def call_of(item: Item) -> dict[str, Any]:
+    """Return a function call as Chat writes it."""
+    return {
+        "id": item.get("call_id"),
+        "type": "function",
+        "function": {"name": item.get("name"), "arguments": item.get("arguments", "")},
+    }
+
+
+def finish_reason(message: Message, incomplete_reason: str | None) -> str:
+    """Return why a completion ended."""
+    if incomplete_reason == "max_output_tokens":
+        return "length"
+    if incomplete_reason == "content_filter":
+        return "content_filter"
+    return "tool_calls" if message.get("tool_calls") else "stop"
+
+
+def chat_usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return usage in Chat's words."""
+    if usage is None:
+        return None
+    given, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+    return {
+        "prompt_tokens": given,
+        "completion_tokens": made,
+        "total_tokens": given + made,
+        "prompt_tokens_details": usage.get("input_tokens_details") or {"cached_tokens": 0},
+        "completion_tokens_details": usage.get("output_tokens_details") or {"reasoning_tokens": 0},
+    }

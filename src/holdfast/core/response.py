@@ -1,0 +1,128 @@
+"""The Response object: every key the standard requires, the request echoed, items as bytes."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.request import TurnRequest
+from holdfast.core.session import Usage
+from holdfast.core.turn import Outcome
+
+ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
+
+_DEFAULTS: dict[str, Any] = {
+    "instructions": None,
+    "tools": [],
+    "tool_choice": "auto",
+    "truncation": "disabled",
+    "parallel_tool_calls": True,
+    "text": {"format": {"type": "text"}},
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "top_logprobs": 0,
+    "temperature": 1.0,
+    "reasoning": {"effort": None, "summary": None},
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "service_tier": "default",
+    "metadata": {},
+    "safety_identifier": None,
+    "prompt_cache_key": None,
+    "user": None,
+}
+_NOT_ECHOED = frozenset({"include", "stream_options", "context_management", "input"})
+
+OUTCOME_STATUS: dict[Outcome, ResponseStatus] = {
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "interrupted": "incomplete",
+}
+
+
+class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run's result keeps beside the items: everything else a Response object needs."""
+
+    status: ResponseStatus = "completed"
+    incomplete_reason: str | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+    fields: dict[str, msgspec.Raw] = {}
+    completed_at: float | None = None
+
+
+class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a response at some moment."""
+
+    id: str
+    request: TurnRequest
+    created_at: float
+    status: ResponseStatus
+    output: Sequence[bytes] = ()
+    answer: RecordedAnswer | None = None
+    conversation_id: str | None = None
+    error: dict[str, Any] | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+encode_answer = msgspec.json.Encoder().encode
+decode_answer = msgspec.json.Decoder(RecordedAnswer).decode
+
+
+def response_value(facts: ResponseFacts) -> dict[str, Any]:
+    """Return the Response object; its items and echoed fields are raw bytes inside."""
+    answer, request = facts.answer, facts.request
+    value: dict[str, Any] = {
+        "id": facts.id,
+        "object": "response",
+        "created_at": int(facts.created_at),
+        "completed_at": _completed_at(answer),
+        "status": facts.status,
+        "background": request.is_background,
+        "error": facts.error,
+        "incomplete_details": _incomplete(facts, answer),
+        "model": request.model,
+        "output": [msgspec.Raw(body) for body in facts.output],
+        "previous_response_id": request.previous_response_id,
+        "store": request.is_stored,
+        "usage": answer.usage if answer else None,
+        **_DEFAULTS,
+    }
+    value.update({k: raw for k, raw in request.fields.items() if k not in _NOT_ECHOED})
+    if facts.conversation_id is not None:
+        value["conversation"] = {"id": facts.conversation_id}
+    if answer is not None:
+        value.update(answer.fields)
+    return value
+
+
+def write_response(facts: ResponseFacts) -> bytes:
+    """Return the Response object as JSON."""
+    return _encode(response_value(facts))
+
+
+def _completed_at(answer: RecordedAnswer | None) -> int | None:
+    if answer is None or answer.completed_at is None or answer.status != "completed":
+        return None
+    return int(answer.completed_at)
+
+
+def _incomplete(facts: ResponseFacts, answer: RecordedAnswer | None) -> dict[str, str] | None:
+    if facts.status != "incomplete":
+        return None
+    reason = answer.incomplete_reason if answer else None
+    return {"reason": reason or "interrupted"}
+
+
+def usage_value(usage: Usage) -> bytes:
+    """Return usage as the Responses API writes it."""
+    return _encode(
+        {
+            "input_tokens": usage.input_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "output_tokens": usage.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+            "total_tokens": usage.input_tokens + usage.output_tokens,
+        }
+    )

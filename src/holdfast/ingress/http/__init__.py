@@ -1,0 +1,1 @@
+"""HTTP: the APIs that clients already speak, on raw ASGI."""

@@ -1,0 +1,96 @@
+"""The ASGI application: find the endpoint, answer in one shape, whatever happens."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+
+from holdfast.core.errors import HoldfastError
+from holdfast.engine.desk import Desk
+from holdfast.engine.gateway import Gateway
+from holdfast.engine.log import log
+from holdfast.ingress.http.asgi import (
+    AnyReply,
+    ClientLeft,
+    Receive,
+    Reply,
+    Request,
+    Routes,
+    Scope,
+    Send,
+    json_reply,
+)
+from holdfast.ingress.http.chat_api import ChatApi
+from holdfast.ingress.http.problems import problem, reply_to
+from holdfast.ingress.http.responses_api import ResponsesApi
+from holdfast.ingress.http.sessions_api import SessionsApi
+from holdfast.ingress.http.turns import TurnDesk
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+ListModels = Callable[[], Awaitable[list[dict[str, object]]]]
+
+
+class Application:
+    """One gateway behind HTTP."""
+
+    def __init__(self, gateway: Gateway, desk: Desk, list_models: ListModels) -> None:
+        self._gateway = gateway
+        self._list_models = list_models
+        self._routes = Routes()
+        turns = TurnDesk(gateway, desk)
+        responses, chat = ResponsesApi(turns), ChatApi(turns)
+        sessions = SessionsApi(gateway)
+        add = self._routes.add
+        add("POST", "/v1/responses", responses.create)
+        add("GET", "/v1/responses/{id}", responses.get)
+        add("POST", "/v1/chat/completions", chat.create)
+        add("GET", "/v1/models", self._models)
+        add("GET", "/v1/sessions", sessions.list)
+        add("GET", "/v1/sessions/{id}", sessions.get)
+        add("GET", "/v1/sessions/{id}/items", sessions.items)
+        add("GET", "/healthz", self._healthz)
+        add("GET", "/readyz", self._readyz)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection's request."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive, max_body_bytes=MAX_BODY_BYTES)
+        request.id = "req_" + secrets.token_hex(12)
+        try:
+            reply = await self._reply(request)
+        except ClientLeft:
+            return
+        reply.headers.append((b"x-request-id", request.id.encode()))
+        await reply.send(send)
+
+    async def _reply(self, request: Request) -> AnyReply:
+        try:
+            found = self._routes.find(request.path)
+            if found is None:
+                return problem(404, f"no such path: {request.path}", code="unknown_url")
+            methods, request.params = found
+            endpoint = methods.get(request.method)
+            if endpoint is None:
+                allowed = ", ".join(sorted(methods)).encode()
+                return problem(
+                    405, f"{request.method} is not allowed here", code="method_not_allowed",
+                    headers=((b"allow", allowed),),
+                )  # fmt: skip
+            return await endpoint(request)
+        except HoldfastError as exc:
+            return reply_to(exc)
+        except ClientLeft:
+            raise
+        except Exception:  # noqa: BLE001 - the last line: it is logged, and answered in shape
+            log.exception("request.broke", request_id=request.id, path=request.path)
+            return problem(500, "something broke on our side", code="internal_error")
+
+    async def _models(self, _: Request) -> AnyReply:
+        return json_reply({"object": "list", "data": await self._list_models()})
+
+    async def _healthz(self, _: Request) -> Reply:
+        return json_reply({"status": "ok"})
+
+    async def _readyz(self, request: Request) -> Reply:
+        """Ready means that the store answers a read."""
+        await self._gateway.read.session(request.tenant, session_id=None, key=None)
+        return json_reply({"status": "ready"})

@@ -1,0 +1,181 @@
+"""The little of a web framework that we need: requests, replies, a table of routes."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from holdfast.core.errors import InvalidInput
+from holdfast.core.ids import DEFAULT_TENANT, Tenant
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON = (b"content-type", b"application/json")
+SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+class ClientLeft(Exception):
+    """The client closed the connection."""
+
+
+class BodyTooLarge(InvalidInput):
+    """The body is longer than a body may be."""
+
+    code = "body_too_large"
+
+
+class Request:
+    """One HTTP request. The body is read once, when asked for."""
+
+    def __init__(self, scope: Scope, receive: Receive, *, max_body_bytes: int) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.id = ""
+        self.tenant: Tenant = DEFAULT_TENANT
+        self.params: dict[str, str] = {}
+        self._query_string: bytes = scope.get("query_string", b"")
+        self._headers: list[Header] = scope["headers"]
+        self._receive = receive
+        self._max_body_bytes = max_body_bytes
+        self._body: bytes | None = None
+
+    def header(self, name: bytes) -> str | None:
+        """Return a header's text, as UTF-8 where it is."""
+        value = self.raw_header(name)
+        if value is None:
+            return None
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.decode("latin-1")
+
+    def raw_header(self, name: bytes) -> bytes | None:
+        """Return a header's bytes; of several, the last one."""
+        for key, value in reversed(self._headers):
+            if key == name:
+                return value
+        return None
+
+    def query(self) -> dict[str, str]:
+        """Return the query parameters."""
+        return dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
+
+    async def body(self) -> bytes:
+        """Return the whole body, bounded."""
+        if self._body is not None:
+            return self._body
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self._max_body_bytes:
+                raise BodyTooLarge(f"a request body has at most {self._max_body_bytes} bytes")
+            chunks.append(chunk)
+            if not message.get("more_body"):
+                break
+        self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return self._body
+
+    async def until_left(self) -> None:
+        """Return when the client has gone."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return
+
+
+class Reply:
+    """A whole answer."""
+
+    def __init__(
+        self, body: bytes, *, status: int = 200, headers: Iterable[Header] = (JSON,)
+    ) -> None:
+        self.body = body
+        self.status = status
+        self.headers = list(headers)
+
+    async def send(self, send: Send) -> None:
+        """Write it out."""
+        self.headers.append((b"content-length", str(len(self.body)).encode()))
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+class StreamReply:
+    """An answer that comes bit by bit."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], headers: Iterable[Header] = (SSE,)) -> None:
+        self.chunks = chunks
+        self.status = 200
+        self.headers = [*headers, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+    async def send(self, send: Send) -> None:
+        """Write it out as it comes."""
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        async for chunk in self.chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+AnyReply = Reply | StreamReply
+Endpoint = Callable[[Request], Awaitable[AnyReply]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+def json_reply(value: Any, *, status: int = 200, headers: Iterable[Header] = ()) -> Reply:
+    """Return a value as a JSON answer."""
+    return Reply(_encode(value), status=status, headers=[JSON, *headers])
+
+
+class Routes:
+    """Which endpoint serves which method and path."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, dict[str, Endpoint]] = {}
+        self._patterns: dict[int, list[tuple[list[str], dict[str, Endpoint]]]] = {}
+
+    def add(self, method: str, path: str, endpoint: Endpoint) -> None:
+        """Serve `method` on `path`; a segment in braces matches any one segment."""
+        if "{" not in path:
+            self._exact.setdefault(path, {})[method] = endpoint
+            return
+        segments = path.split("/")
+        same_length = self._patterns.setdefault(len(segments), [])
+        for known, methods in same_length:
+            if known == segments:
+                methods[method] = endpoint
+                return
+        same_length.append((segments, {method: endpoint}))
+
+    def find(self, path: str) -> tuple[dict[str, Endpoint], dict[str, str]] | None:
+        """Return the endpoints of a path by method, and what its braces matched."""
+        exact = self._exact.get(path)
+        if exact is not None:
+            return exact, {}
+        segments = path.split("/")
+        for pattern, methods in self._patterns.get(len(segments), ()):
+            params = _match(pattern, segments)
+            if params is not None:
+                return methods, params
+        return None
+
+
+def _match(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
+    params: dict[str, str] = {}
+    for want, got in zip(pattern, segments, strict=True):
+        if want.startswith("{"):
+            if not got:
+                return None
+            params[want[1:-1]] = unquote(got)
+        elif want != got:
+            return None
+    return params

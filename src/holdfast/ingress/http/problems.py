@@ -1,0 +1,108 @@
+"""Errors as clients of OpenAI's APIs expect them: one shape, a status that means something."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core import errors as err
+from holdfast.ingress.http.asgi import JSON, BodyTooLarge, Header, Reply
+
+STATUS: dict[type[err.HoldfastError], int] = {
+    BodyTooLarge: 413,
+    err.InvalidInput: 400,
+    err.NotFound: 404,
+    err.SessionRetired: 409,
+    err.SessionChanged: 409,
+    err.SessionBusy: 409,
+    err.SessionHasForks: 409,
+    err.SessionDeleted: 404,
+    err.IdempotencyMismatch: 422,
+    err.TurnCancelled: 409,
+    err.TurnInterrupted: 503,
+    err.LaneFull: 429,
+    err.LaneTimeout: 429,
+    err.RunFenced: 503,
+    err.TurnFailed: 502,
+    err.ProviderFailure: 502,
+    err.StoreUnavailable: 503,
+    err.StoreError: 500,
+}
+"""The nearest class in an error's line decides."""
+
+RETRY_AFTER: dict[type[err.HoldfastError], int] = {
+    err.SessionBusy: 1,
+    err.LaneFull: 2,
+    err.StoreUnavailable: 1,
+    err.TurnInterrupted: 1,
+    err.LaneTimeout: 2,
+}
+NO_RETRY: Header = (b"x-should-retry", b"false")
+
+_encode = msgspec.json.Encoder().encode
+
+
+def problem(
+    status: int, message: str, *, code: str | None, param: str | None = None,
+    kind: str | None = None, headers: tuple[Header, ...] = (),
+) -> Reply:  # fmt: skip
+    """Return an error answer in the one shape there is."""
+    body = problem_value(status, message, code=code, param=param, kind=kind)
+    return Reply(_encode(body), status=status, headers=[JSON, *headers])
+
+
+def problem_value(
+    status: int, message: str, *, code: str | None, param: str | None = None,
+    kind: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the error object."""
+    return {
+        "error": {
+            "message": message,
+            "type": kind or _type_of(status),
+            "param": param,
+            "code": code,
+        }
+    }
+
+
+def _type_of(status: int) -> str:
+    if status == 401:
+        return "authentication_error"
+    if status == 403:
+        return "permission_error"
+    if status == 404:
+        return "not_found_error"
+    if status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def reply_to(error: err.HoldfastError) -> Reply:
+    """Return the answer to an error of ours."""
+    if isinstance(error, err.ProviderFailure):
+        return _provider_problem(error)
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+    headers: list[Header] = []
+    seconds = next((RETRY_AFTER[kind] for kind in type(error).__mro__ if kind in RETRY_AFTER), None)
+    if seconds is not None:
+        headers.append((b"retry-after", str(seconds).encode()))
+    if isinstance(error, err.TurnCancelled | err.SessionRetired | err.SessionChanged):
+        headers.append(NO_RETRY)
+    code = error.failure_code if isinstance(error, err.TurnFailed) else error.code
+    return problem(status, error.message, code=code, headers=tuple(headers))
+
+
+def _provider_problem(error: err.ProviderFailure) -> Reply:
+    """Pass a provider's refusal on in its own words; its breakdowns are a bad gateway."""
+    headers: list[Header] = []
+    if error.retry_after is not None:
+        headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
+    status = error.status if error.status is not None and 400 <= error.status < 600 else 502
+    return problem(
+        status,
+        error.message,
+        code=error.provider_code or error.code,
+        param=error.param,
+        kind=error.provider_type,
+        headers=tuple(headers),
+    )

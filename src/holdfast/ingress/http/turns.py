@@ -1,0 +1,95 @@
+"""From a request to a turn at the desk: what the Responses and Chat APIs have in common."""
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.commands import Accept, Parent
+from holdfast.core.errors import InvalidInput
+from holdfast.core.ids import Key, RunId, SessionId, TurnId
+from holdfast.core.items import NewItem
+from holdfast.core.request import TurnRequest, write_request
+from holdfast.core.reset import NEVER, ResetPolicy
+from holdfast.core.turn import Source
+from holdfast.engine.desk import Desk, Ticket
+from holdfast.engine.gateway import Gateway
+from holdfast.ingress.http.asgi import Request
+from holdfast.ingress.http.session_headers import SessionHeaders
+
+_HASHED_HEADERS = (b"x-session-key", b"x-openclaw-session-key", b"x-session-id")
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The session a turn goes to: a key's, a named one, behind an answer, or a new one."""
+
+    key: Key | None = None
+    session_id: SessionId | None = None
+    parent: Parent | None = None
+
+
+class TurnDesk:
+    """Hands turns of HTTP requests in."""
+
+    def __init__(self, gateway: Gateway, desk: Desk, reset: ResetPolicy = NEVER) -> None:
+        self.gateway = gateway
+        self.desk = desk
+        self._reset = reset
+
+    async def take(
+        self,
+        request: Request,
+        asked: TurnRequest,
+        headers: SessionHeaders,
+        target: Target,
+        items: Sequence[NewItem],
+        rewind: tuple[int, int] | None = None,
+    ) -> Ticket:
+        """Accept the turn and set it going."""
+        ids, gateway = self.gateway.ids, self.gateway
+        source: Source = "background" if asked.is_background else "user"
+        accept = Accept(
+            tenant=request.tenant,
+            turn_id=TurnId(ids.new("turn")),
+            run_id=RunId(ids.new("run")),
+            worker=gateway.worker.id,
+            candidate_id=gateway.new_session_id(),
+            key=target.key,
+            session_id=target.session_id,
+            parent=target.parent,
+            items=tuple(items),
+            request=write_request(asked),
+            source="internal" if headers.is_internal else source,
+            on_busy=headers.on_busy or gateway.settings.on_busy,
+            is_internal=headers.is_internal,
+            idempotency_key=headers.idempotency_key,
+            body_hash=await body_hash(request),
+            retry_count=headers.retry_count,
+            rewind=rewind,
+            limits=gateway.limits,
+            reset=self._reset,
+        )
+        return await self.desk.take(accept, asked, is_live=asked.is_stream or asked.is_background)
+
+
+async def body_hash(request: Request) -> bytes:
+    """Return what makes two requests the same: path, session headers, raw body."""
+    digest = hashlib.blake2b(request.path.encode(), digest_size=16)
+    for name in _HASHED_HEADERS:
+        digest.update(b"\0" + (request.raw_header(name) or b""))
+    digest.update(b"\0" + await request.body())
+    return digest.digest()
+
+
+def conversation_session(name: str) -> SessionId:
+    """Return the session that a conversation id names."""
+    if name.startswith("conv_"):
+        return SessionId("ses_" + name.removeprefix("conv_"))
+    if name.startswith("ses_"):
+        return SessionId(name)
+    raise InvalidInput(f"{name!r} is no conversation id")
+
+
+def session_of(headers: SessionHeaders) -> Target:
+    """Return the target that the headers alone name."""
+    return Target(key=headers.key, session_id=headers.session_id)

@@ -1,0 +1,79 @@
+"""What we need from whoever answers: one call, whole or as a stream of events.
+
+Events are in the Responses API's own vocabulary, because it is the richest we serve; a provider
+that speaks another translates at its edge.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.session import Usage
+
+
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to a model, complete in itself."""
+
+    model: str
+    items: list[bytes]
+    """The whole projected history and the new input, as the bytes of its items."""
+    fields: dict[str, msgspec.Raw] = {}
+    """Everything else that was asked, in the words of the Responses API."""
+    chat_fields: dict[str, msgspec.Raw] = {}
+    """What a Chat client asked in words that only the Chat API has."""
+    is_stream: bool = False
+    session_id: str | None = None
+    state: ProviderState | None = None
+    """What this provider may remember of the first `state.covers` items."""
+    state_covers: int = 0
+    """How many of `items` the provider's own state stands for."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model said, in the end."""
+
+    items: list[bytes]
+    status: Literal["completed", "incomplete"] = "completed"
+    incomplete_reason: str | None = None
+    usage: Usage | None = None
+    usage_detail: bytes | None = None
+    """The usage object as the provider wrote it."""
+    state: ProviderState | None = None
+    """What may be chained to, if the provider stored it."""
+    fields: dict[str, msgspec.Raw] = {}
+    """Fields of the provider's response that belong to ours (service_tier and the like)."""
+
+
+class ModelEvent(msgspec.Struct, frozen=True):
+    """One event of a stream, without its number; `data` has every field but `sequence_number`."""
+
+    type: str
+    data: dict[str, Any]
+
+
+class Provider(Protocol):
+    """Somebody who answers. Failures are raised as `core.errors.ProviderFailure`."""
+
+    @property
+    def name(self) -> str:
+        """The upstream's name."""
+        ...
+
+    async def answer(self, call: ModelCall) -> Answer:
+        """Return the whole answer."""
+        ...
+
+    def stream(self, call: ModelCall) -> AsyncIterator[ModelEvent | Answer]:
+        """Yield events as they come, from the first `response.output_item.added` on; last the
+        answer. A stream that ends without its answer was cut off and raises."""
+        ...
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return the models it serves, as the Models API lists them."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...

@@ -1,0 +1,80 @@
+"""A real gateway in a real process, for tests that talk to it over the wire and may kill it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+START_SECONDS = 30
+
+
+class GatewayProcess:
+    """`holdfast serve` on a free port; `kill` is SIGKILL, `stop` is SIGTERM and waits."""
+
+    def __init__(self, store_url: str, *arguments: str, env: dict[str, str] | None = None) -> None:
+        self._command = [
+            sys.executable, "-m", "holdfast.cli", "serve",
+            "--port", "0", "--store", store_url, *arguments,
+        ]  # fmt: skip
+        self._env = {**os.environ, **(env or {})}
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        """Start the process and wait until it says that it listens."""
+        process = subprocess.Popen(
+            self._command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._env,
+        )
+        self._process = process
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("holdfast listening on "):
+                self.url = line.split()[-1]
+                return
+        process.wait(START_SECONDS)
+        process.stdout.close()
+        raise AssertionError("the gateway did not start:\n" + "".join(lines))
+
+    def kill(self) -> None:
+        """End the process as a power cut of its own would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Ask the process to stop, and return its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        self._process = None
+        process.send_signal(number)
+        code = process.wait(START_SECONDS)
+        if process.stdout is not None:
+            process.stdout.close()
+        return code
+
+
+@contextlib.contextmanager
+def running_gateway(store_url: str, *arguments: str) -> Iterator[GatewayProcess]:
+    """Run a gateway for the length of a block."""
+    gateway = GatewayProcess(store_url, *arguments)
+    gateway.start()
+    try:
+        yield gateway
+    finally:
+        gateway.kill()
+
+
+def sqlite_url(folder: Path) -> str:
+    """Return the URL of a database file in a folder."""
+    return f"sqlite:///{folder / 'holdfast.db'}"
