@@ -1,0 +1,113 @@
+"""The way out over HTTP: JSON bodies and server-sent events, and every way to break them."""
+
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from holdfast.simulator.call import Event
+from holdfast.simulator.effects import Ending
+from holdfast.simulator.wire import encode
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+DONE = b"data: [DONE]\n\n"
+
+
+class Transport(Protocol):
+    """What is needed of a connection in order to break it."""
+
+    def get_extra_info(self, name: str) -> Any: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+def reset(transport: Transport) -> None:
+    """Close the connection with a RST instead of a FIN."""
+    found = transport.get_extra_info("socket")
+    if found is not None:
+        with socket.socket(fileno=os.dup(found.fileno())) as twin:
+            # Linger of zero seconds: the kernel throws the rest away and resets.
+            twin.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+def encode_sse(event: Event) -> bytes:
+    """Return an event as server-sent events write it."""
+    if event.name is None:
+        return b"data: " + encode(event.data) + b"\n\n"
+    return b"event: " + event.name.encode() + b"\ndata: " + encode(event.data) + b"\n\n"
+
+
+class HttpOutlet:
+    """One HTTP answer."""
+
+    def __init__(self, receive: Receive, send: Send, transport: Transport, request_id: str) -> None:
+        self._receive = receive
+        self._send = send
+        self._transport = transport
+        self._request_id = request_id
+        self._is_gone = False
+
+    async def send_body(
+        self, status: int, headers: dict[str, str], body: bytes, *, keep: int | None = None
+    ) -> None:
+        """Send a whole JSON answer, or announce it whole and send only its first `keep` bytes."""
+        announced = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+        ]
+        await self._start(status, headers, announced)
+        part = body if keep is None else body[:keep]
+        await self._send(
+            {"type": "http.response.body", "body": part, "more_body": keep is not None}
+        )
+
+    async def open_stream(self, headers: dict[str, str]) -> None:
+        """Begin a stream of server-sent events."""
+        announced = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+        ]
+        await self._start(200, headers, announced)
+
+    async def _start(
+        self, status: int, headers: dict[str, str], announced: list[tuple[bytes, bytes]]
+    ) -> None:
+        announced.append((b"x-request-id", self._request_id.encode()))
+        announced += [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": announced})
+
+    def encode(self, event: Event) -> bytes:
+        """Return an event as server-sent events write it."""
+        return encode_sse(event)
+
+    async def send_piece(self, piece: bytes) -> None:
+        """Send encoded events, or a part of one."""
+        if piece:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end_stream(self, *, done: bool) -> None:
+        """End the stream properly."""
+        await self._send(
+            {"type": "http.response.body", "body": DONE if done else b"", "more_body": False}
+        )
+
+    async def break_off(self, ending: Ending) -> None:
+        """End here: properly, with a bare FIN, or with a RST."""
+        if ending == "clean":
+            await self.end_stream(done=False)
+            return
+        if ending == "reset":
+            reset(self._transport)
+        else:
+            self._transport.close()
+        await self.wait_gone()
+
+    async def wait_gone(self) -> None:
+        """Return when the client has hung up."""
+        while not self._is_gone:
+            message = await self._receive()
+            self._is_gone = message["type"] == "http.disconnect"
