@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from holdfast._version import __version__
+from holdfast.cli.sim import sim
 
 app = typer.Typer(name="holdfast", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -22,6 +23,9 @@ def root(
     ] = False,
 ) -> None:
     """A durable session layer and gateway for LLM agents."""
+
+
+app.command()(sim)
 
 
 def run() -> None:

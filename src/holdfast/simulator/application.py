@@ -10,6 +10,7 @@ from holdfast.simulator.http_outlet import HttpOutlet, Receive, Send
 from holdfast.simulator.keys import key_of, key_problem
 from holdfast.simulator.problems import Problem, invalid, openai_error
 from holdfast.simulator.routes import Found, Route, Routes
+from holdfast.simulator.websocket import ResponsesSockets
 from holdfast.simulator.wire import Json, NotJson, decode_object
 from holdfast.simulator.world import World
 
@@ -29,11 +30,14 @@ class Application:
         self.world = world
         self._control = control
         self._routes = Routes()
+        self._sockets = ResponsesSockets(world, self.make_call)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "http":
             await self._answer_http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._sockets.serve(scope, receive, send)
 
     async def _answer_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw = await _read_body(receive)

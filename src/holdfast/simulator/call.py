@@ -39,8 +39,10 @@ class Call:
     @property
     def model(self) -> str:
         """The model asked for."""
-        model = self.body.get("model") or self.parameters.get("model") or ""
-        return model if isinstance(model, str) else ""
+        named = self.body.get("model") or self.parameters.get("model")
+        if named is None:
+            named = self.parameters.get("model_action", "").partition(":")[0]
+        return named if isinstance(named, str) else ""
 
     @property
     def account_key(self) -> str:
@@ -55,7 +57,9 @@ class Call:
     @property
     def is_stream(self) -> bool:
         """Whether the answer is a stream of events."""
-        return self.body.get("stream") is True or self.query.get("stream") == "true"
+        if self.body.get("stream") is True or self.query.get("stream") == "true":
+            return True
+        return ":stream" in self.path
 
     @property
     def owner(self) -> Owner:

@@ -68,7 +68,7 @@ class Delivery:
         if any(event.is_terminal for event in events):
             self.commit()
         self.entry.events_sent = len(events)
-        await self.outlet.send_piece(b"".join(map(self.outlet.encode, events)))
+        await self.outlet.send_events(events)
         await self._end()
 
     async def _send_step_by_step(self, events: list[Event]) -> None:
@@ -93,7 +93,8 @@ class Delivery:
             self.entry.events_sent = number + 1
             if between:
                 await asyncio.sleep(between)
-        self.commit()
+        if any(event.is_terminal for event in events):
+            self.commit()
         await self._pause_before(len(events))
         await self._end()
 

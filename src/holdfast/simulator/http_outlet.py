@@ -84,6 +84,10 @@ class HttpOutlet:
         """Return an event as server-sent events write it."""
         return encode_sse(event)
 
+    async def send_events(self, events: list[Event]) -> None:
+        """Send events in one piece."""
+        await self.send_piece(b"".join(map(encode_sse, events)))
+
     async def send_piece(self, piece: bytes) -> None:
         """Send encoded events, or a part of one."""
         if piece:

@@ -3,9 +3,11 @@
 from typing import Any
 
 from holdfast.simulator.call import Call
+from holdfast.simulator.catalogue import SERVER_FAILURE
 from holdfast.simulator.effects import (
     Effect,
     ErrorFault,
+    Failed,
     ListedFault,
     Lock,
     Overflow,
@@ -44,15 +46,30 @@ def _problem_of(call: Call, effect: Effect) -> Problem | None:
             return _rate_limited(call, effect.retry_after_seconds)
         case Quota():
             return listed_problem("G02" if call.api == "gemini" else "C04", seconds=26)
+        case Failed() if call.api in ("chat", "messages", "gemini") and not call.is_stream:
+            return _free_error(call, ErrorFault(message=server_failure(call)))
         case Lock():
             return listed_problem("L01" if call.api == "letta" else "R08")
-        case Overflow(at="before"):
+        case Overflow() if effect.at == "before" or not _streams_responses(call):
             number = _OVERFLOWS.get(call.api, "R10")
             return listed_problem(number, **values_of(call, number))
-        case Overloaded(at="before"):
+        case Overloaded() if effect.at == "before" or not _streams_messages(call):
             return listed_problem("A09", request_id=call.ids.take("req_011C", size=10))
         case _:
             return None
+
+
+def server_failure(call: Call) -> str:
+    """Return what a server says that fails in the middle of its work."""
+    return SERVER_FAILURE.format(request_id=call.ids.uuid())
+
+
+def _streams_responses(call: Call) -> bool:
+    return call.api == "responses" and call.is_stream
+
+
+def _streams_messages(call: Call) -> bool:
+    return call.api == "messages" and call.is_stream
 
 
 def _free_error(call: Call, effect: ErrorFault) -> Problem:

@@ -54,8 +54,14 @@ class Conversation:
         }
 
     def unlink_assistant_items(self) -> int:
-        """Take the assistant's messages out of the list and say how many there were."""
-        kept = [item for item in self.items if item.get("role") != "assistant"]
+        """Take the assistant's messages, and the reasoning that led to them, out of the list."""
+        kept: list[Json] = []
+        for item in self.items:
+            if item.get("role") != "assistant":
+                kept.append(item)
+                continue
+            while kept and kept[-1].get("type") == "reasoning":
+                kept.pop()
         gone = len(self.items) - len(kept)
         self.items = kept
         return gone

@@ -23,6 +23,10 @@ class Outlet(Protocol):
         """Return an event as it travels here."""
         ...
 
+    async def send_events(self, events: list[Event]) -> None:
+        """Send events as fast as can be."""
+        ...
+
     async def send_piece(self, piece: bytes) -> None:
         """Send encoded events, or a part of one."""
         ...

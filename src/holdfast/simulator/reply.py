@@ -16,7 +16,7 @@ class Seen:
     """What the model was shown, in short."""
 
     messages: int
-    """Messages of the user and the assistant."""
+    """Messages of the user and the assistant that say something; tool traffic is not counted."""
     last_text: str
     """The last text of a message or a tool output."""
     ends_with_output: bool = False

@@ -2,7 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from holdfast.simulator.apis import chat, conversations, models, responses
+from holdfast.simulator.apis import (
+    chat,
+    conversations,
+    gemini,
+    letta,
+    messages,
+    models,
+    responses,
+)
 from holdfast.simulator.exchange import Handler
 
 
@@ -64,7 +72,11 @@ def _table() -> list[tuple[str, str, Route]]:
     ]
 
 
-_AZURE = [
+_OTHERS = [
+    ("POST", "/v1/messages", Route("messages", "create", messages.create)),
+    ("POST", "/v1/messages/count_tokens", Route("messages", "count", messages.count_tokens)),
+    ("POST", "/v1beta/models/{model_action}", Route("gemini", "create", gemini.generate)),
+    ("POST", "/v1/agents/{id}/messages", Route("letta", "create", letta.create)),
     ("POST", "/openai/deployments/{model}/chat/completions", Route("chat", "create", chat.create)),
 ]
 
@@ -75,7 +87,7 @@ class Routes:
     def __init__(self) -> None:
         self._fixed: dict[tuple[str, str], Found] = {}
         self._open: list[tuple[str, list[str], Route]] = []
-        for method, path, route in [*_table(), *_AZURE]:
+        for method, path, route in [*_table(), *_OTHERS]:
             if "{" in path:
                 self._open.append((method, path.split("/"), route))
             else:

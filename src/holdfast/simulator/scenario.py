@@ -73,7 +73,8 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     """The only keys accepted; empty accepts any."""
     models: list[str] = []
     """The only models that exist; empty accepts any."""
-    context_tokens: int = 400_000
+    context_tokens: int | None = None
+    """The context window; by default 400,000, and 200,000 of Anthropic's."""
     context: dict[str, int] = {}
     """Context windows by model glob."""
     reasoning_models: tuple[str, ...] = ("gpt-5*", "o1*", "o3*", "o4*")

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 from holdfast.simulator.application import Application
@@ -38,6 +39,14 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
 
+class _SocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket protocol, which also lets the application see its transport."""
+
+    async def run_asgi(self) -> None:
+        cast("dict[str, Any]", self.scope)["simulator.transport"] = self.transport
+        await super().run_asgi()
+
+
 class Server:
     """A simulator on a port. `start` returns when it accepts connections."""
 
@@ -66,8 +75,9 @@ class Server:
         self._config = uvicorn.Config(
             cast("Any", self._application),
             http=_Protocol,
-            ws="websockets-sansio",
+            ws=_SocketProtocol,
             log_config=None,
+            proxy_headers=False,
             access_log=False,
             lifespan="off",
             timeout_keep_alive=KEEP_ALIVE_SECONDS,

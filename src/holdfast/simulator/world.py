@@ -126,12 +126,12 @@ class World:
         """Return the scripted answer to `call`, if there is one."""
         return next((rule.script for rule in self.scripts if rule.counter.takes(call)), None)
 
-    def context_tokens(self, model: str) -> int:
+    def context_tokens(self, model: str, default: int = 400_000) -> int:
         """Return the context window of `model`."""
         for pattern, limit in self.scenario.context.items():
             if fnmatchcase(model, pattern):
                 return limit
-        return self.scenario.context_tokens
+        return self.scenario.context_tokens or default
 
     def reasons(self, model: str) -> bool:
         """Say whether `model` thinks before it speaks."""

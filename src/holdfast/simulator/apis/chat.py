@@ -6,8 +6,9 @@ from holdfast.simulator.apis.chat_input import check_size, read_messages, see
 from holdfast.simulator.apis.pages import page
 from holdfast.simulator.apis.responses_output import forced_tool, read_tools
 from holdfast.simulator.call import Answer, Call, Event
-from holdfast.simulator.effects import ConstantCallIds, Incomplete
-from holdfast.simulator.problems import missing, not_found
+from holdfast.simulator.effects import ConstantCallIds, Failed, Incomplete
+from holdfast.simulator.injection import server_failure
+from holdfast.simulator.problems import missing, not_found, openai_error
 from holdfast.simulator.reply import Reply, compose, words_of
 from holdfast.simulator.tokens import count_text
 from holdfast.simulator.wire import Json
@@ -130,6 +131,10 @@ def _chunks(call: Call, completion: Json) -> list[Event]:
     choice = completion["choices"][0]
     deltas = _deltas(choice["message"])
     events = [Event(None, head | _choice(delta, None)) for delta in deltas]
+    failed = call.effect(Failed)
+    if failed is not None:
+        error = openai_error(server_failure(call), type="server_error", code="server_error")
+        return [*events[: failed.event], Event(None, error)]
     last = Event(None, head | _choice({}, choice["finish_reason"]), is_terminal=True)
     events.append(last)
     if wants_usage:

@@ -127,7 +127,10 @@ def overflow(world: World, *, used: int, limit: int) -> Problem:
 
 def see(messages: list[Json]) -> Seen:
     """Return what the model notices of `messages`."""
-    count = sum(message["role"] in ("user", "assistant") for message in messages)
+    count = sum(
+        message["role"] in ("user", "assistant") and bool(message.get("content"))
+        for message in messages
+    )
     last = messages[-1]
     return Seen(
         messages=count,

@@ -32,7 +32,9 @@ def events_of(response: Json) -> list[Event]:
     begun = _snapshot(response, "queued" if status == "queued" else "in_progress")
     sequence.add("response.created", response=begun)
     if status == "queued" or response["background"]:
-        sequence.add("response.queued", response=_snapshot(response, "queued"))
+        stays = status == "queued"
+        queued = _snapshot(response, "queued")
+        sequence.add("response.queued", is_terminal=stays, response=queued)
     if status == "queued":
         return sequence.events
     sequence.add("response.in_progress", response=begun)

@@ -5,8 +5,8 @@ from typing import Any
 
 from holdfast.simulator.apis.responses_input import Asked, see
 from holdfast.simulator.call import Call
-from holdfast.simulator.catalogue import SERVER_FAILURE
 from holdfast.simulator.effects import Cancelled, ConstantCallIds, Failed, Incomplete, Queued
+from holdfast.simulator.injection import server_failure
 from holdfast.simulator.problems import invalid
 from holdfast.simulator.reply import Reply, Tool, ToolCall, compose, words_of
 from holdfast.simulator.sealing import seal
@@ -57,7 +57,8 @@ def make_response(world: World, call: Call, asked: Asked) -> Made:
         forced_tool(call.body.get("tool_choice")),
         call.script,
     )
-    output = _items_of(world, call, reply)
+    # A WebSocket client may register its state without a word being said.
+    output = [] if call.body.get("generate") is False else _items_of(world, call, reply)
     response = _envelope(call, asked)
     response["output"] = output
     response["usage"] = _usage(asked, reply, reasons=bool(output) and _is_reasoning(output[0]))
@@ -215,6 +216,8 @@ def _stop_early(response: Json, *, words: int, reason: str) -> None:
     response["status"] = "incomplete"
     response["incomplete_details"] = {"reason": reason}
     response["completed_at"] = None
+    if not response["output"]:
+        return
     last = response["output"][-1]
     if last["type"] == "message" and last["content"][0]["type"] == "output_text":
         part = last["content"][0]
@@ -228,8 +231,7 @@ def _settle(call: Call, response: Json) -> None:
     if incomplete is not None:
         _stop_early(response, words=incomplete.words, reason=incomplete.reason)
     if call.effect(Failed):
-        message = SERVER_FAILURE.format(request_id=call.ids.uuid())
-        response["error"] = {"code": "server_error", "message": message}
+        response["error"] = {"code": "server_error", "message": server_failure(call)}
         _empty(response, "failed")
     elif call.effect(Cancelled):
         _empty(response, "cancelled")
