@@ -91,14 +91,16 @@ async def test_a_coroutine_waits_for_held_calls_without_stopping_its_loop(
 def test_a_stream_is_held_after_the_event_asked_for(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
-    with simulator.hold(at="event", event=3) as barrier:
-        with http.stream("POST", "/responses", json=BODY | {"stream": True}) as answer:
-            lines = answer.iter_lines()
-            seen = [line for line in (next(lines) for _ in range(9)) if line.startswith("event")]
-            assert len(seen) == 3
-            barrier.wait_held(1)
-            barrier.release()
-            assert "data: [DONE]" in list(lines)
+    with (
+        simulator.hold(at="event", event=3) as barrier,
+        http.stream("POST", "/responses", json=BODY | {"stream": True}) as answer,
+    ):
+        lines = answer.iter_lines()
+        seen = [line for line in (next(lines) for _ in range(9)) if line.startswith("event")]
+        assert len(seen) == 3
+        barrier.wait_held(1)
+        barrier.release()
+        assert "data: [DONE]" in list(lines)
 
 
 def test_a_running_call_locks_its_conversation(
@@ -106,17 +108,15 @@ def test_a_running_call_locks_its_conversation(
 ) -> None:
     conversation = http.post("/conversations", json={}).json()["id"]
     body = BODY | {"conversation": conversation}
-    with simulator.hold(when={"nth": 1, "operation": "create", "api": "responses"}) as barrier:
-        with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(http.post, "/responses", json=body)
-            barrier.wait_held(1)
-            second = http.post("/responses", json=body)
-            assert (second.status_code, second.json()["error"]["code"]) == (
-                400,
-                "conversation_locked",
-            )
-            barrier.release()
-            assert first.result().status_code == 200
+    first_create = {"nth": 1, "operation": "create", "api": "responses"}
+    with simulator.hold(when=first_create) as barrier, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(http.post, "/responses", json=body)
+        barrier.wait_held(1)
+        second = http.post("/responses", json=body)
+        assert second.status_code == 400
+        assert second.json()["error"]["code"] == "conversation_locked"
+        barrier.release()
+        assert first.result().status_code == 200
     assert http.post("/responses", json=body).status_code == 200
 
 

@@ -287,10 +287,6 @@ def test_r12_the_server_fails_in_mid_stream(
     assert rejected.json()["error"]["code"] == "previous_response_not_found"
 
 
-WHOLE = 15
-"""Events of a plain answer of five words with reasoning."""
-
-
 @pytest.mark.parametrize("ending", ["clean", "eof", "reset"])
 def test_r13_a_stream_ends_after_any_number_of_events(
     simulator: ProviderSimulator, http: httpx.Client, ending: str
@@ -312,7 +308,7 @@ def test_r13_a_stream_ends_after_any_number_of_events(
         assert b"response.completed" not in received
         assert b"[DONE]" not in received
         if k:
-            response_id = json.loads(received.split(b"data: ")[1])["response"]["id"]
+            response_id = json.loads(received.split(b"\n")[1][6:])["response"]["id"]
             assert http.get(f"/v1/responses/{response_id}").status_code == 404
 
 
@@ -363,19 +359,13 @@ def test_r14_a_response_is_queued_for_ever(
     for _ in range(3):
         assert http.get(f"/v1/responses/{made['id']}").json()["status"] == "queued"
     body = {"model": "gpt-5.4", "input": "hi", "stream": True}
-    seen = []
+    seen: list[str] = []
     with (
         pytest.raises(httpx.ReadTimeout),
         http.stream("POST", "/v1/responses", json=body, timeout=0.2) as answer,
     ):
-        seen += [
-            line for line in answer.iter_lines() if line.startswith("event") and seen_add(line)
-        ]
-    del seen
-
-
-def seen_add(line: str) -> bool:
-    return line in ("event: response.created", "event: response.queued")
+        seen.extend(line for line in answer.iter_lines() if line.startswith("event"))
+    assert seen == ["event: response.created", "event: response.queued"]
 
 
 def test_r15_the_previous_response_is_accepted_and_ignored() -> None:
@@ -394,39 +384,39 @@ def test_r15_the_previous_response_is_accepted_and_ignored() -> None:
 
 
 def test_r16_earlier_assistant_items_are_unlinked() -> None:
-    with ProviderSimulator({"unlink_models": ["gpt-5.[45]"]}) as simulator:
-        with client_of(simulator) as http:
-            kept, lost = ("gpt-5.2", "gpt-5.4")
-            shapes = {}
-            for model in (kept, lost):
-                conversation = http.post("/v1/conversations", json={}).json()["id"]
-                for text in ("one", "two", "three"):
-                    respond(http, text, model=model, conversation=conversation)
-                path = f"/v1/conversations/{conversation}/items?order=asc"
-                items = http.get(path).json()["data"]
-                shapes[model] = "".join(item["role"][0] for item in items if "role" in item)
+    told = {"unlink_models": ["gpt-5.[45]"]}
+    kept, lost = ("gpt-5.2", "gpt-5.4")
+    shapes = {}
+    with ProviderSimulator(told) as simulator, client_of(simulator) as http:
+        for model in (kept, lost):
+            conversation = http.post("/v1/conversations", json={}).json()["id"]
+            for text in ("one", "two", "three"):
+                respond(http, text, model=model, conversation=conversation)
+            path = f"/v1/conversations/{conversation}/items?order=asc"
+            items = http.get(path).json()["data"]
+            shapes[model] = "".join(item["role"][0] for item in items if "role" in item)
     assert shapes == {kept: "uauaua", lost: "uuua"}
 
 
 @pytest.mark.parametrize("reason", ["unknown", "deleted", "expired", "forgotten"])
 def test_r17_a_conversation_that_is_gone_is_not_found(reason: str) -> None:
-    with ProviderSimulator({"forget": {"after_seconds": 3600}}) as simulator:
-        with client_of(simulator) as http:
-            conversation = http.post("/v1/conversations", json={}).json()["id"]
-            if reason == "unknown":
-                conversation = "conv_unknown"
-            elif reason == "deleted":
-                http.delete(f"/v1/conversations/{conversation}")
-            elif reason == "expired":
-                simulator.advance_clock(4000)
-            else:
-                simulator.forget()
-            expected = openai_error(f"Conversation with id '{conversation}' not found.", None, None)
-            for answer in (
-                http.get(f"/v1/conversations/{conversation}"),
-                respond(http, "hi", conversation=conversation),
-            ):
-                assert (answer.status_code, answer.json()) == (404, expected)
+    told = {"forget": {"after_seconds": 3600}}
+    with ProviderSimulator(told) as simulator, client_of(simulator) as http:
+        conversation = http.post("/v1/conversations", json={}).json()["id"]
+        if reason == "unknown":
+            conversation = "conv_unknown"
+        elif reason == "deleted":
+            http.delete(f"/v1/conversations/{conversation}")
+        elif reason == "expired":
+            simulator.advance_clock(4000)
+        else:
+            simulator.forget()
+        expected = openai_error(f"Conversation with id '{conversation}' not found.", None, None)
+        for answer in (
+            http.get(f"/v1/conversations/{conversation}"),
+            respond(http, "hi", conversation=conversation),
+        ):
+            assert (answer.status_code, answer.json()) == (404, expected)
 
 
 TOOL_CALLS = {
@@ -748,16 +738,8 @@ def test_every_listed_error_can_be_ordered_for_any_call(
     given = "hi" if ask is respond else user("hi")
     answer = ask(http, given)
     assert answer.status_code == listed.status
-    assert "{" not in listed.param.format_map(Names()) if listed.param else True
     fixed = re.split(r"\{\w+\}", listed.message)
     text = json.dumps(answer.json(), ensure_ascii=False)
     for piece in fixed:
         assert json.dumps(piece)[1:-1] in text
     assert ask(http, given).status_code == 200
-
-
-class Names(dict[str, str]):
-    """Answers every name with itself."""
-
-    def __missing__(self, key: str) -> str:
-        return key

@@ -1,5 +1,7 @@
 """The way out over HTTP: JSON bodies and server-sent events, and every way to break them."""
 
+import asyncio
+import fcntl
 import os
 import socket
 import struct
@@ -13,6 +15,9 @@ from holdfast.simulator.wire import encode
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+FLUSH_ROUNDS = 1000
+_SIOCOUTQNSD = 0x894B
+"""Linux: how many bytes of a TCP socket's queue have not been sent yet."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -20,6 +25,7 @@ class Transport(Protocol):
     """What is needed of a connection in order to break it."""
 
     def get_extra_info(self, name: str) -> Any: ...
+    def get_write_buffer_size(self) -> int: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...
 
@@ -32,6 +38,28 @@ def reset(transport: Transport) -> None:
             # Linger of zero seconds: the kernel throws the rest away and resets.
             twin.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
+
+
+async def flush(transport: Transport) -> None:
+    """Give what was written the time to leave, so that a RST cuts exactly where it is meant to."""
+    # uvloop counts a write only from the next round of the loop on: yield before looking.
+    await asyncio.sleep(0)
+    for _ in range(FLUSH_ROUNDS):
+        if not transport.get_write_buffer_size() and not _unsent_bytes(transport):
+            return
+        await asyncio.sleep(0.001)
+
+
+def _unsent_bytes(transport: Transport) -> int:
+    """Return what the kernel still holds back: a RST would throw it away."""
+    found = transport.get_extra_info("socket")
+    if found is None:
+        return 0
+    try:
+        answer = fcntl.ioctl(found.fileno(), _SIOCOUTQNSD, struct.pack("i", 0))
+    except OSError:
+        return 0
+    return int(struct.unpack("i", answer)[0])
 
 
 def encode_sse(event: Event) -> bytes:
@@ -105,6 +133,7 @@ class HttpOutlet:
             await self.end_stream(done=False)
             return
         if ending == "reset":
+            await flush(self._transport)
             reset(self._transport)
         else:
             self._transport.close()

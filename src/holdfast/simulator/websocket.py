@@ -12,7 +12,7 @@ from holdfast.simulator.apis import responses
 from holdfast.simulator.call import Answer, Call, Event
 from holdfast.simulator.effects import Ending
 from holdfast.simulator.exchange import carry_out
-from holdfast.simulator.http_outlet import Message, Receive, Send, Transport, reset
+from holdfast.simulator.http_outlet import Message, Receive, Send, Transport, flush, reset
 from holdfast.simulator.keys import key_of, key_problem
 from holdfast.simulator.memory import StoredResponse
 from holdfast.simulator.problems import Problem, invalid
@@ -75,6 +75,7 @@ class SocketOutlet:
         elif ending == "eof":
             self._socket.transport.close()
         else:
+            await flush(self._socket.transport)
             reset(self._socket.transport)
         await self.wait_gone()
 
