@@ -191,6 +191,9 @@ Effect = (
     | Lock
 )
 
+ANSWERING = (ListedFault, ErrorFault, RateLimit, Quota, Overflow, Overloaded, Drop, Lock)
+"""The kinds that are an answer by themselves: after one of them nothing else can happen."""
+
 _LISTED_BEHAVIOURS: dict[str, dict[str, Any]] = {
     "R11": {"kind": "overflow", "at": "stream"},
     "R12": {"kind": "failed"},

@@ -90,8 +90,8 @@ class Counter:
     matched: int = 0
     acted: int = 0
 
-    def takes(self, call: Matchable) -> bool:
-        """Count `call` if it matches, and say whether the rule acts on it."""
+    def takes(self, call: Matchable, *, may_act: bool = True) -> bool:
+        """Count `call` if it matches, and say whether the rule acts on it, as far as it may."""
         if not fits(self.match, call):
             return False
         self.matched += 1
@@ -99,7 +99,7 @@ class Counter:
             return False
         if self.match.every is not None and self.matched % self.match.every:
             return False
-        if self.times is not None and self.acted >= self.times:
+        if not may_act or (self.times is not None and self.acted >= self.times):
             return False
         self.acted += 1
         return True

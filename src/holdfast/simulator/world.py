@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from holdfast.simulator.barriers import Barriers
 from holdfast.simulator.call import Call
-from holdfast.simulator.effects import Effect
+from holdfast.simulator.effects import ANSWERING, Effect
 from holdfast.simulator.identity import Clock, Ids
 from holdfast.simulator.matching import Counter
 from holdfast.simulator.memory import Account, Forgetting, StoredItem, StoredResponse, is_chosen
@@ -113,13 +113,21 @@ class World:
         return Ids(f"{self.scenario.seed}/{account.key}/{account.serial}")
 
     def strike(self, call: Call) -> list[Effect]:
-        """Return the faults in force that fall on `call`."""
-        struck = []
+        """Return the faults in force that fall on `call`.
+
+        One fault of a kind at a time, and none after one that is an answer by itself: those wait
+        for the next call.
+        """
+        struck: list[Effect] = []
         for rule in self.faults.values():
-            if not is_chosen(rule.effect.chance, self.scenario.seed, rule.id, call.ids.root):
+            effect = rule.effect
+            if not is_chosen(effect.chance, self.scenario.seed, rule.id, call.ids.root):
                 continue
-            if rule.counter.takes(call):
-                struck.append(rule.effect)
+            is_free = not any(
+                isinstance(other, ANSWERING) or type(other) is type(effect) for other in struck
+            )
+            if rule.counter.takes(call, may_act=is_free):
+                struck.append(effect)
         return struck
 
     def script_for(self, call: Call) -> Script | None:
