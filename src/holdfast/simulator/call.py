@@ -36,13 +36,14 @@ class Call:
     socket_memory: dict[str, StoredResponse] | None = None
     """On a WebSocket: what the connection alone remembers (store=false)."""
 
-    @property
-    def model(self) -> str:
-        """The model asked for."""
+    model: str = field(init=False)
+    """The model asked for; empty when none is."""
+
+    def __post_init__(self) -> None:
         named = self.body.get("model") or self.parameters.get("model")
         if named is None:
             named = self.parameters.get("model_action", "").partition(":")[0]
-        return named if isinstance(named, str) else ""
+        self.model = named if isinstance(named, str) else ""
 
     @property
     def account_key(self) -> str:
@@ -68,6 +69,8 @@ class Call:
 
     def effect(self, kind: type[E]) -> E | None:
         """Return the first fault of this kind that falls on the call."""
+        if not self.effects:
+            return None
         return next((found for found in self.effects if isinstance(found, kind)), None)
 
 

@@ -69,7 +69,7 @@ def _answer(
         model=call.model,
         created_at=call.now,
         response=response,
-        input_items=with_ids(asked.items, response["id"]),
+        input_items=asked.items,
         parent=asked.parent,
     )
 
@@ -129,7 +129,10 @@ def _events(call: Call, response: Json) -> list[Event]:
 def _keep(world: World, call: Call, asked: Asked, stored: StoredResponse) -> None:
     """Remember what was said, as far as the caller and the faults allow."""
     is_forgotten = call.effect(Forget) is not None
+    is_stored = call.body.get("store") is not False and not is_forgotten
     _unlink(world, call, asked)
+    if is_stored or asked.conversation is not None:
+        stored.input_items = with_ids(asked.items, stored.id)
     if stored.response["status"] in ("failed", "cancelled"):
         stored.response = stored.response | {"output": []}
     elif asked.conversation is not None and stored.response["status"] != "queued":
@@ -140,7 +143,7 @@ def _keep(world: World, call: Call, asked: Asked, stored: StoredResponse) -> Non
     if call.socket_memory is not None:
         call.socket_memory.clear()
         call.socket_memory[stored.id] = stored
-    if call.body.get("store") is not False and not is_forgotten:
+    if is_stored:
         call.account.keep(stored)
 
 
@@ -224,7 +227,7 @@ def input_items(world: World, call: Call) -> Answer:
     """Answer GET /v1/responses/{id}/input_items."""
     stored = _find(world, call)
     items = stored.parent.context() if stored.parent else []
-    shown = with_ids(items, stored.id) + stored.input_items
+    shown = with_ids(items + stored.input_items, stored.id)
     return Answer(body=page(shown, call.query), id=stored.id)
 
 
