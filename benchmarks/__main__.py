@@ -1,11 +1,12 @@
 """Run every benchmark and print its table."""
 
-from benchmarks import import_time
+from benchmarks import import_time, simulator
 
 
 def main() -> None:
     """Run what there is, one after the other."""
     import_time.main()
+    simulator.main()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from holdfast._version import __version__
+from holdfast.cli.sim import sim
 
 app = typer.Typer(name="holdfast", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -42,6 +43,9 @@ def serve(
         server=ServerSettings(host=host, port=port), store_url=store or default_store_url()
     )
     asyncio.run(serve_until_stopped(settings))
+
+
+app.command()(sim)
 
 
 def run() -> None:

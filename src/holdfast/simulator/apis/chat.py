@@ -1,0 +1,224 @@
+"""The Chat Completions API: create as JSON or chunks, and the completions that were stored."""
+
+from typing import Any
+
+from holdfast.simulator.apis.chat_input import check_size, read_messages, see
+from holdfast.simulator.apis.pages import page
+from holdfast.simulator.apis.responses_output import forced_tool, read_tools
+from holdfast.simulator.call import Answer, Call, Event
+from holdfast.simulator.effects import ConstantCallIds, Failed, Incomplete
+from holdfast.simulator.injection import server_failure
+from holdfast.simulator.problems import missing, not_found, openai_error
+from holdfast.simulator.reply import Reply, compose, words_of
+from holdfast.simulator.tokens import count_text
+from holdfast.simulator.wire import Json
+from holdfast.simulator.world import World
+
+
+def create(world: World, call: Call) -> Answer:
+    """Answer POST /v1/chat/completions."""
+    messages = read_messages(world, call)
+    used = check_size(world, call, messages)
+    tools = read_tools(call.body.get("tools"))
+    reply = compose(see(messages), tools, forced_tool(call.body.get("tool_choice")), call.script)
+    completion = _completion(world, call, reply, used)
+
+    def commit() -> None:
+        if call.body.get("store") is True:
+            call.account.completions[completion["id"]] = completion
+            call.account.completion_messages[completion["id"]] = [
+                {"id": f"{completion['id']}-{number}", **message}
+                for number, message in enumerate(messages)
+            ]
+
+    return Answer(
+        body=completion,
+        events=_chunks(call, completion) if call.is_stream else None,
+        ends_with_done=True,
+        commit=commit,
+        between_seconds=reply.between_seconds,
+        id=completion["id"],
+    )
+
+
+def _completion(world: World, call: Call, reply: Reply, used: int) -> Json:
+    text, finish = _limited(call, reply)
+    calls = _tool_calls(call, reply)
+    message: Json = {
+        "role": "assistant",
+        "content": text or None if calls or reply.refusal else text,
+        "refusal": reply.refusal,
+        "annotations": [],
+    }
+    if calls:
+        message["tool_calls"] = calls
+    said = count_text(text) + sum(count_text(c.name + c.arguments) for c in reply.calls)
+    thought = count_text(reply.reasoning or "") if world.reasons(call.model) else 0
+    choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+    completion: Json = {
+        "id": call.ids.take("chatcmpl-", size=14),
+        "object": "chat.completion",
+        "created": call.now,
+        "model": call.model,
+        "choices": [choice],
+        "usage": _usage(used, said, thought),
+        "service_tier": "default",
+        "system_fingerprint": "fp_simulated",
+    }
+    if call.body.get("metadata") is not None:
+        completion["metadata"] = call.body["metadata"]
+    if world.profile.name == "azure-like":
+        _add_filter_results(completion)
+    return completion
+
+
+def _usage(used: int, said: int, thought: int) -> Json:
+    return {
+        "prompt_tokens": used,
+        "completion_tokens": said + thought,
+        "total_tokens": used + said + thought,
+        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": thought, "audio_tokens": 0},
+    }
+
+
+def _limited(call: Call, reply: Reply) -> tuple[str, str]:
+    """Return the text and the finish reason, cut where a limit or a fault says so."""
+    incomplete = call.effect(Incomplete)
+    limit = call.body.get("max_completion_tokens") or call.body.get("max_tokens")
+    if incomplete is not None:
+        finish = "length" if incomplete.reason == "max_output_tokens" else "content_filter"
+        return "".join(words_of(reply.text)[: incomplete.words]), finish
+    if isinstance(limit, int) and 0 < limit < count_text(reply.text):
+        return "".join(words_of(reply.text)[:limit]), "length"
+    return reply.text, "tool_calls" if reply.calls else "stop"
+
+
+def _tool_calls(call: Call, reply: Reply) -> list[Json]:
+    constant = call.effect(ConstantCallIds)
+    return [
+        {
+            "id": constant.call_id if constant else call.ids.take("call_", size=12),
+            "type": "function",
+            "function": {"name": made.name, "arguments": made.arguments},
+        }
+        for made in reply.calls
+    ]
+
+
+def _add_filter_results(completion: Json) -> None:
+    """Azure adds its content filter's verdicts."""
+    safe = {"filtered": False, "severity": "safe"}
+    verdict = {"hate": safe, "self_harm": safe, "sexual": safe, "violence": safe}
+    completion["prompt_filter_results"] = [{"prompt_index": 0, "content_filter_results": verdict}]
+    completion["choices"][0]["content_filter_results"] = verdict
+
+
+def _chunks(call: Call, completion: Json) -> list[Event]:
+    """Return the completion as the chunks of a stream."""
+    options = call.body.get("stream_options")
+    wants_usage = isinstance(options, dict) and options.get("include_usage") is True
+    head: Json = {
+        "id": completion["id"],
+        "object": "chat.completion.chunk",
+        "created": completion["created"],
+        "model": completion["model"],
+        "service_tier": "default",
+        "system_fingerprint": completion["system_fingerprint"],
+    }
+    if wants_usage:
+        head["usage"] = None
+    choice = completion["choices"][0]
+    deltas = _deltas(choice["message"])
+    events = [Event(None, head | _choice(delta, None)) for delta in deltas]
+    failed = call.effect(Failed)
+    if failed is not None:
+        error = openai_error(server_failure(call), type="server_error", code="server_error")
+        return [*events[: failed.event], Event(None, error)]
+    last = Event(None, head | _choice({}, choice["finish_reason"]), is_terminal=True)
+    events.append(last)
+    if wants_usage:
+        events.append(Event(None, head | {"choices": [], "usage": completion["usage"]}))
+    return events
+
+
+def _choice(delta: Json, finish: str | None) -> Json:
+    return {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
+
+
+def _deltas(message: Json) -> list[Json]:
+    deltas: list[Json] = [{"role": "assistant", "content": "", "refusal": None}]
+    if message.get("refusal"):
+        deltas += [{"refusal": word} for word in words_of(message["refusal"])]
+    deltas += [{"content": word} for word in words_of(message["content"] or "")]
+    for index, made in enumerate(message.get("tool_calls") or []):
+        deltas += _tool_call_deltas(index, made)
+    return deltas
+
+
+def _tool_call_deltas(index: int, made: Json) -> list[Json]:
+    function = made["function"]
+    opening: Json = {
+        "index": index,
+        "id": made["id"],
+        "type": "function",
+        "function": {"name": function["name"], "arguments": ""},
+    }
+    pieces: list[Any] = [opening]
+    text = function["arguments"]
+    pieces += [
+        {"index": index, "function": {"arguments": text[start : start + 8]}}
+        for start in range(0, len(text), 8)
+    ]
+    return [{"tool_calls": [piece]} for piece in pieces]
+
+
+def _find(call: Call) -> Json:
+    completion_id = call.parameters["id"]
+    completion = call.account.completions.get(completion_id)
+    if completion is None:
+        raise not_found(f"Completion {completion_id} not found")
+    return completion
+
+
+def list_all(world: World, call: Call) -> Answer:
+    """Answer GET /v1/chat/completions: the stored ones."""
+    model = call.query.get("model")
+    wanted = {k[9:-1]: v for k, v in call.query.items() if k.startswith("metadata[")}
+    stored = [
+        completion
+        for completion in call.account.completions.values()
+        if model in (None, completion["model"])
+        and wanted.items() <= (completion.get("metadata") or {}).items()
+    ]
+    return Answer(body=page(stored, call.query, default_order="asc"))
+
+
+def retrieve(world: World, call: Call) -> Answer:
+    """Answer GET /v1/chat/completions/{id}."""
+    completion = _find(call)
+    return Answer(body=completion, id=completion["id"])
+
+
+def update(world: World, call: Call) -> Answer:
+    """Answer POST /v1/chat/completions/{id}: new metadata."""
+    completion = _find(call)
+    if "metadata" not in call.body:
+        raise missing("metadata")
+    completion["metadata"] = call.body["metadata"]
+    return Answer(body=completion, id=completion["id"])
+
+
+def delete(world: World, call: Call) -> Answer:
+    """Answer DELETE /v1/chat/completions/{id}."""
+    completion_id = _find(call)["id"]
+    del call.account.completions[completion_id]
+    body = {"id": completion_id, "object": "chat.completion.deleted", "deleted": True}
+    return Answer(body=body, id=completion_id)
+
+
+def list_messages(world: World, call: Call) -> Answer:
+    """Answer GET /v1/chat/completions/{id}/messages."""
+    completion_id = _find(call)["id"]
+    messages = call.account.completion_messages[completion_id]
+    return Answer(body=page(messages, call.query, default_order="asc"), id=completion_id)

@@ -1,0 +1,36 @@
+"""The Models API, in OpenAI's form and, for callers who send its version header, Anthropic's."""
+
+from holdfast.simulator.apis.responses_input import require_known_model
+from holdfast.simulator.call import Answer, Call
+from holdfast.simulator.identity import EPOCH_SECONDS
+from holdfast.simulator.scenario import DEFAULT_MODELS
+from holdfast.simulator.wire import Json
+from holdfast.simulator.world import World
+
+
+def list_all(world: World, call: Call) -> Answer:
+    """Answer GET /v1/models."""
+    names = world.scenario.models or list(DEFAULT_MODELS)
+    data = [_model(call, name) for name in names]
+    body: Json = {"object": "list", "data": data}
+    if _is_anthropic(call):
+        body = {"data": data, "has_more": False, "first_id": names[0], "last_id": names[-1]}
+    return Answer(body=body)
+
+
+def retrieve(world: World, call: Call) -> Answer:
+    """Answer GET /v1/models/{model}."""
+    name = call.parameters["model"]
+    require_known_model(world, name)
+    return Answer(body=_model(call, name), id=name)
+
+
+def _is_anthropic(call: Call) -> bool:
+    return "anthropic-version" in call.headers
+
+
+def _model(call: Call, name: str) -> Json:
+    if _is_anthropic(call):
+        created = "2025-10-09T08:53:20Z"
+        return {"type": "model", "id": name, "display_name": name, "created_at": created}
+    return {"id": name, "object": "model", "created": EPOCH_SECONDS, "owned_by": "simulator"}

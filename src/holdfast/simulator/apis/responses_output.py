@@ -1,0 +1,247 @@
+"""The response object and its items, as the Responses API shapes them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.simulator.apis.responses_input import Asked, see
+from holdfast.simulator.call import Call
+from holdfast.simulator.effects import Cancelled, ConstantCallIds, Failed, Incomplete, Queued
+from holdfast.simulator.injection import server_failure
+from holdfast.simulator.problems import invalid
+from holdfast.simulator.reply import Reply, Tool, ToolCall, compose, words_of
+from holdfast.simulator.sealing import seal
+from holdfast.simulator.tokens import count_text
+from holdfast.simulator.wire import Json
+from holdfast.simulator.world import World
+
+_DEFAULTS: Json = {
+    "background": False,
+    "frequency_penalty": 0.0,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+_ECHOED = frozenset(_DEFAULTS) | {"prompt", "prompt_cache_retention", "moderation"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A response that was made, and how fast it leaves."""
+
+    response: Json
+    between_seconds: float
+
+
+def make_response(world: World, call: Call, asked: Asked) -> Made:
+    """Return the finished response to `call`."""
+    reply = compose(
+        see(call, asked.context),
+        read_tools(call.body.get("tools")),
+        forced_tool(call.body.get("tool_choice")),
+        call.script,
+    )
+    # A WebSocket client may register its state without a word being said.
+    output = [] if call.body.get("generate") is False else _items_of(world, call, reply)
+    response = _envelope(call, asked)
+    response["output"] = output
+    response["usage"] = _usage(asked, reply, reasons=bool(output) and _is_reasoning(output[0]))
+    _limit_output(call, response)
+    _settle(call, response)
+    return Made(response=response, between_seconds=reply.between_seconds)
+
+
+def _is_reasoning(item: Json) -> bool:
+    return bool(item["type"] == "reasoning")
+
+
+def read_tools(given: Any) -> list[Tool]:
+    """Return the function and custom tools of a call; other kinds pass unread."""
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        raise invalid("Invalid type for 'tools': expected an array.", "tools", "invalid_type")
+    tools = []
+    for tool in given:
+        if not isinstance(tool, dict) or tool.get("type") not in ("function", "custom"):
+            continue
+        nested = tool.get("function")
+        inner = nested if isinstance(nested, dict) else tool
+        schema = inner.get("parameters") or inner.get("input_schema") or {}
+        tools.append(
+            Tool(name=str(inner.get("name", "")), schema=schema, is_custom=tool["type"] == "custom")
+        )
+    return tools
+
+
+def forced_tool(choice: Any) -> str | None:
+    """Return the tool that must be called, `*` for any, None for none."""
+    if choice in ("required", "any"):
+        return "*"
+    if not isinstance(choice, dict):
+        return None
+    nested = choice.get("function")
+    name = nested.get("name") if isinstance(nested, dict) else choice.get("name")
+    if isinstance(name, str):
+        return name
+    return "*" if choice.get("mode") == "required" or choice.get("type") == "any" else None
+
+
+def _items_of(world: World, call: Call, reply: Reply) -> list[Json]:
+    items: list[Json] = []
+    if _wants_reasoning(world, call):
+        items.append(_reasoning(call, reply.reasoning or ""))
+    if reply.refusal is not None:
+        items.append(_message(call, {"type": "refusal", "refusal": reply.refusal}))
+    elif reply.text or not reply.calls:
+        part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+        items.append(_message(call, part))
+    items += [_tool_call(call, tool_call) for tool_call in reply.calls]
+    return items
+
+
+def _wants_reasoning(world: World, call: Call) -> bool:
+    wish = call.body.get("reasoning")
+    effort = wish.get("effort") if isinstance(wish, dict) else None
+    return effort != "none" and (effort is not None or world.reasons(call.model))
+
+
+def _reasoning(call: Call, text: str) -> Json:
+    wish = call.body.get("reasoning")
+    summary = [{"type": "summary_text", "text": text}] if _wants_summary(wish) else []
+    item: Json = {"id": call.ids.take("rs_"), "type": "reasoning", "summary": summary}
+    if "reasoning.encrypted_content" in (call.body.get("include") or ()):
+        item["encrypted_content"] = seal(call.owner, f"{item['id']}:{text}")
+    return item
+
+
+def _wants_summary(wish: Any) -> bool:
+    return isinstance(wish, dict) and bool(wish.get("summary") or wish.get("generate_summary"))
+
+
+def _message(call: Call, part: Json) -> Json:
+    return {
+        "id": call.ids.take("msg_"),
+        "type": "message",
+        "status": "completed",
+        "role": "assistant",
+        "content": [part],
+    }
+
+
+def _tool_call(call: Call, made: ToolCall) -> Json:
+    constant = call.effect(ConstantCallIds)
+    call_id = constant.call_id if constant else call.ids.take("call_", size=12)
+    if made.is_custom:
+        return {
+            "id": call.ids.take("ctc_"),
+            "type": "custom_tool_call",
+            "status": "completed",
+            "call_id": call_id,
+            "name": made.name,
+            "input": made.arguments,
+        }
+    return {
+        "id": call.ids.take("fc_"),
+        "type": "function_call",
+        "status": "completed",
+        "arguments": made.arguments,
+        "call_id": call_id,
+        "name": made.name,
+    }
+
+
+def _envelope(call: Call, asked: Asked) -> Json:
+    body = call.body
+    response: Json = {
+        "id": call.ids.take("resp_"),
+        "object": "response",
+        "created_at": call.now,
+        "status": "completed",
+        "completed_at": call.now,
+        "error": None,
+        "incomplete_details": None,
+        "model": call.model,
+        **_DEFAULTS,
+    }
+    for name in _ECHOED.intersection(body):
+        if body[name] is not None:
+            response[name] = body[name]
+    if asked.conversation is not None:
+        response["conversation"] = {"id": asked.conversation.id}
+    return response
+
+
+def _usage(asked: Asked, reply: Reply, *, reasons: bool) -> Json:
+    thought = count_text(reply.reasoning or "") if reasons else 0
+    said = count_text(reply.text) + count_text(reply.refusal or "")
+    said += sum(count_text(call.name) + count_text(call.arguments) for call in reply.calls)
+    cached = asked.prior_tokens // 128 * 128 if asked.prior_tokens >= 1024 else 0
+    return {
+        "input_tokens": asked.input_tokens,
+        "input_tokens_details": {"cached_tokens": cached},
+        "output_tokens": thought + said,
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": asked.input_tokens + thought + said,
+    }
+
+
+def _limit_output(call: Call, response: Json) -> None:
+    """Stop early when max_output_tokens says so, as the real model does."""
+    limit = call.body.get("max_output_tokens")
+    used = response["usage"]["output_tokens"]
+    if isinstance(limit, int) and 0 < limit < used:
+        _stop_early(response, words=max(1, limit), reason="max_output_tokens")
+        response["usage"]["output_tokens"] = limit
+        response["usage"]["total_tokens"] = response["usage"]["input_tokens"] + limit
+
+
+def _stop_early(response: Json, *, words: int, reason: str) -> None:
+    response["status"] = "incomplete"
+    response["incomplete_details"] = {"reason": reason}
+    response["completed_at"] = None
+    if not response["output"]:
+        return
+    last = response["output"][-1]
+    if last["type"] == "message" and last["content"][0]["type"] == "output_text":
+        part = last["content"][0]
+        part["text"] = "".join(words_of(part["text"])[:words])
+    last["status"] = "incomplete"
+
+
+def _settle(call: Call, response: Json) -> None:
+    """Give the response the ending that a fault asks for."""
+    incomplete = call.effect(Incomplete)
+    if incomplete is not None:
+        _stop_early(response, words=incomplete.words, reason=incomplete.reason)
+    if call.effect(Failed):
+        response["error"] = {"code": "server_error", "message": server_failure(call)}
+        _empty(response, "failed")
+    elif call.effect(Cancelled):
+        _empty(response, "cancelled")
+    elif call.effect(Queued):
+        _empty(response, "queued")
+
+
+def _empty(response: Json, status: str) -> None:
+    response["status"] = status
+    response["completed_at"] = None
+    response["usage"] = None
+    if status == "queued":
+        response["output"] = []

@@ -1,0 +1,144 @@
+"""The simulator as an ASGI application: it turns requests into calls and lets them be answered."""
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from holdfast.simulator.call import Answer, Call
+from holdfast.simulator.control import CONTROL_PREFIX, Control
+from holdfast.simulator.exchange import carry_out
+from holdfast.simulator.http_outlet import HttpOutlet, Receive, Send
+from holdfast.simulator.keys import key_of, key_problem
+from holdfast.simulator.problems import Problem, invalid, openai_error
+from holdfast.simulator.routes import Found, Route, Routes
+from holdfast.simulator.websocket import ResponsesSockets
+from holdfast.simulator.wire import Json, NotJson, decode_object
+from holdfast.simulator.world import World
+
+Scope = dict[str, Any]
+NOT_JSON = (
+    "We could not parse the JSON body of your request. (HINT: This likely means you aren't using "
+    "your HTTP library correctly. The OpenAI API expects a JSON payload, but what was sent was not "
+    "valid JSON. If you have trouble figuring out how to fix this, please contact us through our "
+    "help center at help.openai.com.)"
+)
+
+
+class Application:
+    """What uvicorn's protocol calls for every request."""
+
+    def __init__(self, world: World, control: Control) -> None:
+        self.world = world
+        self._control = control
+        self._routes = Routes()
+        self._sockets = ResponsesSockets(world, self.make_call)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "http":
+            await self._answer_http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._sockets.serve(scope, receive, send)
+
+    async def _answer_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw = await _read_body(receive)
+        path: str = scope["path"]
+        if path.startswith(CONTROL_PREFIX):
+            await self._control.answer(scope, raw, send)
+            return
+        if path == "/":
+            await _greet(send)
+            return
+        call, found = self._open_call(scope, raw)
+        outlet = HttpOutlet(
+            receive, send, scope["simulator.transport"], call.ids.take("req_", size=16)
+        )
+        await carry_out(self.world, call, found.route.handler, outlet)
+
+    def _open_call(self, scope: Scope, raw: bytes) -> tuple[Call, Found]:
+        """Return the call, and the route that answers it or says why it cannot."""
+        method, path = scope["method"], scope["path"]
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        found = self._routes.find(method, path)
+        body, problem = _read_json(raw)
+        if found is None or found.route.api not in self.world.profile.apis:
+            problem = self._no_such_place(method, path)
+            found = Found(Route("unknown", "unknown", _refuse(problem)))
+        key = key_of(headers, query)
+        problem = problem or key_problem(self.world, found.route.api, key)
+        call = self.make_call(found, method, path, query, headers, raw, body, key)
+        if problem is not None:
+            found = Found(Route(found.route.api, found.route.operation, _refuse(problem)))
+        return call, found
+
+    def make_call(
+        self,
+        found: Found,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        headers: dict[str, str],
+        raw: bytes,
+        body: Json,
+        key: str,
+    ) -> Call:
+        """Return the call that these parts of a request make."""
+        world = self.world
+        account = world.account(key)
+        ids = world.ids_for(account)
+        world.calls += 1
+        return Call(
+            number=world.calls,
+            api=found.route.api,
+            operation=found.route.operation,
+            method=method,
+            path=path,
+            query=query,
+            headers=headers,
+            raw=raw,
+            body=body,
+            parameters=found.parameters,
+            account=account,
+            ids=ids,
+            now=world.clock.at(account.serial),
+        )
+
+    def _no_such_place(self, method: str, path: str) -> Problem:
+        if self._routes.find(method, path) is None and self._routes.knows_path(path):
+            message = (
+                f"Not allowed to {method} on {path}. (HINT: Perhaps you meant to use a different "
+                "HTTP method?)"
+            )
+            return Problem(405, openai_error(message))
+        return Problem(404, openai_error(f"Invalid URL ({method} {path})"))
+
+
+async def _read_body(receive: Receive) -> bytes:
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    while message.get("more_body"):
+        message = await receive()
+        body += message.get("body", b"")
+    return body
+
+
+def _read_json(raw: bytes) -> tuple[Json, Problem | None]:
+    try:
+        return decode_object(raw), None
+    except NotJson:
+        return {}, invalid(NOT_JSON, None)
+
+
+def _refuse(problem: Problem) -> Any:
+    def refuse(world: World, call: Call) -> Answer:  # noqa: ARG001 - a handler's signature
+        raise problem
+
+    return refuse
+
+
+async def _greet(send: Send) -> None:
+    """Answer the bare address: some clients ask it whether anybody is there."""
+    headers = [(b"content-type", b"text/plain"), (b"content-length", b"29")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    body = b"holdfast provider simulator\n\n"
+    await send({"type": "http.response.body", "body": body, "more_body": False})

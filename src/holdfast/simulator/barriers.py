@@ -1,0 +1,115 @@
+"""Barriers: calls held where a test wants them, counted, and let go one by one or all at once."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from holdfast.simulator.call import Call
+from holdfast.simulator.matching import Counter
+from holdfast.simulator.scenario import BarrierSpec, BarrierStage
+from holdfast.simulator.wire import Json
+
+
+@dataclass(slots=True)
+class Held:
+    """A call that waits."""
+
+    call: Call
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class Barrier:
+    """One barrier and the calls it holds, in the order of their coming."""
+
+    id: str
+    spec: BarrierSpec
+    counter: Counter
+    held: deque[Held] = field(default_factory=deque)
+    total: int = 0
+    is_open: bool = False
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def as_json(self) -> Json:
+        """Return the barrier as the control API shows it."""
+        return {
+            "id": self.id,
+            "name": self.spec.name,
+            "at": self.spec.at,
+            "held": len(self.held),
+            "total": self.total,
+            "calls": [held.call.number for held in self.held],
+        }
+
+
+@dataclass(slots=True)
+class Barriers:
+    """All barriers, and the calls that hang for ever."""
+
+    barriers: dict[str, Barrier] = field(default_factory=dict)
+    hangs: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set for a moment to release all calls that hang."""
+    _count: int = 0
+
+    def add(self, spec: BarrierSpec) -> Barrier:
+        """Set up a barrier; the next matching call is held."""
+        self._count += 1
+        barrier_id = spec.name or f"barrier-{self._count}"
+        barrier = Barrier(barrier_id, spec, Counter(spec.when, spec.times))
+        self.barriers[barrier_id] = barrier
+        return barrier
+
+    def find(self, call: Call) -> list[Barrier]:
+        """Return the barriers that will hold `call`; each counts it."""
+        if not self.barriers:
+            return []
+        return [barrier for barrier in self.barriers.values() if barrier.counter.takes(call)]
+
+    async def hold(self, barriers: list[Barrier], stage: BarrierStage, call: Call) -> None:
+        """Wait at each of `barriers` that stands at `stage`."""
+        for barrier in barriers:
+            if barrier.spec.at == stage and not barrier.is_open:
+                await self._hold_at(barrier, call)
+
+    async def _hold_at(self, barrier: Barrier, call: Call) -> None:
+        held = Held(call)
+        barrier.held.append(held)
+        barrier.total += 1
+        async with barrier.changed:
+            barrier.changed.notify_all()
+        try:
+            await held.gate.wait()
+        finally:
+            if held in barrier.held:
+                barrier.held.remove(held)
+
+    async def wait_held(self, barrier: Barrier, count: int, timeout_seconds: float) -> bool:
+        """Wait until `barrier` holds at least `count` calls; False when time is up."""
+        try:
+            async with asyncio.timeout(timeout_seconds), barrier.changed:
+                await barrier.changed.wait_for(lambda: len(barrier.held) >= count)
+        except TimeoutError:
+            return False
+        return True
+
+    def release(self, barrier: Barrier, count: int | None) -> int:
+        """Let the first `count` calls go (None: all) and say how many went."""
+        going = len(barrier.held) if count is None else min(count, len(barrier.held))
+        for _ in range(going):
+            barrier.held.popleft().gate.set()
+        return going
+
+    def remove(self, barrier: Barrier) -> int:
+        """Take the barrier away; what it holds goes, what was about to be held passes."""
+        barrier.is_open = True
+        self.barriers.pop(barrier.id, None)
+        return self.release(barrier, None)
+
+    def release_hanging(self) -> None:
+        """Let every call go that hangs now; later ones hang again."""
+        self.hangs.set()
+        self.hangs = asyncio.Event()
+
+    def clear(self) -> int:
+        """Take all barriers away."""
+        return sum(self.remove(barrier) for barrier in list(self.barriers.values()))

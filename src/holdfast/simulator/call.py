@@ -1,0 +1,115 @@
+"""One call and its answer, whatever transport they travel on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from holdfast.simulator.effects import Effect
+from holdfast.simulator.identity import Ids
+from holdfast.simulator.memory import Account, StoredResponse
+from holdfast.simulator.scenario import Script
+from holdfast.simulator.sealing import Owner
+from holdfast.simulator.wire import Json
+
+E = TypeVar("E", bound=Effect)
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """A request, with who sent it and what is to go wrong."""
+
+    number: int
+    api: str
+    operation: str
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    raw: bytes
+    body: Json
+    parameters: dict[str, str]
+    account: Account
+    ids: Ids
+    now: int
+    effects: list[Effect] = field(default_factory=list)
+    script: Script | None = None
+    socket_memory: dict[str, StoredResponse] | None = None
+    """On a WebSocket: what the connection alone remembers (store=false)."""
+
+    model: str = field(init=False)
+    """The model asked for; empty when none is."""
+
+    def __post_init__(self) -> None:
+        named = self.body.get("model") or self.parameters.get("model")
+        if named is None:
+            named = self.parameters.get("model_action", "").partition(":")[0]
+        self.model = named if isinstance(named, str) else ""
+
+    @property
+    def account_key(self) -> str:
+        """The key of the account."""
+        return self.account.key
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.raw.decode("utf-8", "replace")
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is a stream of events."""
+        if self.body.get("stream") is True or self.query.get("stream") == "true":
+            return True
+        return ":stream" in self.path
+
+    @property
+    def owner(self) -> Owner:
+        """Who may open what this call's model seals."""
+        return Owner(self.account.key, self.model)
+
+    def effect(self, kind: type[E]) -> E | None:
+        """Return the first fault of this kind that falls on the call."""
+        if not self.effects:
+            return None
+        return next((found for found in self.effects if isinstance(found, kind)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a stream; `name` None sends bare data."""
+
+    name: str | None
+    data: Json
+    is_terminal: bool = False
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """What goes back, and what becomes of the provider's memory when it does."""
+
+    status: int = 200
+    body: Json = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    events: list[Event] | None = None
+    """The stream; None when the answer is one JSON body."""
+    ends_with_done: bool = False
+    """The stream closes with `data: [DONE]`."""
+    commit: Callable[[], None] = _nothing
+    """Keep what the answer promises; called once, just before the client can know."""
+    release: Callable[[], None] = _nothing
+    """Let go of what the call holds; always called."""
+    begin: Callable[[], None] = _nothing
+    """Called when the work starts."""
+    is_background: bool = False
+    """The answer leaves at once; the work goes on behind it, and its end commits and releases."""
+    never_ends: bool = False
+    """The stream stays open after its last event."""
+    between_seconds: float = 0.0
+    id: str | None = None
+    """The id of what was made, for the record."""
+    fault: str | None = None
+    """The listed fault that the answer is."""

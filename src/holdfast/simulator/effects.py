@@ -1,0 +1,228 @@
+"""The kinds of faults, each with its own parameters, as they are written in TOML and JSON.
+
+A fault says *which calls* (`when`, `times`, `chance`) and *what happens* (its `kind`). The ids of
+the catalogue are kinds too: `kind = "R02"`.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.simulator.catalogue import CATALOGUE
+from holdfast.simulator.matching import Match
+
+Ending = Literal["clean", "eof", "reset"]
+"""How a cut answer ends: a proper end of body, a bare FIN in mid-body, or a RST."""
+
+_EVERY_CALL = Match()
+
+
+class Fault(
+    msgspec.Struct,
+    tag_field="kind",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    kw_only=True,
+    frozen=True,
+):
+    """Which calls go wrong; the subclasses say how."""
+
+    when: Match = _EVERY_CALL
+    times: int | None = None
+    """How many calls in all; None is every one."""
+    chance: float = 1.0
+    """How likely each is, decided by the seed."""
+
+
+class ListedFault(Fault, tag="listed", frozen=True):
+    """Answer with a fault of the catalogue, its braces filled from `values`."""
+
+    id: str
+    values: dict[str, str | int] = {}
+
+
+class ErrorFault(Fault, tag="error", frozen=True):
+    """Answer with any status and message."""
+
+    status: int = 500
+    message: str = "The server had an error while processing your request. Sorry about that!"
+    type: str = "server_error"
+    param: str | None = None
+    code: str | None = None
+    retry_after_seconds: float | None = None
+    headers: dict[str, str] = {}
+
+
+class RateLimit(Fault, tag="rate_limit", frozen=True):
+    """429 `rate_limit_exceeded` with Retry-After (C05)."""
+
+    retry_after_seconds: float = 1.0
+
+
+class Quota(Fault, tag="quota", frozen=True):
+    """429 `insufficient_quota` (C04); G02 on the Gemini API."""
+
+
+class Overflow(Fault, tag="overflow", frozen=True):
+    """Context overflow: as an error before output, or as an event of the stream."""
+
+    at: Literal["before", "stream"] = "before"
+
+
+class Overloaded(Fault, tag="overloaded", frozen=True):
+    """Anthropic's `overloaded_error`: 529 before output, or as an event of the stream."""
+
+    at: Literal["before", "stream"] = "before"
+    event: int = 1
+    """How many events leave first."""
+
+
+class Cut(Fault, tag="cut", frozen=True):
+    """End the answer early: after `event` events, or after `byte` bytes of the body."""
+
+    event: int | None = None
+    byte: int | None = None
+    ending: Ending = "clean"
+    terminal: bool = False
+    """Send the terminal event last, so that only `[DONE]` and what lies between are missing."""
+    stored: bool = False
+    """The server keeps the whole answer although the client saw only a part."""
+
+
+class Failed(Fault, tag="failed", frozen=True):
+    """The server fails in mid-stream (R12), or answers with status `failed`."""
+
+    event: int = 3
+    style: Literal["failed", "error"] = "failed"
+
+
+class Incomplete(Fault, tag="incomplete", frozen=True):
+    """The answer stops early with `response.incomplete` (or a length finish)."""
+
+    reason: Literal["max_output_tokens", "content_filter"] = "max_output_tokens"
+    words: int = 3
+    """How many words of the text are said."""
+
+
+class Cancelled(Fault, tag="cancelled", frozen=True):
+    """The response ends with status `cancelled` after `event` events."""
+
+    event: int = 3
+
+
+class Queued(Fault, tag="queued", frozen=True):
+    """The response is queued and stays so for ever."""
+
+
+class Hang(Fault, tag="hang", frozen=True):
+    """Say nothing more: before the headers, or after `event` events; until released or closed."""
+
+    event: int | None = None
+
+
+class Late(Fault, tag="late", frozen=True):
+    """Do the work, keep the result, and answer only when the client has given up."""
+
+
+class Drop(Fault, tag="drop", frozen=True):
+    """Close the connection before any answer."""
+
+    ending: Literal["eof", "reset"] = "reset"
+    stored: bool = False
+    """Do the work first: the answer is lost, its effect is not."""
+
+
+class Slow(Fault, tag="slow", frozen=True):
+    """Wait before the answer, or between its events."""
+
+    before_seconds: float = 0.0
+    between_seconds: float = 0.0
+
+
+class DuplicateChunks(Fault, tag="duplicate_chunks", frozen=True):
+    """Send each delta twice, or only the event numbered `event`."""
+
+    event: int | None = None
+
+
+class ConstantCallIds(Fault, tag="constant_call_ids", frozen=True):
+    """Name every tool call alike, as some local servers do."""
+
+    call_id: str = "call_1"
+
+
+class IgnorePrevious(Fault, tag="ignore_previous", frozen=True):
+    """Accept previous_response_id and forget what it stands for (R15)."""
+
+
+class Unlink(Fault, tag="unlink", frozen=True):
+    """Take the earlier assistant items out of the conversation (R16)."""
+
+
+class Forget(Fault, tag="forget", frozen=True):
+    """Answer well, and keep nothing whatever `store` says."""
+
+
+class Lock(Fault, tag="lock", frozen=True):
+    """The conversation is in use by somebody else (R08; L01 on the Letta API)."""
+
+
+Effect = (
+    ListedFault
+    | ErrorFault
+    | RateLimit
+    | Quota
+    | Overflow
+    | Overloaded
+    | Cut
+    | Failed
+    | Incomplete
+    | Cancelled
+    | Queued
+    | Hang
+    | Late
+    | Drop
+    | Slow
+    | DuplicateChunks
+    | ConstantCallIds
+    | IgnorePrevious
+    | Unlink
+    | Forget
+    | Lock
+)
+
+ANSWERING = (ListedFault, ErrorFault, RateLimit, Quota, Overflow, Overloaded, Drop, Lock)
+"""The kinds that are an answer by themselves: after one of them nothing else can happen."""
+
+_LISTED_BEHAVIOURS: dict[str, dict[str, Any]] = {
+    "R11": {"kind": "overflow", "at": "stream"},
+    "R12": {"kind": "failed"},
+    "R13": {"kind": "cut", "event": 3},
+    "R14": {"kind": "incomplete"},
+    "R15": {"kind": "ignore_previous"},
+    "R16": {"kind": "unlink"},
+    "C06": {"kind": "cut", "event": 3},
+    "A10": {"kind": "overloaded", "at": "stream"},
+}
+
+
+def as_written(raw: Any) -> Any:
+    """Return a fault as `Effect` reads it: a bare kind is a table, a catalogue id is a kind."""
+    table = {"kind": raw} if isinstance(raw, str) else raw
+    if not isinstance(table, dict):
+        return table
+    kind = table.get("kind")
+    if not isinstance(kind, str) or kind not in CATALOGUE:
+        return table
+    rest = {key: value for key, value in table.items() if key != "kind"}
+    if kind in _LISTED_BEHAVIOURS:
+        return _LISTED_BEHAVIOURS[kind] | rest
+    return {"kind": "listed", "id": kind, **rest}
+
+
+def read_fault(raw: Any) -> Effect:
+    """Return the fault that `raw` (JSON or TOML) describes, or raise `msgspec.ValidationError`."""
+    fault: Effect = msgspec.convert(as_written(raw), Effect)
+    if isinstance(fault, ListedFault) and fault.id not in CATALOGUE:
+        raise msgspec.ValidationError(f"no fault {fault.id!r} in the catalogue - at `$.id`")
+    return fault

@@ -1,0 +1,129 @@
+"""One call from its arrival to the last byte of its answer."""
+
+import asyncio
+from collections.abc import Callable
+
+from holdfast.simulator.barriers import Barrier
+from holdfast.simulator.call import Answer, Call
+from holdfast.simulator.delivery import Delivery, wait_until_gone
+from holdfast.simulator.effects import Drop, Effect, Hang, Late, Slow
+from holdfast.simulator.injection import injected_problem
+from holdfast.simulator.outlet import Outlet
+from holdfast.simulator.problems import Problem, anthropic_error, invalid, openai_error
+from holdfast.simulator.record import Entry
+from holdfast.simulator.scenario import WrongInput, fault_of
+from holdfast.simulator.wire import NotJson, decode_object, encode
+from holdfast.simulator.world import World
+
+Handler = Callable[[World, Call], Answer]
+FAULT_HEADER = "x-sim-fault"
+"""A fault for this call alone: a kind, or a JSON object with a kind and its parameters."""
+
+
+async def carry_out(world: World, call: Call, handler: Handler, outlet: Outlet) -> None:
+    """Answer `call` through `outlet`, as its API and its faults say."""
+    entry = world.record.open(call)
+    try:
+        await _strike_and_answer(world, call, handler, outlet, entry)
+    except Problem as problem:
+        await _send_problem(call, problem, outlet, entry)
+    finally:
+        world.record.close(entry)
+
+
+async def _send_problem(call: Call, problem: Problem, outlet: Outlet, entry: Entry) -> None:
+    entry.status, entry.fault = problem.status, problem.fault
+    body = _in_dialect(call, problem)
+    await outlet.send_body(problem.status, problem.headers, encode(body))
+
+
+def _in_dialect(call: Call, problem: Problem) -> dict[str, object]:
+    """Return the body in the words of the API that was called."""
+    error = problem.body.get("error")
+    if call.api != "messages" or "type" in problem.body or not isinstance(error, dict):
+        return problem.body
+    kind = "not_found_error" if problem.status == 404 else str(error.get("type"))
+    return anthropic_error(str(error["message"]), kind, call.ids.take("req_011C", size=10))
+
+
+async def _strike_and_answer(
+    world: World, call: Call, handler: Handler, outlet: Outlet, entry: Entry
+) -> None:
+    call.effects = _own_fault(call) + (world.strike(call) if world.faults else [])
+    call.script = world.script_for(call) if world.scripts else None
+    held_by = world.barriers.find(call)
+    if held_by:
+        await world.barriers.hold(held_by, "arrival", call)
+    if call.effects and await _ends_before_work(world, call, outlet):
+        return
+    answer = _work(world, call, handler)
+    entry.status, entry.answer_id, entry.fault = answer.status, answer.id, answer.fault
+    delivery = Delivery(
+        call=call,
+        answer=answer,
+        entry=entry,
+        outlet=outlet,
+        barriers=world.barriers,
+        held_by=held_by,
+    )
+    try:
+        await _finish(world, delivery, held_by)
+    finally:
+        answer.release()
+
+
+def _own_fault(call: Call) -> list[Effect]:
+    written = call.headers.get(FAULT_HEADER)
+    if written is None:
+        return []
+    try:
+        raw = decode_object(written.encode()) if written.startswith("{") else written
+        return [fault_of(raw, where=FAULT_HEADER)]
+    except (WrongInput, NotJson) as exc:
+        raise invalid(f"{FAULT_HEADER}: {exc}", FAULT_HEADER, "invalid_simulator_input") from exc
+
+
+async def _ends_before_work(world: World, call: Call, outlet: Outlet) -> bool:
+    """Carry out the faults that strike before anything is looked at; True ends the call."""
+    slow, drop, hang = call.effect(Slow), call.effect(Drop), call.effect(Hang)
+    if slow is not None and slow.before_seconds:
+        await asyncio.sleep(slow.before_seconds)
+    if hang is not None and hang.event is None:
+        await wait_until_gone(outlet, world.barriers)
+    if drop is not None and not drop.stored:
+        await outlet.break_off(drop.ending)
+        return True
+    problem = injected_problem(call)
+    if problem is not None:
+        raise problem
+    return False
+
+
+def _work(world: World, call: Call, handler: Handler) -> Answer:
+    try:
+        return handler(world, call)
+    except (TypeError, AttributeError, KeyError, ValueError, IndexError) as exc:
+        # The handlers read bodies as they come: what they trip over is a value of a wrong type.
+        message = f"Invalid request: the body has a value of an unexpected type ({exc})."
+        raise Problem(400, openai_error(message)) from exc
+
+
+async def _finish(world: World, delivery: Delivery, held_by: list[Barrier]) -> None:
+    call, answer, outlet = delivery.call, delivery.answer, delivery.outlet
+    if answer.is_background:
+        await outlet.send_body(answer.status, answer.headers, encode(answer.body))
+    answer.begin()
+    if held_by:
+        await world.barriers.hold(held_by, "running", call)
+    if answer.is_background:
+        delivery.commit()
+        return
+    drop = call.effect(Drop)
+    if drop is not None:
+        delivery.commit()
+        await outlet.break_off(drop.ending)
+        return
+    if call.effect(Late):
+        delivery.commit()
+        await wait_until_gone(outlet, world.barriers)
+    await delivery.run()

@@ -1,0 +1,50 @@
+"""Faults written on a command line: a kind, then `name=value` words."""
+
+import json
+import shlex
+from typing import Any
+
+from holdfast.simulator.effects import Effect
+from holdfast.simulator.scenario import WrongInput, fault_of
+
+
+def read_flag(written: str) -> Effect:
+    """Return the fault that a flag describes, or raise `WrongInput`.
+
+    `cut event=3 ending=reset times=1 when.model=gpt-5*`, `R02`, or a JSON object.
+    """
+    where = f"--fault {written!r}"
+    if written.lstrip().startswith("{"):
+        try:
+            return fault_of(json.loads(written), where=where)
+        except json.JSONDecodeError as exc:
+            raise WrongInput(f"{where}: not JSON: {exc}") from exc
+    try:
+        words = shlex.split(written)
+    except ValueError as exc:
+        raise WrongInput(f"{where}: {exc}") from exc
+    if not words:
+        raise WrongInput("--fault: expected a kind")
+    table: dict[str, Any] = {"kind": words[0]}
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise WrongInput(f"{where}: expected name=value, got {word!r}")
+        _put(table, name.split(".", 2), _value(value))
+    return fault_of(table, where=where)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        inner = table.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise WrongInput(f"--fault: {name!r} is given twice")
+        table = inner
+    table[path[-1]] = value

@@ -1,0 +1,146 @@
+"""What the provider remembers of each account: responses, items, conversations, completions."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from holdfast.simulator.identity import digest
+from holdfast.simulator.scenario import ForgetSettings
+from holdfast.simulator.wire import Json
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredResponse:
+    """A response, what it was asked, and what came before it."""
+
+    id: str
+    model: str
+    created_at: int
+    response: Json
+    input_items: list[Json]
+    parent: "StoredResponse | None" = None
+
+    def context(self) -> list[Json]:
+        """Return everything the next response in the chain is shown, oldest first."""
+        chain: list[StoredResponse] = []
+        link: StoredResponse | None = self
+        while link is not None:
+            chain.append(link)
+            link = link.parent
+        items: list[Json] = []
+        for link in reversed(chain):
+            items += link.input_items
+            items += link.response["output"]
+        return items
+
+
+@dataclass(slots=True, kw_only=True)
+class Conversation:
+    """A conversation: its items in order, and who is working on it."""
+
+    id: str
+    created_at: int
+    metadata: Json
+    items: list[Json] = field(default_factory=list)
+    locked_by: int | None = None
+    """The number of the call that is running on it."""
+
+    def as_object(self) -> Json:
+        """Return it as the API shows it."""
+        return {
+            "id": self.id,
+            "object": "conversation",
+            "created_at": self.created_at,
+            "metadata": self.metadata,
+        }
+
+    def unlink_assistant_items(self) -> int:
+        """Take the assistant's messages, and the reasoning that led to them, out of the list."""
+        kept: list[Json] = []
+        for item in self.items:
+            if item.get("role") != "assistant":
+                kept.append(item)
+                continue
+            while kept and kept[-1].get("type") == "reasoning":
+                kept.pop()
+        gone = len(self.items) - len(kept)
+        self.items = kept
+        return gone
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredItem:
+    """An item that may be named by its id."""
+
+    item: Json
+    created_at: int
+    owner_id: str
+    """The response or conversation that brought it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """Everything one key has left behind."""
+
+    key: str
+    serial: int = 0
+    """How many calls it has made."""
+    responses: dict[str, StoredResponse] = field(default_factory=dict)
+    items: dict[str, StoredItem] = field(default_factory=dict)
+    conversations: dict[str, Conversation] = field(default_factory=dict)
+    completions: dict[str, Json] = field(default_factory=dict)
+    completion_messages: dict[str, list[Json]] = field(default_factory=dict)
+
+    def keep(self, stored: StoredResponse) -> None:
+        """Remember a response and its items."""
+        self.responses[stored.id] = stored
+        self.keep_items(stored.input_items, created_at=stored.created_at, owner_id=stored.id)
+        self.keep_items(stored.response["output"], created_at=stored.created_at, owner_id=stored.id)
+
+    def keep_items(self, items: Iterable[Json], *, created_at: int, owner_id: str) -> None:
+        """Remember items by id; those without one cannot be named."""
+        for item in items:
+            item_id = item.get("id")
+            if isinstance(item_id, str) and item_id not in self.items:
+                self.items[item_id] = StoredItem(
+                    item=item, created_at=created_at, owner_id=owner_id
+                )
+
+    def forget_owner(self, owner_id: str) -> bool:
+        """Forget one response or conversation, with its items; say whether it was there."""
+        known = self.responses.pop(owner_id, None) or self.conversations.pop(owner_id, None)
+        gone = [key for key, stored in self.items.items() if stored.owner_id == owner_id]
+        for item_id in gone:
+            del self.items[item_id]
+        return known is not None
+
+    def forget_everything(self) -> int:
+        """Forget all and say how many responses and conversations there were."""
+        count = len(self.responses) + len(self.conversations)
+        self.responses.clear()
+        self.items.clear()
+        self.conversations.clear()
+        self.completions.clear()
+        self.completion_messages.clear()
+        return count
+
+
+@dataclass(slots=True, kw_only=True)
+class Forgetting:
+    """The rules by which what was stored is gone when somebody asks for it."""
+
+    seed: int
+    settings: ForgetSettings
+
+    def has_forgotten(self, *, owner_id: str, created_at: int, now: int) -> bool:
+        """Say whether what `owner_id` brought is gone by now."""
+        oldest = self.settings.after_seconds
+        if oldest is not None and now - created_at > oldest:
+            return True
+        return is_chosen(self.settings.chance, self.seed, "forget", owner_id)
+
+
+def is_chosen(chance: float, *parts: object) -> bool:
+    """Say whether chance falls on `parts`; the same parts always give the same answer."""
+    if chance <= 0.0:
+        return False
+    return chance >= 1.0 or int(digest(*parts, size=4), 16) / 0x1_0000_0000 < chance

@@ -1,0 +1,44 @@
+"""The way out: what a transport must do so that an answer can leave it, well or badly."""
+
+from typing import Protocol
+
+from holdfast.simulator.call import Event
+from holdfast.simulator.effects import Ending
+
+
+class Outlet(Protocol):
+    """One answer's way to its client. After `break_off` nothing more can be sent."""
+
+    async def send_body(
+        self, status: int, headers: dict[str, str], body: bytes, *, keep: int | None = None
+    ) -> None:
+        """Send a whole JSON answer, or announce it whole and send only its first `keep` bytes."""
+        ...
+
+    async def open_stream(self, headers: dict[str, str]) -> None:
+        """Begin a stream of events with status 200."""
+        ...
+
+    def encode(self, event: Event) -> bytes:
+        """Return an event as it travels here."""
+        ...
+
+    async def send_events(self, events: list[Event]) -> None:
+        """Send events as fast as can be."""
+        ...
+
+    async def send_piece(self, piece: bytes) -> None:
+        """Send encoded events, or a part of one."""
+        ...
+
+    async def end_stream(self, *, done: bool) -> None:
+        """End the stream properly; `done` adds the closing mark where the transport has one."""
+        ...
+
+    async def break_off(self, ending: Ending) -> None:
+        """End here, as `ending` says."""
+        ...
+
+    async def wait_gone(self) -> None:
+        """Return when the client has hung up."""
+        ...

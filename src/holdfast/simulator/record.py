@@ -1,0 +1,83 @@
+"""The record: every request as it came, and how it was answered."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+from holdfast.simulator.call import Call
+from holdfast.simulator.matching import Match, fits
+from holdfast.simulator.wire import Json, encode
+
+_NOT_KEPT = frozenset({"host"})
+"""Headers that differ from run to run with the same client and the same seed."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One request and its outcome; the outcome is filled in as it happens."""
+
+    call: Call
+    status: int | None = None
+    answer_id: str | None = None
+    fault: str | None = None
+    events_sent: int | None = None
+
+    def as_json(self) -> Json:
+        """Return the entry as it is listed."""
+        call = self.call
+        return {
+            "number": call.number,
+            "api": call.api,
+            "operation": call.operation,
+            "method": call.method,
+            "path": call.path,
+            "query": call.query,
+            "account": call.account.key,
+            "model": call.model,
+            "headers": {k: v for k, v in call.headers.items() if k not in _NOT_KEPT},
+            "body": call.body,
+            "faults": [type(effect).__struct_config__.tag for effect in call.effects],
+            "status": self.status,
+            "answer_id": self.answer_id,
+            "fault": self.fault,
+            "events_sent": self.events_sent,
+        }
+
+
+@dataclass(slots=True)
+class Record:
+    """The last requests, oldest first, and a file to follow them in."""
+
+    limit: int
+    file: IO[bytes] | None = None
+    entries: deque[Entry] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.entries = deque(maxlen=self.limit)
+
+    def open(self, call: Call) -> Entry:
+        """Note that `call` has come."""
+        entry = Entry(call)
+        self.entries.append(entry)
+        return entry
+
+    def close(self, entry: Entry) -> None:
+        """Note that the answer has gone: the entry's line goes to the file."""
+        if self.file is not None:
+            self.file.write(encode(entry.as_json()) + b"\n")
+            self.file.flush()
+
+    def find(self, match: Match, *, after: int = 0) -> Iterator[Json]:
+        """Yield the entries that `match` speaks of, with numbers above `after`."""
+        for entry in list(self.entries):
+            if entry.call.number > after and fits(match, entry.call):
+                yield entry.as_json()
+
+    def as_jsonl(self, match: Match, *, after: int = 0) -> bytes:
+        """Return the same, one JSON object per line."""
+        return b"".join(encode(entry) + b"\n" for entry in self.find(match, after=after))
+
+    def clear(self) -> None:
+        """Forget all entries; numbers go on."""
+        self.entries.clear()

@@ -1,0 +1,161 @@
+"""What the model says: by script, by a rule in the message, or by telling what it saw."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.simulator.scenario import Script
+from holdfast.simulator.wire import Json
+
+_ASKED = re.compile(r"\bcall ([A-Za-z_][\w.-]*)\s*(?=(\{.*)?)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the model was shown, in short."""
+
+    messages: int
+    """Messages of the user and the assistant that say something; tool traffic is not counted."""
+    last_text: str
+    """The last text of a message or a tool output."""
+    ends_with_output: bool = False
+    """The last thing shown is the output of a tool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A tool the model may call."""
+
+    name: str
+    schema: Json
+    is_custom: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of a tool; for custom tools `arguments` is plain text."""
+
+    name: str
+    arguments: str
+    is_custom: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """All that the model says in one answer."""
+
+    text: str = ""
+    reasoning: str | None = None
+    refusal: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    between_seconds: float = 0.0
+
+
+def tell(seen: Seen) -> str:
+    """Return the default answer: what the model saw, so that a test can assert memory."""
+    return f"Messages seen: {seen.messages}. Last text: {seen.last_text}"
+
+
+def compose(seen: Seen, tools: list[Tool], forced: str | None, script: Script | None) -> Reply:
+    """Return what the model answers.
+
+    `forced` is the tool that must be called (`*`: any of them). A script comes first; then a
+    message that says `call NAME {…}`; then the default text.
+    """
+    if script is not None:
+        return _scripted(seen, tools, script)
+    if not seen.ends_with_output:
+        calls = _asked_for(seen.last_text, tools) or _forced(tools, forced)
+        if calls:
+            return Reply(calls=calls, reasoning="A tool is needed.")
+    return Reply(text=tell(seen), reasoning="Counting what I was shown.")
+
+
+def _scripted(seen: Seen, tools: list[Tool], script: Script) -> Reply:
+    custom = {tool.name for tool in tools if tool.is_custom}
+    calls = tuple(
+        ToolCall(
+            name=call.name,
+            arguments=call.arguments
+            if isinstance(call.arguments, str)
+            else json.dumps(call.arguments),
+            is_custom=call.name in custom,
+        )
+        for call in script.tool_calls
+    )
+    text = script.text
+    if script.words is not None:
+        text = " ".join(f"word{number}" for number in range(1, script.words + 1))
+    if text is None:
+        text = "" if calls or script.refusal else tell(seen)
+    return Reply(
+        text=text,
+        reasoning=script.reasoning or "Following the script.",
+        refusal=script.refusal,
+        calls=calls,
+        between_seconds=script.between_seconds,
+    )
+
+
+def _asked_for(text: str, tools: list[Tool]) -> tuple[ToolCall, ...]:
+    if not tools or "call " not in text:
+        return ()
+    known = {tool.name: tool for tool in tools}
+    calls = []
+    for found in _ASKED.finditer(text):
+        tool = known.get(found[1])
+        if tool is not None:
+            calls.append(_call(tool, _leading_object(found[2] or "")))
+    return tuple(calls)
+
+
+def _forced(tools: list[Tool], forced: str | None) -> tuple[ToolCall, ...]:
+    if forced is None:
+        return ()
+    chosen = next((tool for tool in tools if forced in ("*", tool.name)), None)
+    return (_call(chosen, None),) if chosen else ()
+
+
+def _call(tool: Tool, given: Json | None) -> ToolCall:
+    arguments = _sample(tool.schema) if given is None else given
+    return ToolCall(name=tool.name, arguments=json.dumps(arguments), is_custom=tool.is_custom)
+
+
+def _leading_object(text: str) -> Json | None:
+    if not text.startswith("{"):
+        return None
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text)
+    except json.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+_SAMPLES: dict[str, Any] = {
+    "string": "text",
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "array": [],
+    "null": None,
+}
+
+
+def _sample(schema: Any) -> Any:
+    """Return the plainest value that a JSON schema allows."""
+    if not isinstance(schema, dict):
+        return {}
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kind = schema.get("type", "object")
+    if kind == "object" or not isinstance(kind, str):
+        properties = schema.get("properties") or {}
+        required = schema.get("required") or []
+        return {name: _sample(properties.get(name, {"type": "string"})) for name in required}
+    return _SAMPLES.get(kind)
+
+
+def words_of(text: str) -> list[str]:
+    """Return `text` in pieces that join to it again: the deltas of a stream."""
+    return re.findall(r"\S+\s*|\s+", text)

@@ -1,0 +1,48 @@
+"""Running the simulator as a process of its own, until a signal ends it."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from holdfast.simulator.scenario import Scenario
+from holdfast.simulator.server import Server
+
+
+def run(
+    scenario: Scenario,
+    *,
+    host: str,
+    port: int,
+    record: Path | None,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM; `announce` is told the address once it accepts requests."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(scenario, host, port, record, announce))
+
+
+async def _serve(
+    scenario: Scenario,
+    host: str,
+    port: int,
+    record: Path | None,
+    announce: Callable[[str], None],
+) -> None:
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ending.set)
+    with ExitStack() as stack:
+        server = Server(scenario, host=host, port=port)
+        if record is not None:
+            server.world.record.file = stack.enter_context(record.open("ab"))
+        await server.start()
+        try:
+            announce(server.url)
+            await ending.wait()
+        finally:
+            await server.stop()

@@ -1,0 +1,129 @@
+"""A scenario: everything the simulator is told before it starts, as a TOML file says it."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from holdfast.simulator.effects import Effect, read_fault
+from holdfast.simulator.matching import Match
+from holdfast.simulator.profiles import ProfileName
+
+DEFAULT_MODELS = ("gpt-4.1", "gpt-5.2", "gpt-5.4", "gpt-5.5", "claude-sonnet-4-5")
+_ANYTHING = Match()
+T = TypeVar("T")
+
+
+class WrongInput(ValueError):
+    """What was given cannot be used; the message says where, in one line."""
+
+
+class ScriptedCall(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A tool call the model is to make."""
+
+    name: str
+    arguments: dict[str, Any] | str = {}
+
+
+class Script(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What the model is to answer, and to which calls."""
+
+    when: Match = _ANYTHING
+    times: int | None = None
+    text: str | None = None
+    words: int | None = None
+    """A long answer of this many words."""
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ScriptedCall] = []
+    between_seconds: float = 0.0
+    """A slow drip: this long between two events."""
+
+
+class ForgetSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """When stored responses and items are gone."""
+
+    after_seconds: int | None = None
+    """Older than this by the simulator's clock."""
+    chance: float = 0.0
+    """This share of all responses, chosen by the seed."""
+
+
+BarrierStage = Literal["arrival", "running", "answer", "event"]
+
+
+class BarrierSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Which calls to hold, and where in their life."""
+
+    name: str | None = None
+    when: Match = _ANYTHING
+    at: BarrierStage = "running"
+    event: int = 1
+    """For `at = "event"`: hold after this many events."""
+    times: int | None = None
+
+
+class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The whole of it; every field has a default that behaves well."""
+
+    seed: int = 0
+    profile: ProfileName = "openai"
+    keys: list[str] = []
+    """The only keys accepted; empty accepts any."""
+    models: list[str] = []
+    """The only models that exist; empty accepts any."""
+    context_tokens: int | None = None
+    """The context window; by default 400,000, and 200,000 of Anthropic's."""
+    context: dict[str, int] = {}
+    """Context windows by model glob."""
+    reasoning_models: tuple[str, ...] = ("gpt-5*", "o1*", "o3*", "o4*")
+    unlink_models: list[str] = []
+    """Models with which conversations lose their earlier assistant items (R16)."""
+    overflow: Literal["before", "stream"] = "before"
+    forget: ForgetSettings = ForgetSettings()
+    record_limit: int = 100_000
+    answers: list[Script] = msgspec.field(default_factory=list, name="answer")
+    faults: list[Effect] = msgspec.field(default_factory=list, name="fault")
+    barriers: list[BarrierSpec] = msgspec.field(default_factory=list, name="barrier")
+
+
+def read_scenario(raw: dict[str, Any]) -> Scenario:
+    """Return the scenario in `raw`, or raise `WrongInput`."""
+    written = dict(raw)
+    faults = written.pop("fault", [])
+    if not isinstance(faults, list):
+        raise WrongInput("fault: expected a list of tables ([[fault]])")
+    scenario = convert(written, Scenario)
+    read = [fault_of(fault, where=f"fault[{number}]") for number, fault in enumerate(faults)]
+    return msgspec.structs.replace(scenario, faults=read)
+
+
+def fault_of(raw: Any, *, where: str) -> Effect:
+    """Return the fault in `raw`, or raise `WrongInput` naming `where` it stands."""
+    try:
+        return read_fault(raw)
+    except msgspec.ValidationError as exc:
+        raise WrongInput(f"{where}: {exc}") from exc
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Return the scenario in the TOML file `path`, or raise `WrongInput`."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise WrongInput(f"{path}: {exc.strerror or exc}") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise WrongInput(f"{path}: {exc}") from exc
+    try:
+        return read_scenario(raw)
+    except WrongInput as exc:
+        raise WrongInput(f"{path}: {exc}") from exc
+
+
+def convert(raw: Any, kind: type[T]) -> T:
+    """Return `raw` as a `kind`, or raise `WrongInput`."""
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as exc:
+        raise WrongInput(str(exc)) from exc

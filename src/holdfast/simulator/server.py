@@ -1,0 +1,172 @@
+"""The server: uvicorn's protocol on a listening socket that can be shut and opened again."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+
+from holdfast.simulator.application import Application
+from holdfast.simulator.control import CONTROL_PREFIX, Control
+from holdfast.simulator.http_outlet import reset
+from holdfast.simulator.scenario import Scenario
+from holdfast.simulator.world import World
+
+KEEP_ALIVE_SECONDS = 600
+STOP_SECONDS = 2.0
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's protocol, which also lets the application see its transport."""
+
+    server_of_ours: "Server"
+    is_control = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
+        super().connection_made(transport)
+        if self.server_of_ours.takes_refusal():
+            reset(transport)
+
+    def on_headers_complete(self) -> None:
+        scope = cast("dict[str, Any]", self.scope)
+        scope["simulator.transport"] = self.transport
+        self.is_control = self.url.startswith(CONTROL_PREFIX.encode())
+        super().on_headers_complete()
+
+
+class _SocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket protocol, which also lets the application see its transport."""
+
+    async def run_asgi(self) -> None:
+        cast("dict[str, Any]", self.scope)["simulator.transport"] = self.transport
+        await super().run_asgi()
+
+
+class Server:
+    """A simulator on a port. `start` returns when it accepts connections."""
+
+    def __init__(self, scenario: Scenario, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.world = World(scenario)
+        self._host = host
+        self.port = port
+        self._refusals = 0
+        self._application = Application(self.world, Control(self.world, self))
+        self._state = ServerState()
+        self._listening: asyncio.Server | None = None
+        self._reopening: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        """The address to point a client at, without /v1."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen; a port of 0 is replaced by a free one."""
+        for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+            # Broken connections are this server's trade: uvicorn need not report them.
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        self._config = uvicorn.Config(
+            cast("Any", self._application),
+            http=_Protocol,
+            ws=_SocketProtocol,
+            log_config=None,
+            proxy_headers=False,
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            ws_ping_interval=None,
+        )
+        self._config.load()
+        await self.open()
+
+    async def open(self) -> None:
+        """Listen again on the same port; nothing happens when it listens already."""
+        if self._reopening is not None:
+            self._reopening.cancel()
+            self._reopening = None
+        if self._listening is not None:
+            return
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((self._host, self.port))
+        except OSError:
+            listener.close()
+            raise
+        self.port = listener.getsockname()[1]
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(self._protocol, sock=listener, backlog=2048)
+
+    def _protocol(self) -> asyncio.Protocol:
+        protocol = _Protocol(self._config, self._state, {}, _loop=asyncio.get_running_loop())
+        protocol.server_of_ours = self
+        return protocol
+
+    def refuse(self, connections: int) -> None:
+        """Reset the next so many connections, and all idle ones now."""
+        self._refusals = connections
+        self._drop_idle()
+
+    def takes_refusal(self) -> bool:
+        """Say whether the connection that was just made is one to refuse, and count it."""
+        if self._refusals <= 0:
+            return False
+        self._refusals -= 1
+        return True
+
+    async def shut(self, seconds: float | None) -> None:
+        """Stop listening, for `seconds` or until opened; connections of the control API stay."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+        self._drop_idle()
+        if seconds is not None:
+            loop = asyncio.get_running_loop()
+            self._reopening = loop.call_later(seconds, self._reopen)
+
+    def _reopen(self) -> None:
+        task = asyncio.get_running_loop().create_task(self.open())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _drop_idle(self) -> None:
+        for connection in list(self._state.connections):
+            if isinstance(connection, _Protocol) and not connection.is_control:
+                is_idle = connection.cycle is None or connection.cycle.response_complete
+                if is_idle:
+                    connection.transport.close()
+
+    async def stop(self) -> None:
+        """Stop listening, let go of everything held, and close all connections."""
+        if self._reopening is not None:
+            self._reopening.cancel()
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+        self.world.barriers.release_hanging()
+        self.world.barriers.clear()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        await self._drain()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+    async def _drain(self) -> None:
+        tasks = set(self._state.tasks) | self._tasks
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=STOP_SECONDS)
+        for task in late:
+            task.cancel()
+        if late:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait(late)

@@ -1,0 +1,34 @@
+"""The simulator for pytest: import `provider_simulator` into a conftest and ask for it by name.
+
+    from holdfast.testing.provider import ProviderSimulator, provider_simulator
+
+Without pytest, take `ProviderSimulator` from `holdfast.testing.simulator`.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.testing.control import (
+    BarrierControl,
+    RecordedRequest,
+    SimulatorControl,
+    SimulatorError,
+)
+from holdfast.testing.simulator import ProviderSimulator
+
+__all__ = [
+    "BarrierControl",
+    "ProviderSimulator",
+    "RecordedRequest",
+    "SimulatorControl",
+    "SimulatorError",
+    "provider_simulator",
+]
+
+
+@pytest.fixture
+def provider_simulator() -> Iterator[ProviderSimulator]:
+    """A well-behaved `openai` simulator with seed 0; tell it to misbehave as the test goes on."""
+    with ProviderSimulator() as simulator:
+        yield simulator

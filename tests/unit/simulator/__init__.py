@@ -1,0 +1,1 @@
+"""Unit tests of the provider simulator, file by file."""
