@@ -29,6 +29,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.facts import Facts, Waiting
 from holdfast.core.lane import (
+    Settled,
     begin,
     front_position,
     pack_items,
@@ -52,7 +53,9 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     """Decide on one arrival."""
     if command.again and facts.run is not None and facts.run.id == command.run_id:
         return _resubmitted(facts)
-    if facts.repeat is not None or (command.again and facts.turn is not None):
+    if command.again and facts.turn is not None and facts.turn.id == command.turn_id:
+        return _found_again(command, facts, facts.turn)
+    if facts.repeat is not None:
         return _repeat(command, facts)
     if command.is_internal:
         return _accept_internal(command, facts)
@@ -82,6 +85,14 @@ def _resubmitted(facts: Facts) -> Decision[Admission]:
     if fence.holds(session):
         return Decision(Started(turn, session, run, fence))
     return Decision(Repeated(turn, session, run, run.step))
+
+
+def _found_again(command: Accept, facts: Facts, turn: Turn) -> Decision[Admission]:
+    """Answer an accept whose first commit put its turn into the queue."""
+    session = facts.session
+    if session is not None and turn.is_open and session.active_turn_id != turn.id:
+        return Decision(Queued(turn, session, session.hold_until))
+    return _repeat(command, facts)
 
 
 def _unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:
@@ -161,7 +172,7 @@ def _admit(
     command: Accept, facts: Facts, draft: Draft, *, is_rolled_over: bool
 ) -> Decision[Admission]:
     """Put a new turn into the lane: at once, at the end, or at the front, as it asked."""
-    is_free, waiting = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
+    is_free, waiting, _ = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
     is_first = is_free and waiting.count == 0
     position = tail_position(draft.session.turn_count, waiting, facts.active)
     if not is_first:
@@ -215,6 +226,8 @@ def _cut_in(command: Accept, facts: Facts, draft: Draft) -> Facts:
 
 def _new_turn(command: Accept | Append, session: Session, position: int, now: float) -> Turn:
     rewind = command.rewind if isinstance(command, Accept) else None
+    if rewind is not None and rewind[1] > session.head_seq:
+        rewind = None  # It speaks of another generation's log: this one never was that long.
     return Turn(
         id=command.turn_id,
         session_id=session.id,
@@ -313,23 +326,40 @@ def _repeat(command: Accept, facts: Facts) -> Decision[Admission]:
     if turn is None or session is None or session.deleted_at is not None:
         return refuse(SessionDeleted("the session of this request was deleted"))
     step = row.step if row is not None else turn.step
-    claimed = None
     if row is None and command.retry_count > 0:
         turn = replace(turn, retry_claim=command.retry_count)
-        claimed = TurnSaved(turn)
     is_answered = facts.run is not None and facts.run.outcome == "completed"
+    if is_answered or step != turn.step:
+        return Decision(Repeated(turn, session, facts.run, step), _claimed(turn, facts))
+    return _take_up(command, facts, Draft(session, now=facts.now), turn)
+
+
+def _claimed(turn: Turn, facts: Facts) -> tuple[TurnSaved, ...]:
+    """Return the note that a retry with this count has been answered, where it is new."""
+    return (TurnSaved(turn),) if turn is not facts.turn else ()
+
+
+def _take_up(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
+    """Go on with a turn that was torn off, also if nobody has noticed yet; else wait for it."""
+    settled = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
+    is_noticed = settled.turn is not None and settled.turn.id == turn.id
+    if settled.turn is not None and is_noticed:
+        turn = replace(settled.turn, retry_claim=turn.retry_claim)
     is_torn = turn.outcome == "interrupted" or (turn.outcome == "failed" and turn.is_retryable)
-    if is_answered or step != turn.step or not is_torn:
-        return Decision(
-            Repeated(turn, session, facts.run, step), (claimed,) if claimed is not None else ()
-        )
-    if not session.is_live:
-        return refuse(SessionRetired(session.id, facts.live_id))
-    return _reopen(command, facts, Draft(session, now=facts.now), turn)
+    if is_torn:
+        if not draft.session.is_live:
+            return refuse(SessionRetired(draft.session.id, facts.live_id))
+        return _reopen(command, facts, draft, turn, settled)
+    if is_noticed:
+        return draft.decide(Repeated(turn, draft.session, facts.run, turn.step))
+    return Decision(
+        Repeated(turn, facts.session or draft.session, facts.run, turn.step), _claimed(turn, facts)
+    )
 
 
-def _reopen(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
-    is_free, waiting = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
+def _reopen(
+    command: Accept, facts: Facts, draft: Draft, turn: Turn, settled: Settled
+) -> Decision[Admission]:
     turn = replace(
         turn,
         outcome=None,
@@ -338,9 +368,9 @@ def _reopen(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision
         is_retryable=False,
         ended_at=None,
         owner=command.worker,
-        position=tail_position(draft.session.turn_count, waiting, facts.active),
+        position=tail_position(draft.session.turn_count, settled.waiting, facts.active),
     )
-    if not is_free or waiting.count:
+    if not settled.is_free or settled.waiting.count:
         draft.save_turn(turn)
         draft.tell("turn.queued", turn)
         return draft.decide(queued(draft, turn))
@@ -388,6 +418,9 @@ def append(command: Append, facts: Facts) -> Decision[Appended]:
             return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
         if facts.turn is None or session is None or session.deleted_at is not None:
             return refuse(SessionDeleted("the session of this batch was deleted"))
+        if facts.turn.outcome != "completed":
+            # It was to be appended behind others, and waits or was torn off: its lane decides.
+            return refuse(SessionBusy(f"batch {row.key!r} is not in the log yet"))
         return Decision(Appended(session, facts.turn))
     if command.again and facts.turn is not None and session is not None:
         return Decision(Appended(session, facts.turn))

@@ -4,7 +4,7 @@ Every function works on a draft of the session's row; the row's one fenced write
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -179,44 +179,50 @@ def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
     return turn
 
 
-def settle_gone(
-    draft: Draft, facts: Facts, *, worker: WorkerId, limits: LaneLimits
-) -> tuple[bool, Waiting]:
-    """Free the lane if its holder is gone. Returns whether it is free, and who waits.
+class Settled(NamedTuple):
+    """A lane after the gone were settled: whether it is free, who waits, and what was settled."""
+
+    is_free: bool
+    waiting: Waiting
+    turn: Turn | None = None
+
+
+def settle_gone(draft: Draft, facts: Facts, *, worker: WorkerId, limits: LaneLimits) -> Settled:
+    """Free the lane if its holder is gone.
 
     A run whose worker died ends as interrupted; where nobody waits on a socket it goes back to
     the front of its queue, for a bounded number of attempts. A hold that ran out ends its turn.
     """
     session, turn = draft.session, facts.active
     if turn is None:
-        return True, facts.waiting
+        return Settled(True, facts.waiting)
     if session.is_held:
         if session.hold_until is None or session.hold_until > facts.now:
-            return False, facts.waiting
+            return Settled(False, facts.waiting)
         message = "the client's tools did not answer in time"
-        stop_active(
+        turn = stop_active(
             draft, facts, "interrupted", code="tool_wait_expired", message=message,
             is_retryable=False,
         )  # fmt: skip
-        return True, facts.waiting
+        return Settled(True, facts.waiting, turn)
     if facts.has_live_owner:
-        return False, facts.waiting
+        return Settled(False, facts.waiting)
     if turn.attempts >= limits.max_attempts:
         message = f"given up after {turn.attempts} attempts that lost their worker"
-        stop_active(
+        turn = stop_active(
             draft, facts, "failed", code="turn_abandoned", message=message, is_retryable=False
         )
-        return True, facts.waiting
+        return Settled(True, facts.waiting, turn)
     if turn.source in RUN_AGAIN and limits.can_run_again:
         turn = replace(_let_go(draft, facts, "interrupted", "worker_lost"), owner=worker)
         draft.save_turn(turn)
         draft.tell("turn.requeued", turn, attempts=turn.attempts)
-        return True, _with_front(facts.waiting, turn.position)
-    stop_active(
+        return Settled(True, _with_front(facts.waiting, turn.position), turn)
+    turn = stop_active(
         draft, facts, "interrupted", code="worker_lost",
         message="the worker of this turn went away", is_retryable=True,
     )  # fmt: skip
-    return True, facts.waiting
+    return Settled(True, facts.waiting, turn)
 
 
 def _with_front(waiting: Waiting, position: int) -> Waiting:

@@ -26,12 +26,15 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
     if not turn.is_open:
         return refuse(TurnInterrupted(f"turn {turn.id} ended as {turn.outcome}"))
     draft = Draft(session, now=facts.now)
-    is_free, waiting = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
-    if session.active_turn_id == turn.id and not is_free:
-        return Decision(queued(draft, turn))
+    is_free, waiting, settled = settle_gone(
+        draft, facts, worker=command.worker, limits=command.limits
+    )
+    if session.active_turn_id == turn.id:
+        # Its own earlier run: still under way, or settled only now and to be looked at afresh.
+        return draft.decide(queued(draft, settled)) if settled else Decision(queued(draft, turn))
     if not is_free or waiting.first_position != turn.position:
         outcome = queued(draft, turn)
-        return draft.decide(outcome) if is_free and facts.active else Decision(outcome)
+        return draft.decide(outcome) if settled else Decision(outcome)
     started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
     draft.save_turn(started.turn)
     draft.tell("turn.started", started.turn, attempts=started.turn.attempts)

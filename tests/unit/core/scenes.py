@@ -61,9 +61,9 @@ def a_run(session: Session, turn: Turn, **fields: Any) -> Run:
     return replace(run, **fields)
 
 
-def running(turn: Turn | None = None, **fields: Any) -> Facts:
-    """Return facts of a session in which a living worker runs `turn`."""
-    turn = turn or a_started_turn()
+def running(active: Turn | None = None, **fields: Any) -> Facts:
+    """Return facts of a session in which a living worker runs `active`."""
+    turn = active or a_started_turn()
     lane: dict[str, Any] = {
         "active_turn_id": turn.id, "active_run_id": RUN, "owner": turn.owner, "epoch": 2,
         "head_seq": turn.last_seq or 0, "turn_count": max(turn.number, 1),
@@ -76,9 +76,9 @@ def running(turn: Turn | None = None, **fields: Any) -> Facts:
     return Facts(now=NOW, **(known | fields))
 
 
-def held(turn: Turn | None = None, *, until: float = NOW + 60, **fields: Any) -> Facts:
+def held(active: Turn | None = None, *, until: float = NOW + 60, **fields: Any) -> Facts:
     """Return facts of a session whose lane waits for the output of `call_1`."""
-    turn = turn or a_started_turn(kept_seq=2, last_seq=2)
+    turn = active or a_started_turn(kept_seq=2, last_seq=2)
     session = {
         "active_run_id": None, "owner": None, "hold_until": until, "pending_calls": '["call_1"]',
     }  # fmt: skip

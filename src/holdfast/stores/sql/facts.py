@@ -172,9 +172,11 @@ def _with_last_run(facts: Facts, turn: Turn, step: int) -> Plan[Facts]:
 def _with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
     """Add what is left to see of a turn that began before, should it have to begin again."""
     session = facts.session
-    if session is None or turn.first_seq is None or turn.last_seq is None:
+    if session is None or (turn.first_seq is None and turn.rewind_after is None):
         return facts
     hidden = yield from find_hidden(session)
+    if turn.first_seq is None or turn.last_seq is None:
+        return replace(facts, hidden=hidden)
     items = yield from find_items(session, turn.first_seq, turn.last_seq)
     shown = tuple(
         item for item in items if not any(first <= item.seq <= last for first, last in hidden)
@@ -229,10 +231,6 @@ def claim_facts(command: Claim, now: float) -> Plan[Facts]:
     facts = replace((yield from lane_facts(row, now)), turn=turn)
     if command.again:
         facts = replace(facts, run=(yield from find_run(command.run_id)))
-    if turn.first_seq is None and turn.rewind_after is None:
-        return facts
-    if turn.first_seq is None and facts.session is not None:
-        return replace(facts, hidden=(yield from find_hidden(facts.session)))
     return (yield from _with_block(facts, turn))
 
 
