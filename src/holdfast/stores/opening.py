@@ -17,13 +17,14 @@ MEMORY = "memory:"
 async def open_store(url: str, *, clock: Clock) -> SqlStore:
     """Return the store that `url` names, its schema up to date.
 
-    `memory:`, `sqlite:///relative.db`, `sqlite:////absolute/path.db` or `postgresql://…`.
+    `memory:`, `sqlite:///relative.db`, `sqlite:////absolute/path.db` or `postgresql://…`, whose
+    time is the database's own and not `clock`'s.
     """
     if url == MEMORY:
         return await _open_memory(clock)
     if url.startswith("sqlite:"):
         return await _open_sqlite(sqlite_path(url), clock)
-    if url.startswith(("postgresql:", "postgres:")):
+    if url.startswith(("postgresql:", "postgresql+", "postgres:")):
         return await _open_postgres(url)
     raise InvalidSetting(
         f"store url {_without_secret(url)!r} is none of memory:, sqlite:///file.db, postgresql://…"

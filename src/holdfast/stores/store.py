@@ -142,7 +142,7 @@ class SqlStore:
 
     async def enlist(self, worker: WorkerId, lease_seconds: float) -> None:
         """Begin a worker's life: the token first, so that its row is never without one."""
-        self._tokens.take(worker)
+        await self._tokens.take(worker)
         await self.submit(Renew(worker=worker, lease_seconds=lease_seconds, is_new=True))
 
     async def gone_workers(self) -> list[WorkerId]:
@@ -153,7 +153,8 @@ class SqlStore:
             return [(row[0], row[1] <= now) for row in rows]
 
         found = await self._driver.read(query)
-        return [worker for worker, is_late in found if is_late or not self._tokens.is_held(worker)]
+        living = await self._tokens.living([worker for worker, is_late in found if not is_late])
+        return [worker for worker, _ in found if worker not in living]
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:
         """Return sessions in which a gone worker left a run or a waiting turn."""
@@ -185,7 +186,7 @@ class SqlStore:
     async def dismiss(self, worker: WorkerId) -> None:
         """End a worker's life."""
         await self.submit(Bury(worker=worker, drop=True))
-        self._tokens.drop(worker)
+        await self._tokens.drop(worker)
 
     async def close(self) -> None:
         """Finish what was taken, then let go of the database."""

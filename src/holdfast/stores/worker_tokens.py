@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -12,15 +13,15 @@ from holdfast.core.ids import WorkerId
 class WorkerTokens(Protocol):
     """A token per worker, held for as long as its process lives."""
 
-    def take(self, worker: WorkerId) -> None:
+    async def take(self, worker: WorkerId) -> None:
         """Hold the worker's token from now on."""
         ...
 
-    def is_held(self, worker: WorkerId) -> bool:
-        """Whether a living process holds the worker's token."""
+    async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        """Return those whose token a living process holds."""
         ...
 
-    def drop(self, worker: WorkerId) -> None:
+    async def drop(self, worker: WorkerId) -> None:
         """Give the token back, or clear away what a dead process left of it."""
         ...
 
@@ -32,15 +33,18 @@ class FileTokens:
         self._folder = folder
         self._held: dict[WorkerId, int] = {}
 
-    def take(self, worker: WorkerId) -> None:
+    async def take(self, worker: WorkerId) -> None:
         """Lock the worker's file; the system unlocks it when this process ends."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._held[worker] = handle
 
-    def is_held(self, worker: WorkerId) -> bool:
-        """Whether the file is locked; a missing file is nobody's."""
+    async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        """Return those whose file is locked; a missing file is nobody's."""
+        return {worker for worker in workers if self._is_held(worker)}
+
+    def _is_held(self, worker: WorkerId) -> bool:
         try:
             handle = os.open(self._folder / worker, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -54,7 +58,7 @@ class FileTokens:
         finally:
             os.close(handle)
 
-    def drop(self, worker: WorkerId) -> None:
+    async def drop(self, worker: WorkerId) -> None:
         """Unlock and remove the worker's file."""
         handle = self._held.pop(worker, None)
         with contextlib.suppress(FileNotFoundError):
@@ -69,14 +73,14 @@ class ProcessTokens:
     def __init__(self) -> None:
         self._held: set[WorkerId] = set()
 
-    def take(self, worker: WorkerId) -> None:
+    async def take(self, worker: WorkerId) -> None:
         """Remember the worker."""
         self._held.add(worker)
 
-    def is_held(self, worker: WorkerId) -> bool:
-        """Whether the worker took its token."""
-        return worker in self._held
+    async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        """Return those who took their token."""
+        return {worker for worker in workers if worker in self._held}
 
-    def drop(self, worker: WorkerId) -> None:
+    async def drop(self, worker: WorkerId) -> None:
         """Forget the worker."""
         self._held.discard(worker)

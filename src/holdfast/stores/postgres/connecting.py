@@ -1,0 +1,103 @@
+"""Connections with the settings that our promises need, and refused where they cannot hold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from holdfast.core.errors import DurabilityRefused, InvalidSetting, StoreError, StoreUnavailable
+from holdfast.stores.postgres.failures import meaning
+from holdfast.stores.postgres.target import ALLOW_ASYNC_COMMIT, Target
+
+Connection = asyncpg.Connection | PoolConnectionProxy
+OLDEST_SERVER = 140000
+CACHED_STATEMENTS = 512
+CLOSE_SECONDS = 2.0
+
+SERVER_SETTINGS: Mapping[str, str] = {
+    "application_name": "holdfast",
+    "statement_timeout": "10s",
+    "lock_timeout": "3s",
+    # A process frozen in mid-transaction keeps its rows from others no longer than this.
+    "idle_in_transaction_session_timeout": "5s",
+    # A machine that lost its power does not say goodbye; its tokens must not outlive it for hours.
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+ANSWER_SECONDS = 15.0
+"""For a server that has gone silent: longer than any statement may take."""
+
+CHECK = (
+    "select current_setting('server_version_num')::int, current_setting('synchronous_commit'), "
+    "current_setting('server_version')"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connector:
+    """How to reach the database. `settings` beat ours; what the URL sets beats both."""
+
+    target: Target
+    settings: Mapping[str, str] = field(default_factory=dict)
+    answer_seconds: float = ANSWER_SECONDS
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what asyncpg needs to know for one connection."""
+        in_url = self.target.settings
+        ours = {**SERVER_SETTINGS, **self.settings}
+        return {
+            "dsn": self.target.dsn,
+            "timeout": self.target.connect_seconds,
+            "command_timeout": self.answer_seconds,
+            "statement_cache_size": CACHED_STATEMENTS,
+            "server_settings": {name: ours[name] for name in ours if name not in in_url},
+        }
+
+    async def connect(self) -> asyncpg.Connection:
+        """Return a connection that keeps our promises."""
+        try:
+            connection: asyncpg.Connection = await asyncpg.connect(**self.arguments())
+        except ValueError:
+            # Said without the cause: its words may be parts of the URL.
+            raise InvalidSetting("PostgreSQL does not understand the store url") from None
+        except Exception as exc:
+            raise self.explain(exc) from exc
+        try:
+            await self.check(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def check(self, connection: Connection) -> None:
+        """Refuse a server that is too old, or that acknowledges what it may lose."""
+        ((number, synchronous_commit, version),) = await connection.fetch(CHECK)
+        if number < OLDEST_SERVER:
+            raise StoreError(f"PostgreSQL {version} is too old; 14 is the oldest that works")
+        if synchronous_commit == "off" and not self.target.allows_async_commit:
+            raise DurabilityRefused(
+                f"{self.target.shown} has synchronous_commit = off and would lose acknowledged "
+                f"turns in a crash; turn it on, or accept that with ?{ALLOW_ASYNC_COMMIT}=true"
+            )
+
+    def explain(self, exc: Exception) -> Exception:
+        """Return why there is no connection; a wrong name or password will not mend itself."""
+        where = self.target.shown
+        match meaning(exc):
+            case "other":
+                return exc
+            case "refused":
+                return StoreError(f"{where} refused us: {exc}")
+            case _:
+                return StoreUnavailable(f"{where} cannot be reached: {exc or type(exc).__name__}")
+
+
+async def close_quietly(connection: asyncpg.Connection) -> None:
+    """Close a connection; one that does not answer is dropped."""
+    try:
+        await connection.close(timeout=CLOSE_SECONDS)
+    except Exception:  # noqa: BLE001 - it is gone, which is what was wanted
+        connection.terminate()

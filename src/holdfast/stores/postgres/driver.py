@@ -1,0 +1,262 @@
+"""The driver: plans carried out on PostgreSQL, in grouped commits, by the database's clock."""
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from copy import copy
+from typing import Any, TypeVar
+
+import asyncpg
+
+from holdfast.core.commands import Command
+from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.stores.committer import Result
+from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connection, Connector, close_quietly
+from holdfast.stores.postgres.dialect import TYPES, in_dollars
+from holdfast.stores.postgres.failures import LostUpdate, explain, meaning
+from holdfast.stores.postgres.locking import locks
+from holdfast.stores.postgres.presence import CHANNEL, NOTIFY, Presence, messages
+from holdfast.stores.postgres.server_clock import READ_CLOCK, ServerClock
+from holdfast.stores.sql import migrations
+from holdfast.stores.sql.commands import plan
+from holdfast.stores.sql.plan import Ask, Plan, Row
+from holdfast.stores.sql.statements import Statement
+
+ResultT = TypeVar("ResultT")
+
+READERS = 8
+ALONE_TRIES = 10
+ALONE_SECONDS = 20.0
+"""How long the commands of a failed batch are tried one by one; the rest is told to come again."""
+MIGRATION_LOCK = 0x686F6C64
+MIGRATION_LOCK_SECONDS = 60
+
+BEGIN = "begin isolation level read committed read write"
+BEGIN_READ = "begin isolation level repeatable read read only"
+
+
+class PostgresDriver:
+    """Runs plans on PostgreSQL: one writer, a pool of readers, and somebody who listens."""
+
+    def __init__(
+        self, connector: Connector, clock: ServerClock, presence: Presence, *, origin: str
+    ) -> None:
+        self._connector = connector
+        self._clock = clock
+        self._presence = presence
+        self._origin = origin
+        self._writer: asyncpg.Connection | None = None
+        self._readers: asyncpg.Pool | None = None
+
+    async def open(self) -> None:
+        """Bring the schema up to date; two processes that start together do it once."""
+        connection = await self._writing()
+        try:
+            async with connection.transaction():
+                await self._migrate(connection)
+        except Exception as exc:
+            await self._forget_writer(connection)
+            raise explain(exc) from exc
+        self._readers = await asyncpg.create_pool(
+            min_size=0,
+            max_size=READERS,
+            init=self._connector.check,
+            reset=_keep_as_it_is,
+            **self._connector.arguments(),
+        )
+
+    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        """Carry out a batch in one transaction, or each on its own where that fails."""
+        try:
+            return await self._transact(commands)
+        except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
+            if _is_out_of_reach(exc):
+                # Whether it was committed is not known: only the same commands, sent `again`, tell.
+                return _answers(exc, len(commands))
+        return await self._one_by_one(commands)
+
+    async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Run a read in one snapshot, on a connection that never waits for the writer."""
+        if self._readers is None:
+            raise StoreUnavailable("the store is closed")
+        try:
+            async with self._readers.acquire(timeout=self._connector.answer_seconds) as connection:
+                return await self._snapshot(connection, query)
+        except Exception as exc:
+            raise explain(exc) from exc
+
+    async def has_news(self) -> bool:
+        """Whether something was written that nobody told us of."""
+        return self._presence.has_missed()
+
+    async def close(self) -> None:
+        """Let go of every connection; one that does not answer is dropped."""
+        await self._presence.close()
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            await close_quietly(writer)
+        if self._readers is not None:
+            readers, self._readers = self._readers, None
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await readers.close()
+            except (TimeoutError, asyncpg.InterfaceError, OSError):
+                readers.terminate()
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────
+
+    async def _one_by_one(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ALONE_SECONDS
+        results: list[Result] = []
+        for command in commands:
+            if loop.time() > until:
+                break
+            try:
+                results.append(await self._alone(command))
+            except Exception as exc:  # noqa: BLE001 - out of reach: no use in asking for the others
+                return results + _answers(exc, len(commands) - len(results))
+        late = StoreUnavailable("the store is too slow now; nothing was done")
+        return results + _answers(late, len(commands) - len(results))
+
+    async def _alone(self, command: Command[Any]) -> Result:
+        """Carry out one command; a race that was lost is run again, and then seen for what it is.
+
+        Of two that make the same session one finds the other's; of two that wait for each other
+        PostgreSQL stops one, which has done nothing.
+        """
+        for left in reversed(range(ALONE_TRIES)):
+            try:
+                return (await self._transact([command]))[0]
+            except Exception as exc:
+                if _is_out_of_reach(exc):
+                    raise
+                if meaning(exc) != "lost_race" or not left:
+                    return explain(exc)
+        raise AssertionError("the last try returns")
+
+    async def _transact(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        connection = await self._writing()
+        try:
+            await connection.execute(BEGIN)
+            now = await self._lock(connection, commands)
+            results: list[Result] = [
+                await self._carry_out(connection, command, now) for command in commands
+            ]
+            await self._notify(connection, results)
+            await connection.execute("commit")
+        except BaseException as exc:
+            await self._roll_back(connection, exc)
+            raise
+        return results
+
+    async def _writing(self) -> asyncpg.Connection:
+        if self._writer is None or self._writer.is_closed():
+            self._writer = await self._connector.connect()
+        return self._writer
+
+    async def _forget_writer(self, connection: asyncpg.Connection) -> None:
+        if self._writer is connection:
+            self._writer = None
+        connection.terminate()
+
+    async def _roll_back(self, connection: asyncpg.Connection, exc: BaseException) -> None:
+        """Leave nothing of a failed transaction; a connection that cannot do that is dropped."""
+        if connection.is_closed() or meaning(exc) == "gone" or not isinstance(exc, Exception):
+            await self._forget_writer(connection)
+            return
+        try:
+            await connection.execute("rollback")
+        except Exception:  # noqa: BLE001 - the failure that matters is the one being raised
+            await self._forget_writer(connection)
+
+    async def _lock(
+        self, connection: asyncpg.Connection, commands: Sequence[Command[Any]]
+    ) -> float:
+        """Lock what the commands are about, and return the time from then on."""
+        sessions, workers = locks(commands)
+        told: list[asyncpg.Record] = []
+        if sessions is not None:
+            told = await connection.fetch(sessions[0], *sessions[1])
+        if workers is not None:
+            await connection.fetch(workers[0], *workers[1])
+        now: float = told[-1][0] if told else await connection.fetchval(READ_CLOCK)
+        return self._clock.hear(now)
+
+    async def _carry_out(
+        self, connection: asyncpg.Connection, command: Command[Any], now: float
+    ) -> Any:
+        planned = await _drive(connection, plan(command, now))
+        for ask in planned.writes:
+            await _execute(connection, ask)
+        return planned.decision
+
+    async def _notify(self, connection: asyncpg.Connection, results: Sequence[Any]) -> None:
+        """Have the other processes told, by the commit itself."""
+        woken = list(dict.fromkeys(one for decision in results for one in decision.woken))
+        aborted = [one for decision in results for one in decision.aborted]
+        for message in messages(self._origin, woken, aborted):
+            await connection.execute(NOTIFY, CHANNEL, message)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────
+
+    async def _snapshot(
+        self, connection: Connection, query: Callable[[float], Plan[ResultT]]
+    ) -> ResultT:
+        try:
+            await connection.execute(BEGIN_READ)
+            result = await _drive(connection, query(self._clock.now()))
+            await connection.execute("commit")
+        except BaseException:
+            # It has to be without a transaction when the next reader gets it.
+            connection.terminate()
+            raise
+        return result
+
+    # ── schema ──────────────────────────────────────────────────────────────────────────────
+
+    async def _migrate(self, connection: asyncpg.Connection) -> None:
+        await connection.execute(f"set local lock_timeout = '{MIGRATION_LOCK_SECONDS}s'")
+        await connection.execute("set local statement_timeout = 0")
+        await connection.execute(
+            "select pg_advisory_xact_lock($1)", MIGRATION_LOCK, timeout=2 * MIGRATION_LOCK_SECONDS
+        )
+        await connection.execute(migrations.CREATE_VERSIONS.format_map(TYPES))
+        version = await connection.fetchval(migrations.READ_VERSION)
+        now = self._clock.hear(await connection.fetchval(READ_CLOCK))
+        for step in migrations.pending(version, migrations.all_migrations()):
+            for statement in step.statements(TYPES):
+                await connection.execute(statement)
+            await connection.execute(
+                in_dollars(migrations.ADD_VERSION), step.version, step.name, now
+            )
+
+
+def _is_out_of_reach(exc: Exception) -> bool:
+    return meaning(exc) == "gone" or isinstance(exc, StoreError)
+
+
+def _answers(exc: Exception, count: int) -> list[Result]:
+    """Return one answer for each; nobody raises an exception that is also somebody else's."""
+    return [copy(explain(exc)) for _ in range(count)]
+
+
+async def _keep_as_it_is(_: object) -> None:
+    """A reader leaves nothing behind that would have to be reset."""
+
+
+async def _drive(connection: Any, steps: Generator[Ask, list[Row], ResultT]) -> ResultT:
+    """Run a plan to its end, answering each of its questions."""
+    try:
+        ask = next(steps)
+        while True:
+            ask = steps.send(await connection.fetch(in_dollars(ask[0].text), *ask[1]))
+    except StopIteration as stop:
+        result: ResultT = stop.value
+        return result
+
+
+async def _execute(connection: asyncpg.Connection, ask: Ask) -> None:
+    statement: Statement = ask[0]
+    status = await connection.execute(in_dollars(statement.text), *ask[1])
+    if statement.is_fenced and status.rpartition(" ")[2] != "1":
+        raise LostUpdate(statement.name)

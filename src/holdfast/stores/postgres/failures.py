@@ -1,0 +1,84 @@
+"""What PostgreSQL says, sorted by what it means for the work that was under way."""
+
+from typing import Literal
+
+import asyncpg
+
+from holdfast.core.errors import StoreError, StoreUnavailable
+
+Meaning = Literal["gone", "lost_race", "busy", "refused", "other"]
+"""`gone`: the connection is lost, and with it perhaps the answer of a commit.
+`lost_race`: nothing was done, somebody was faster; look again at once.
+`busy`: nothing was done, and trying at once would not help.
+`refused`: nothing was done, and the same work will be refused again.
+`other`: not the database's doing."""
+
+
+class LostUpdate(Exception):
+    """A fenced statement changed no row: the facts of this decision are out of date."""
+
+
+_GONE = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.DatabaseDroppedError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.TooManyConnectionsError,
+)
+_LOST_RACE = (
+    LostUpdate,
+    asyncpg.UniqueViolationError,
+    asyncpg.ForeignKeyViolationError,
+    asyncpg.TransactionRollbackError,
+    # The schema moved under a prepared statement; the connection has forgotten it by now.
+    asyncpg.InvalidCachedStatementError,
+)
+_BUSY = (
+    asyncpg.OperatorInterventionError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresSystemError,
+    asyncpg.InternalServerError,
+    asyncpg.InvalidTransactionStateError,
+)
+
+
+def meaning(exc: BaseException) -> Meaning:
+    """Return what an exception means for the work that it ended."""
+    if isinstance(exc, _LOST_RACE):
+        return "lost_race"
+    if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
+        return "refused"  # the client's own word for input that no column can take
+    if isinstance(exc, _GONE):
+        return "gone"
+    if isinstance(exc, _BUSY):
+        return "busy"
+    return "refused" if isinstance(exc, asyncpg.PostgresError) else "other"
+
+
+def explain(exc: Exception) -> Exception:
+    """Return what our callers may rely on. What the database says is kept to one line."""
+    match meaning(exc):
+        case "other":
+            return exc
+        case "refused":
+            explained: Exception = StoreError(f"the store refused a write: {_said(exc)}")
+        case "lost_race" if isinstance(exc, asyncpg.IntegrityConstraintViolationError):
+            explained = StoreError(f"the store refused a write: {_said(exc)}")
+        case _:
+            explained = StoreUnavailable(f"the store cannot be used now: {_said(exc)}")
+    explained.__cause__ = exc
+    return explained
+
+
+def _said(exc: Exception) -> str:
+    """Return the first line: details may hold content, and content is not for logs."""
+    lines = str(exc).splitlines()
+    return lines[0] if lines else type(exc).__name__

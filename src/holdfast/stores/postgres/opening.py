@@ -1,0 +1,41 @@
+"""From a PostgreSQL URL to an open, migrated store."""
+
+import secrets
+from collections.abc import Mapping
+
+from holdfast.ports.clock import Clock
+from holdfast.stores.postgres.connecting import ANSWER_SECONDS, Connector
+from holdfast.stores.postgres.driver import PostgresDriver
+from holdfast.stores.postgres.presence import Presence
+from holdfast.stores.postgres.server_clock import ServerClock
+from holdfast.stores.postgres.target import read_target
+from holdfast.stores.store import SqlStore
+
+
+async def open_postgres(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    settings: Mapping[str, str] | None = None,
+    answer_seconds: float = ANSWER_SECONDS,
+) -> SqlStore:
+    """Return the store of a PostgreSQL database.
+
+    Time is the database's, unless a test brings a `clock`. `settings` are PostgreSQL's own
+    (`statement_timeout`, `lock_timeout`, …) in place of ours.
+    """
+    connector = Connector(
+        target=read_target(url), settings=settings or {}, answer_seconds=answer_seconds
+    )
+    server_clock = ServerClock(clock)
+    origin = secrets.token_hex(8)
+    presence = Presence(connector, server_clock, origin=origin)
+    driver = PostgresDriver(connector, server_clock, presence, origin=origin)
+    store = SqlStore(driver, presence)
+    try:
+        await driver.open()
+        await presence.start(store.announce)
+    except BaseException:
+        await driver.close()
+        raise
+    return store

@@ -1,0 +1,236 @@
+"""One connection that is only there: it hears wake-ups, and holds the tokens of our workers.
+
+PostgreSQL drops both with the connection, and the connection with the process. Lost while we
+live, it comes back by itself, takes the tokens again and reports that something may have been
+missed.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.ids import RunId, SessionId, WorkerId
+from holdfast.ports.store import Listener
+from holdfast.stores.postgres.connecting import Connector, close_quietly
+from holdfast.stores.postgres.failures import explain
+from holdfast.stores.postgres.server_clock import READ_CLOCK, ServerClock
+
+CHANNEL = "holdfast"
+NOTIFY = "select pg_notify($1, $2)"
+IDS_PER_MESSAGE = 100
+"""A message has at most 8000 bytes, an id about 40."""
+
+HEARTBEAT_SECONDS = 5.0
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 0.5
+SECOND_LOOK_SECONDS = 1.0
+"""Longer than a living process needs to come back; a token free for so long is nobody's."""
+DEAF_POLL_SECONDS = 1.0
+
+TAKE = "select pg_try_advisory_lock($1)"
+DROP = "select pg_advisory_unlock($1)"
+
+# Whose token is held. A server that restarted has dropped the tokens of the living too: whoever
+# enlisted before has until five seconds after the start to come back.
+HELD = """
+select w.id from unnest($1::text[], $2::bigint[], $3::bigint[]) as w(id, high, low)
+where exists (
+  select 1 from pg_locks l
+  where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+    and l.database = (select oid from pg_database where datname = current_database())
+    and l.classid::bigint = w.high and l.objid::bigint = w.low)
+or (clock_timestamp() < pg_postmaster_start_time() + interval '5 seconds' and exists (
+  select 1 from workers k
+  where k.id = w.id and k.started_at < extract(epoch from pg_postmaster_start_time())))
+"""
+
+
+class _Message(msgspec.Struct):
+    origin: str
+    woken: list[SessionId]
+    aborted: list[RunId]
+
+
+_read_message = msgspec.json.Decoder(_Message).decode
+
+
+def messages(origin: str, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> list[str]:
+    """Return what to notify others of, in as few messages as will fit."""
+    count = max(len(woken), len(aborted))
+    return [
+        msgspec.json.encode(
+            _Message(
+                origin,
+                list(woken[at : at + IDS_PER_MESSAGE]),
+                list(aborted[at : at + IDS_PER_MESSAGE]),
+            )
+        ).decode()
+        for at in range(0, count, IDS_PER_MESSAGE)
+    ]
+
+
+def lock_number(worker: WorkerId) -> int:
+    """Return the number of a worker's advisory lock."""
+    digest = hashlib.blake2b(worker.encode(), digest_size=8, person=b"holdfast").digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+class Presence:
+    """Our ears and our tokens. Implements `WorkerTokens`."""
+
+    def __init__(self, connector: Connector, clock: ServerClock, *, origin: str) -> None:
+        self._connector = connector
+        self._clock = clock
+        self._origin = origin
+        self._tokens: dict[WorkerId, int] = {}
+        # Tokens that the server still holds for a connection of ours which it takes for alive.
+        self._ghosts: set[int] = set()
+        self._connection: asyncpg.Connection | None = None
+        self._is_lost = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._announce: Listener | None = None
+        self._has_missed = False
+        self._polled_at = 0.0
+        # One connection takes one question at a time.
+        self._asking = asyncio.Lock()
+
+    async def start(self, announce: Listener) -> None:
+        """Begin to listen, and keep listening."""
+        self._announce = announce
+        await self._arrive()
+        self._keeper = asyncio.create_task(self._keep(), name="holdfast-presence")
+
+    async def close(self) -> None:
+        """Leave; the tokens go with the connection."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await close_quietly(connection)
+
+    def has_missed(self) -> bool:
+        """Whether something may have been said while nobody listened."""
+        if self._connection is None and time.monotonic() - self._polled_at > DEAF_POLL_SECONDS:
+            self._polled_at = time.monotonic()
+            return True
+        has_missed, self._has_missed = self._has_missed, False
+        return has_missed
+
+    # ── tokens ──────────────────────────────────────────────────────────────────────────────
+
+    async def take(self, worker: WorkerId) -> None:
+        """Hold the worker's token from now on, over lost connections too."""
+        number = lock_number(worker)
+        ((is_taken,),) = await self._ask(TAKE, number)
+        self._tokens[worker] = number
+        if not is_taken:
+            self._ghosts.add(number)
+
+    async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        """Return those whose token is held, now or at a second look a moment later."""
+        held = await self._held(workers) if workers else set()
+        missing = [worker for worker in workers if worker not in held]
+        if missing:
+            await asyncio.sleep(SECOND_LOOK_SECONDS)
+            held |= await self._held(missing)
+        return held
+
+    async def drop(self, worker: WorkerId) -> None:
+        """Give the token back, if it is ours; a dead process's went with it."""
+        number = self._tokens.pop(worker, None)
+        if number is None:
+            return
+        if number in self._ghosts:
+            self._ghosts.discard(number)
+        else:
+            await self._ask(DROP, number)
+
+    async def _held(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        numbers = [lock_number(worker) for worker in workers]
+        high = [number >> 32 & 0xFFFFFFFF for number in numbers]
+        low = [number & 0xFFFFFFFF for number in numbers]
+        rows = await self._ask(HELD, list(workers), high, low)
+        return {row[0] for row in rows}
+
+    async def _ask(self, text: str, *parameters: Any) -> list[Any]:
+        connection = self._connection
+        if connection is None:
+            raise StoreUnavailable("the database is out of reach; still trying to come back")
+        try:
+            async with self._asking:
+                return await connection.fetch(text, *parameters)
+        except Exception as exc:
+            raise explain(exc) from exc
+
+    # ── staying ─────────────────────────────────────────────────────────────────────────────
+
+    async def _arrive(self) -> None:
+        connection = await self._connector.connect()
+        try:
+            connection.add_termination_listener(self._lose)
+            self._is_lost.clear()
+            await connection.add_listener(CHANNEL, self._hear)
+            self._ghosts = set(self._tokens.values())
+            await self._catch_up(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        self._connection = connection
+
+    def _lose(self, connection: object) -> None:
+        if connection is self._connection:
+            self._connection = None
+        self._is_lost.set()
+
+    async def _keep(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await self._is_lost.wait()
+            if self._connection is not None:
+                await self._beat(self._connection)
+            if self._connection is None:
+                await self._come_back()
+
+    async def _beat(self, connection: asyncpg.Connection) -> None:
+        """Ask the time; a connection that does not answer is no longer one."""
+        try:
+            async with self._asking:
+                await self._catch_up(connection)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            self._lose(connection)
+            connection.terminate()
+
+    async def _catch_up(self, connection: asyncpg.Connection) -> None:
+        for number in list(self._ghosts):
+            if await connection.fetchval(TAKE, number, timeout=HEARTBEAT_SECONDS):
+                self._ghosts.discard(number)
+        self._clock.hear(await connection.fetchval(READ_CLOCK, timeout=HEARTBEAT_SECONDS))
+
+    async def _come_back(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                await self._arrive()
+            except Exception:  # noqa: BLE001 - whatever it was, a process without ears tries again
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            else:
+                self._has_missed = True
+                return
+
+    def _hear(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        try:
+            message = _read_message(str(payload))
+        except msgspec.DecodeError:
+            return  # somebody else's, on a channel that anybody may speak on
+        if message.origin != self._origin and self._announce is not None:
+            self._announce(message.woken, message.aborted)

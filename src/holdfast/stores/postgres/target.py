@@ -1,0 +1,81 @@
+"""Which database a URL names, as SQLAlchemy and libpq write it, and how we talk to it.
+
+Secrets stay in `dsn`; whatever is shown to people comes from `shown`.
+"""
+
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+from holdfast.core.errors import InvalidSetting
+
+ALLOW_ASYNC_COMMIT = "holdfast_allow_async_commit"
+"""`?holdfast_allow_async_commit=true`: start although the database may lose acknowledged work."""
+
+# libpq's own business, which PostgreSQL would not know as settings.
+_OF_THE_CLIENT = frozenset(
+    {"keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
+     "tcp_user_timeout", "channel_binding", "gssencmode", "requiressl", "sslcompression",
+     "require_auth", "load_balance_hosts", "client_encoding"}
+)  # fmt: skip
+_SEVERAL = frozenset({"host", "port"})
+_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True,
+             "false": False, "0": False, "no": False, "off": False}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A database, and what its URL asks for."""
+
+    dsn: str = field(repr=False)
+    shown: str
+    settings: frozenset[str] = frozenset()
+    """Names of the settings that the URL itself makes."""
+    connect_seconds: float
+    allows_async_commit: bool
+
+
+def read_target(url: str, *, connect_seconds: float = 5.0) -> Target:
+    """Return the database that `url` names, or say what is wrong with it, but no secret."""
+    try:
+        parts = urlsplit(url)
+        settings = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError as exc:
+        raise InvalidSetting("the store url is not a valid postgresql:// URL") from exc
+    kept: dict[str, str] = {}
+    allows_async_commit = False
+    for name, value in settings:
+        if name == ALLOW_ASYNC_COMMIT:
+            allows_async_commit = _boolean(name, value)
+        elif name == "connect_timeout":
+            connect_seconds = _seconds(name, value, connect_seconds)
+        elif name in _SEVERAL and name in kept:
+            kept[name] += f",{value}"
+        elif name not in _OF_THE_CLIENT and value:
+            kept[name] = value
+    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(kept, quote_via=quote), ""))
+    where = unquote(parts.netloc.rpartition("@")[2]) or kept.get("host") or "the local socket"
+    database = unquote(parts.path.removeprefix("/")) or kept.get("dbname") or "of the user"
+    return Target(
+        dsn=dsn,
+        shown=f"database {database} at {where}",
+        settings=frozenset(kept),
+        connect_seconds=connect_seconds,
+        allows_async_commit=allows_async_commit,
+    )
+
+
+def _boolean(name: str, value: str) -> bool:
+    if value.lower() not in _BOOLEANS:
+        raise InvalidSetting(f"{name} in the store url must be true or false, not {value!r}")
+    return _BOOLEANS[value.lower()]
+
+
+def _seconds(name: str, value: str, default: float) -> float:
+    try:
+        seconds = float(value)
+    except ValueError as exc:
+        raise InvalidSetting(
+            f"{name} in the store url is a number of seconds, not {value!r}"
+        ) from exc
+    # libpq's zero means for ever; no wait of ours is without a bound.
+    return seconds if seconds > 0 else default

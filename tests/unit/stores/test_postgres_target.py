@@ -1,0 +1,55 @@
+"""URLs of PostgreSQL databases, as people write them."""
+
+import pytest
+
+from holdfast.core.errors import InvalidSetting
+from holdfast.stores.postgres.target import read_target
+
+
+def test_a_url_with_a_driver_name_is_the_same_database() -> None:
+    assert read_target("postgresql+asyncpg://u@h/d").dsn == "postgresql://u@h/d"
+    assert read_target("postgres://u@h/d").dsn == "postgresql://u@h/d"
+
+
+def test_several_hosts_may_be_given_one_by_one() -> None:
+    dsn = read_target("postgresql://u@/d?host=a:1&host=b:2").dsn
+    assert dsn == "postgresql://u@/d?host=a%3A1%2Cb%3A2"
+
+
+def test_what_only_libpq_understands_is_left_out() -> None:
+    target = read_target("postgresql://h/d?keepalives=1&connect_timeout=7&application_name=x")
+    assert target.dsn == "postgresql://h/d?application_name=x"
+    assert target.connect_seconds == 7
+    assert target.settings == {"application_name"}
+
+
+def test_risking_acknowledged_work_has_to_be_said() -> None:
+    assert not read_target("postgresql://h/d").allows_async_commit
+    assert read_target("postgresql://h/d?holdfast_allow_async_commit=true").allows_async_commit
+    assert not read_target("postgresql://h/d?holdfast_allow_async_commit=no").allows_async_commit
+    with pytest.raises(InvalidSetting, match="must be true or false"):
+        read_target("postgresql://h/d?holdfast_allow_async_commit=maybe")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:hunter2@h/d",
+        "postgresql://me@h/d?password=hunter2",
+        "postgresql://me:hunter2@h:port/d",
+    ],
+)
+def test_a_secret_is_not_shown(url: str) -> None:
+    target = read_target(url)
+    assert "hunter2" in target.dsn
+    assert "hunter2" not in target.shown
+    assert "hunter2" not in repr(target)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:hunter2@[h/d", "postgresql://me:hunter2@h/d?nothing"]
+)
+def test_a_url_that_cannot_be_read_is_refused_without_its_secret(url: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        read_target(url)
+    assert "hunter2" not in str(refused.value)
