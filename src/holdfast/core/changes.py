@@ -41,6 +41,17 @@ class IdempotencyRow(msgspec.Struct, frozen=True):
     created_at: float
 
 
+class JournalRow(msgspec.Struct, frozen=True, gc=False):
+    """The row of a journal's batch: the events `first_no` to `last_no` of a response."""
+
+    turn_id: TurnId
+    step: int
+    first_no: int
+    last_no: int
+    session_id: SessionId
+    body: bytes
+
+
 class SessionAdded(msgspec.Struct, frozen=True, gc=False):
     session: Session
 
@@ -111,6 +122,21 @@ class ItemErased(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class JournalAdded(msgspec.Struct, frozen=True, gc=False):
+    """A batch of a stream; the first one takes the place of an earlier attempt's journal."""
+
+    row: JournalRow
+
+
+class ResponseDropped(msgspec.Struct, frozen=True, gc=False):
+    """A response that may no longer be read, and its journal with it."""
+
+    turn_id: TurnId
+    step: int
+    session_id: SessionId
+    at: float
+
+
 Change = (
     SessionAdded
     | SessionSaved
@@ -126,6 +152,8 @@ Change = (
     | ProviderStateDropped
     | ContentErased
     | ItemErased
+    | JournalAdded
+    | ResponseDropped
 )
 
 

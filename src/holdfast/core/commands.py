@@ -104,12 +104,21 @@ class Claim(Command["Started | Queued"], frozen=True, kw_only=True):
     limits: LaneLimits = LaneLimits()
 
 
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A batch of a stream's events, packed; one that begins at 0 begins the journal anew."""
+
+    first: int
+    last: int
+    body: bytes
+
+
 class Extend(Command[Session], frozen=True, kw_only=True):
     """Append finished items of a running turn, and remember its unfinished ones."""
 
     fence: Fence
     items: tuple[NewItem, ...] = ()
     partial: tuple[NewItem, ...] | None = None
+    journal: JournalEntry | None = None
 
 
 class Finish(Command["Ended"], frozen=True, kw_only=True):
@@ -129,6 +138,7 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     """Calls that the client's own tools must answer; the lane is kept for them."""
     hold_seconds: float = 120.0
     heals: bytes | None = None
+    journal: JournalEntry | None = None
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -240,6 +250,14 @@ class DropProviderState(Command[Session], frozen=True, kw_only=True):
 
     fence: Fence
     slot: str | None = None
+
+
+class DropResponse(Command[bool], frozen=True, kw_only=True):
+    """Delete what one step of a turn answered: no longer to be read, nor to be continued."""
+
+    tenant: Tenant
+    turn_id: TurnId
+    step: int
 
 
 class Recover(Command[Session], frozen=True, kw_only=True):

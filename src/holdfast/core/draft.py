@@ -12,6 +12,8 @@ from holdfast.core.changes import (
     Event,
     EventAdded,
     ItemsAdded,
+    JournalAdded,
+    JournalRow,
     RecordAdded,
     RunAdded,
     RunSaved,
@@ -20,6 +22,7 @@ from holdfast.core.changes import (
     TurnAdded,
     TurnSaved,
 )
+from holdfast.core.commands import JournalEntry
 from holdfast.core.ids import RunId, TurnId
 from holdfast.core.items import NewItem, StoredItem
 from holdfast.core.records import Record, RecordKind, Span, count_hidden, merge_spans
@@ -136,6 +139,15 @@ class Draft:
     def save_run(self, run: Run) -> None:
         """Write a run's new state."""
         self._changes.append(RunSaved(run))
+
+    def journal(self, turn: Turn, entry: JournalEntry | None) -> None:
+        """Keep a batch of the stream of the turn's present step."""
+        if entry is None:
+            return
+        row = JournalRow(
+            turn.id, turn.step, entry.first, entry.last, self.session.id, entry.body
+        )  # fmt: skip
+        self._changes.append(JournalAdded(row))
 
     def wake(self) -> None:
         """Have everybody who waits for this session look again."""

@@ -40,6 +40,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.save_run(replace(run, partial=pack_items(command.partial)))
     elif command.items and run.partial is not None:
         draft.save_run(replace(run, partial=None))
+    draft.journal(turn, command.journal)
     return draft.decide(draft.session)
 
 
@@ -62,6 +63,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
         record_no=draft.session.record_no,
     )
     draft.save_run(run)
+    draft.journal(turn, command.journal)
     if command.usage is not None:
         _count(draft, command.usage)
     if command.outcome == "completed" and command.provider_state is not None:

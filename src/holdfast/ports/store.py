@@ -5,7 +5,7 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.core.changes import Event
+from holdfast.core.changes import Event, JournalRow
 from holdfast.core.commands import Command
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import StoredItem
@@ -35,6 +35,16 @@ class TurnView(msgspec.Struct, frozen=True):
 
     turn: Turn
     status: TurnStatus
+
+
+class ResponseView(msgspec.Struct, frozen=True):
+    """What one step of a turn answered, or will: the turn, its state now, and its last run."""
+
+    turn: Turn
+    turn_status: TurnStatus
+    session: Session
+    run: Run | None
+    step: int
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +108,16 @@ class Reader(Protocol):
 
     async def runs(self, turn_id: TurnId) -> list[Run]:
         """Return every attempt at a turn, oldest first."""
+        ...
+
+    async def response(self, tenant: Tenant, turn_id: TurnId, step: int) -> ResponseView | None:
+        """Return a response, in one snapshot; a foreign, deleted or unknown one is `None`."""
+        ...
+
+    async def journal(
+        self, turn_id: TurnId, step: int, *, after: int, limit: int
+    ) -> list[JournalRow]:
+        """Return the first batches of a response's journal that reach beyond event `after`."""
         ...
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:

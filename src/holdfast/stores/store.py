@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast.core.changes import Event
+from holdfast.core.changes import Event, JournalRow
 from holdfast.core.commands import Bury, Command, Renew
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
@@ -17,6 +17,7 @@ from holdfast.ports.store import (
     Listener,
     Order,
     Reader,
+    ResponseView,
     SessionQuery,
     SessionView,
     TurnView,
@@ -92,6 +93,16 @@ class SqlReader:
     async def runs(self, turn_id: TurnId) -> list[Run]:
         """Return every attempt at a turn."""
         return await self._run(lambda _: queries.runs(turn_id))
+
+    async def response(self, tenant: Tenant, turn_id: TurnId, step: int) -> ResponseView | None:
+        """Return what is known of the response that a step of a turn gives."""
+        return await self._run(lambda now: queries.response(tenant, turn_id, step, now))
+
+    async def journal(
+        self, turn_id: TurnId, step: int, *, after: int, limit: int
+    ) -> list[JournalRow]:
+        """Return batches of a response's journal."""
+        return await self._run(lambda _: queries.journal(turn_id, step, after, limit))
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
         """Return what providers remember for a session."""

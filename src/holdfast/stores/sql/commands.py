@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.core import admission, lifecycle, run_end, succession
+from holdfast.core import admission, journal, lifecycle, run_end, succession
 from holdfast.core import commands as cmd
 from holdfast.core.changes import Decision, refuse
 from holdfast.core.commands import Command
@@ -26,6 +26,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Finish: (facts.fenced_facts, run_end.finish),
     cmd.DropProviderState: (facts.fenced_facts, run_end.drop_provider_state),
     cmd.Cancel: (facts.cancel_facts, run_end.cancel),
+    cmd.DropResponse: (facts.cancel_facts, journal.drop_response),
     cmd.Reset: (facts.lifecycle_facts, lifecycle.reset),
     cmd.Restore: (facts.lifecycle_facts, lifecycle.restore),
     cmd.Delete: (facts.lifecycle_facts, lifecycle.delete),

@@ -11,6 +11,7 @@ from holdfast.core.commands import (
     Claim,
     Delete,
     DropProviderState,
+    DropResponse,
     Extend,
     Finish,
     Fork,
@@ -246,7 +247,7 @@ def fenced_facts(command: Extend | Finish | DropProviderState, now: float) -> Pl
     return replace(facts, run=run, turn=turn)
 
 
-def cancel_facts(command: Cancel, now: float) -> Plan[Facts]:
+def cancel_facts(command: Cancel | DropResponse, now: float) -> Plan[Facts]:
     """The turn and its lane."""
     turn = yield from find_turn(command.turn_id)
     if turn is None:

@@ -1,13 +1,20 @@
 """Reads for those who look: pages of sessions, items, turns, events. They never wait for a run."""
 
-from holdfast.core.changes import Event
+from holdfast.core.changes import Event, JournalRow
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import StoredItem
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import Record, Span, visible_spans
 from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
-from holdfast.ports.store import ItemQuery, Order, SessionQuery, SessionView, TurnView
+from holdfast.ports.store import (
+    ItemQuery,
+    Order,
+    ResponseView,
+    SessionQuery,
+    SessionView,
+    TurnView,
+)
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.facts import (
     EVERYTHING,
@@ -139,6 +146,29 @@ def runs(turn_id: TurnId) -> Plan[list[Run]]:
     """Return every attempt at a turn."""
     rows = yield from every(sql.RUNS_OF_TURN, turn_id)
     return [Run(*row) for row in rows]
+
+
+def response(tenant: Tenant, turn_id: TurnId, step: int, now: float) -> Plan[ResponseView | None]:
+    """Return what is known of the response that a step of a turn gives."""
+    found = yield from find_turn(turn_id)
+    if found is None or found.tenant != tenant or step > found.step:
+        return None
+    row = yield from session_row(found.session_id)
+    owner = read_session(row) if row else None
+    if row is None or owner is None or owner.deleted_at is not None:
+        return None
+    if (yield from one(sql.DROPPED_RESPONSE, turn_id, step)) is not None:
+        return None
+    last = yield from one(sql.LAST_RUN_OF_STEP, turn_id, step)
+    is_alive = row[-1] is not None and row[-1] > now
+    status = found.status(owner, has_live_owner=is_alive)
+    return ResponseView(found, status, owner, Run(*last) if last else None, step)
+
+
+def journal(turn_id: TurnId, step: int, after: int, limit: int) -> Plan[list[JournalRow]]:
+    """Return batches of a response's journal."""
+    rows = yield from every(sql.JOURNAL, turn_id, step, after, limit)
+    return [JournalRow(*row) for row in rows]
 
 
 def provider_state(session_id: SessionId) -> Plan[list[ProviderState]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.core.changes import Event, IdempotencyRow
+from holdfast.core.changes import Event, IdempotencyRow, JournalRow
 from holdfast.core.items import StoredItem
 from holdfast.core.records import Record
 from holdfast.core.session import Session
@@ -198,11 +198,36 @@ DROP_PROVIDER_SLOT = Statement(
     "drop_provider_slot", "delete from provider_state where session_id = ?1 and slot = ?2"
 )
 
+# ── Journals of streams ─────────────────────────────────────────────────────────────────────
+
+# A batch whose commit went through unheard is sent again: it takes its own place.
+_ADD_JOURNAL = _insert("add_journal", "journals", JournalRow)
+ADD_JOURNAL = Statement(
+    "add_journal",
+    _ADD_JOURNAL.text + " on conflict (turn_id, step, first_no) do update set "
+    "last_no = excluded.last_no, body = excluded.body",
+)
+DROP_JOURNAL = Statement("drop_journal", "delete from journals where turn_id = ?1 and step = ?2")
+JOURNAL = Statement(
+    "journal",
+    f"select {_columns(JournalRow)} from journals "
+    "where turn_id = ?1 and step = ?2 and last_no > ?3 order by first_no limit ?4",
+)
+ADD_DROPPED_RESPONSE = Statement(
+    "add_dropped_response",
+    "insert into dropped_responses (turn_id, step, session_id, dropped_at) "
+    "values (?1, ?2, ?3, ?4) on conflict (turn_id, step) do nothing",
+)
+DROPPED_RESPONSE = Statement(
+    "dropped_response", "select 1 from dropped_responses where turn_id = ?1 and step = ?2"
+)
+
 # ── Erasure: content goes, ids and ends stay, so that nothing late comes back to life ───────
 
 ERASURES = (
     Statement("erase_items", "delete from items where session_id = ?1"),
     Statement("erase_records", "delete from records where session_id = ?1"),
+    Statement("erase_journals", "delete from journals where session_id = ?1"),
     Statement("erase_events", "delete from events where session_id = ?1"),
     Statement(
         "erase_runs",

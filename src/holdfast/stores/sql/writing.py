@@ -46,6 +46,18 @@ def _erase_content(change: ch.ContentErased) -> Iterator[Ask]:
             yield statement, (change.session_id,)
 
 
+def _add_journal(change: ch.JournalAdded) -> Iterator[Ask]:
+    row = change.row
+    if row.first_no == 0:
+        yield sql.DROP_JOURNAL, (row.turn_id, row.step)
+    yield sql.ADD_JOURNAL, astuple(row)
+
+
+def _drop_response(change: ch.ResponseDropped) -> Iterator[Ask]:
+    yield sql.DROP_JOURNAL, (change.turn_id, change.step)
+    yield sql.ADD_DROPPED_RESPONSE, astuple(change)
+
+
 _WRITERS: dict[type, Callable[[Any], Iterator[Ask]]] = {
     ch.SessionAdded: lambda c: iter([(sql.ADD_SESSION, astuple(c.session))]),
     ch.SessionSaved: _save_session,
@@ -60,6 +72,8 @@ _WRITERS: dict[type, Callable[[Any], Iterator[Ask]]] = {
     ch.ProviderStateSaved: _save_provider_state,
     ch.ProviderStateDropped: _drop_provider_state,
     ch.ContentErased: _erase_content,
+    ch.JournalAdded: _add_journal,
+    ch.ResponseDropped: _drop_response,
     ch.ItemErased: lambda c: iter([(sql.ERASE_ITEM, (c.session_id, c.seq, c.body, b""))]),
 }
 
