@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,15 +25,16 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.turn import Turn
+from holdfast.core.turn import RUN_AGAIN, Turn
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.turn_runner import FIRST_PAUSE_SECONDS, ActiveRun
+from holdfast.engine.turn_runner import FIRST_PAUSE_SECONDS, ActiveRun, left_end
 from holdfast.engine.wakeups import Wakeups
 from holdfast.engine.worker import Worker
 from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.store import Reader, Store, TurnView
 
 OutcomeT = TypeVar("OutcomeT")
+AdmissionT = TypeVar("AdmissionT", Started | Queued, Started | Queued | Repeated)
 Handler = Callable[[ActiveRun], Awaitable[None]]
 """Carries a turn out that nobody waits for on a socket, and finishes its run."""
 
@@ -82,10 +83,45 @@ class Gateway:
         """Make a turn durable; `command` brings ids from `self.ids` and this worker's name."""
         self._wakeups.begin_care(command.turn_id)
         try:
-            return await self.submit(command)
+            return await self._stay_for(command)
         except BaseException:
             self._wakeups.end_care(command.turn_id)
             raise
+
+    async def _stay_for(self, command: Command[AdmissionT]) -> AdmissionT:
+        """Submit what may give a turn its lane; if the caller leaves meanwhile, free it again."""
+        submitting = asyncio.ensure_future(self.submit(command))
+        try:
+            return await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            submitting.add_done_callback(self._nobody_stayed)
+            raise
+
+    def _nobody_stayed(self, submitting: "asyncio.Future[Any]") -> None:
+        if submitting.cancelled() or submitting.exception() is not None:
+            return
+        outcome = submitting.result()
+        if isinstance(outcome, Started):
+            self.worker.owe(outcome.run.id, left_end(outcome.fence))
+        elif isinstance(outcome, Queued):
+            self._leave_queue(outcome.turn)
+
+    def _leave_queue(self, turn: Turn) -> None:
+        """Have a turn that nobody waits for any more end, before others wait behind it."""
+        if turn.source in RUN_AGAIN and self._handler is not None:
+            return  # nobody has to wait for it: the next sweep adopts it
+        self.worker.owe(
+            turn.id,
+            Cancel(
+                tenant=turn.tenant,
+                turn_id=turn.id,
+                reason="the turn was left while it waited",
+                outcome="interrupted",
+                code="caller_left",
+                is_retryable=True,
+                only_if_queued=True,
+            ),
+        )
 
     async def enter(self, admission: Started | Queued) -> ActiveRun:
         """Return the run of an accepted turn, once it has its lane."""
@@ -96,11 +132,16 @@ class Gateway:
             return ActiveRun(started, self.store, self._wakeups)
         except BaseException:
             self._wakeups.end_care(admission.turn.id)
+            if isinstance(admission, Queued):
+                self._leave_queue(admission.turn)
             raise
 
     def leave(self, run: ActiveRun) -> None:
-        """Say that nobody here cares for the run's turn any more."""
+        """Say that nobody here cares for the run's turn any more; an end it lacks is written."""
         self._wakeups.end_care(run.turn.id)
+        end = run.owed_end()
+        if end is not None:
+            self.worker.owe(run.fence.run_id, end)
 
     async def _wait_for_lane(self, queued: Queued) -> Started:
         waiter = self._wakeups.queue(queued.turn.session_id, queued.turn.position)
@@ -118,7 +159,7 @@ class Gateway:
             self._wakeups.leave(waiter)
 
     async def _claim(self, turn: Turn) -> Started | Queued:
-        return await self.submit(
+        return await self._stay_for(
             Claim(
                 turn_id=turn.id,
                 run_id=RunId(self.ids.new("run")),
@@ -158,7 +199,10 @@ class Gateway:
             return
         started = await self._wait_for_lane(Queued(turn, view.session))
         run = ActiveRun(started, self.store, self._wakeups)
-        await self._handler(run)
+        try:
+            await self._handler(run)
+        finally:
+            self.leave(run)
 
     async def wait_until_ended(
         self, tenant: Tenant, turn_id: TurnId, *, step: int | None = None

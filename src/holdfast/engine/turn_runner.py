@@ -10,6 +10,7 @@ from holdfast.core.context import project
 from holdfast.core.errors import RunFenced, StoreUnavailable
 from holdfast.core.items import NewItem, StoredItem
 from holdfast.core.session import Session
+from holdfast.core.turn import Fence
 from holdfast.engine.log import log
 from holdfast.engine.wakeups import Wakeups
 from holdfast.ports.store import ItemQuery, Store
@@ -27,6 +28,8 @@ class ActiveRun:
         self.fence = started.fence
         self.is_rolled_over = started.is_rolled_over
         self.is_lost = False
+        self._end: Ended | None = None
+        self._unwritten: Finish | None = None
         self._store = store
         self._wakeups = wakeups
         self._on_lost: Callable[[], None] | None = None
@@ -71,6 +74,7 @@ class ActiveRun:
     async def finish(self, command: Finish) -> Ended:
         """End the run durably. An unknown outcome is asked about until it is known."""
         self._wakeups.off_stop(self.fence.run_id)
+        self._unwritten = replace(command, again=True)
         pause = FIRST_PAUSE_SECONDS
         again = False
         for left in reversed(range(FINISH_TRIES)):
@@ -86,6 +90,7 @@ class ActiveRun:
                 await asyncio.sleep(pause)
                 pause *= 2
             else:
+                self._end = ended
                 self._wakeups.wake(ended.session.id)
                 log.info(
                     "run.ended",
@@ -97,6 +102,12 @@ class ActiveRun:
                 return ended
         raise AssertionError("the last try returns or raises")
 
+    def owed_end(self) -> Finish | None:
+        """Return the end that is still to be written for a run that its task has left."""
+        if self._end is not None or self.is_lost:
+            return None
+        return self._unwritten or left_end(self.fence)
+
     def abandon(self) -> None:
         """Leave the run as it is, for recovery to take up."""
         self._wakeups.off_stop(self.fence.run_id)
@@ -104,3 +115,14 @@ class ActiveRun:
     def _lose_quietly(self) -> None:
         self.is_lost = True
         self._wakeups.off_stop(self.fence.run_id)
+
+
+def left_end(fence: Fence) -> Finish:
+    """Return the end of a run whose task went away without one."""
+    return Finish(
+        fence=fence,
+        outcome="interrupted",
+        error_code="caller_left",
+        error_message="the turn was left before it ended",
+        is_retryable=True,
+    )

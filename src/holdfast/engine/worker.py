@@ -6,9 +6,10 @@ covers all its runs, and is renewed as one row.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
-from holdfast.core.commands import Bury, Recover, Renew
+from holdfast.core.commands import Bury, Cancel, Finish, Recover, Renew
 from holdfast.core.errors import HoldfastError, RunFenced, StoreUnavailable
 from holdfast.core.ids import SessionId, WorkerId
 from holdfast.core.turn import RUN_AGAIN, Turn
@@ -33,6 +34,7 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._adopt: Adopt | None = None
         self._adopted: set[asyncio.Task[None]] = set()
+        self._owed: dict[str, Finish | Cancel] = {}
         self.id = WorkerId(ids.new("wrk"))
         self.recovered_sessions = 0
 
@@ -89,15 +91,38 @@ class Worker:
         self.recovered_sessions += 1
         log.info("recovery.settled", session_id=session_id)
 
+    def owe(self, name: str, end: Finish | Cancel) -> None:
+        """Take over an end that its task could not write or did not stay for.
+
+        A lane whose owner lives is taken by nobody, so it is written now, or as soon as it can be.
+        """
+        self._owed[name] = end
+        self._start(self._pay(), name="holdfast-owed")
+
+    async def _pay(self) -> None:
+        for name, end in list(self._owed.items()):
+            try:
+                await self._store.submit(end)
+            except StoreUnavailable:
+                return
+            except HoldfastError as exc:
+                log.info("owed.not_needed", name=name, code=exc.code)
+            self._owed.pop(name, None)
+            if isinstance(end, Finish):
+                self._wakeups.wake(end.fence.session_id)
+
+    def _start(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._adopted.add(task)
+        task.add_done_callback(self._adopted.discard)
+
     async def _adopt_turns(self) -> None:
         """Run turns that were handed to this worker and that nobody here cares for yet."""
         if self._adopt is None:
             return
         for turn in await self._store.owned_turns(self.id):
             if turn.source in RUN_AGAIN and self._wakeups.begin_care(turn.id):
-                task = asyncio.create_task(self._care_for(turn), name="holdfast-adopted")
-                self._adopted.add(task)
-                task.add_done_callback(self._adopted.discard)
+                self._start(self._care_for(turn), name="holdfast-adopted")
 
     async def _care_for(self, turn: Turn) -> None:
         assert self._adopt is not None
@@ -105,6 +130,8 @@ class Worker:
             await self._adopt(turn)
         except HoldfastError as exc:
             log.info("adopted.ended", turn_id=turn.id, code=exc.code)
+        except Exception:  # noqa: BLE001 - the top of a task; its run is settled by whoever left it
+            log.exception("adopted.broke", turn_id=turn.id)
         finally:
             self._wakeups.end_care(turn.id)
 
@@ -114,6 +141,7 @@ class Worker:
             await asyncio.sleep(pause)
             try:
                 await self._renew()
+                await self._pay()
                 await self.sweep()
             except StoreUnavailable as exc:
                 log.warning("lease.not_renewed", worker=self.id, reason=exc.message)

@@ -1,0 +1,172 @@
+"""Whoever leaves a turn, and however: its lane comes free while the worker lives on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.commands import Accept, Bury, Claim, Command, Finish, Renew
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.ids import DEFAULT_TENANT, TurnId, WorkerId
+from holdfast.core.reset import NEVER
+from holdfast.engine import turn_runner
+from holdfast.engine.clock import RandomIds, SystemClock
+from holdfast.engine.embedded import Holdfast
+from holdfast.engine.gateway import Gateway
+from holdfast.engine.settings import LaneSettings
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.stores.opening import open_store
+from holdfast.stores.store import SqlStore
+
+OutcomeT = TypeVar("OutcomeT")
+IN_TIME = 10.0
+
+
+class FaultyStore(SqlStore):
+    """A store whose commands can be made to fail, or to be answered late."""
+
+    is_down: Callable[[Command[Any]], bool] = staticmethod(lambda _: False)
+    before_answer: Callable[[Command[Any]], Any] | None = None
+
+    async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
+        if self.is_down(command):
+            raise StoreUnavailable("the disk is full")
+        outcome = await super().submit(command)
+        if self.before_answer is not None:
+            await self.before_answer(command)
+        return outcome
+
+
+@asynccontextmanager
+async def faulty_holdfast(
+    **more: Any,
+) -> AsyncIterator[tuple[Holdfast, FaultyStore]]:
+    clock = SystemClock()
+    store = await open_store("memory:", clock=clock)
+    store.__class__ = FaultyStore
+    assert isinstance(store, FaultyStore)
+    settings = LaneSettings(lease_seconds=0.3)
+    gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=settings, **more)
+    await gateway.start()
+    try:
+        yield Holdfast(gateway, DEFAULT_TENANT, NEVER), store
+    finally:
+        await gateway.stop()
+        await store.close()
+
+
+async def _next_turn_runs(hf: Holdfast) -> None:
+    session = await hf.session("k")
+    async with asyncio.timeout(IN_TIME), session.turn("next") as turn:
+        turn.add("answered")
+    assert (await session.view()).status == "idle"
+
+
+async def test_a_waiter_that_leaves_does_not_hold_up_those_behind_it() -> None:
+    async with faulty_holdfast() as (hf, store):
+        session = await hf.session("k")
+        is_waiting = asyncio.Event()
+
+        async def notice(command: Command[Any]) -> None:
+            if isinstance(command, Claim):
+                is_waiting.set()
+
+        async with session.turn("first"):
+            store.before_answer = notice
+            waiting = asyncio.create_task(session.turn("second").__aenter__())
+            await is_waiting.wait()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        await _next_turn_runs(hf)
+        statuses = [view.status for view in await session.turns()]
+        assert statuses == ["completed", "interrupted", "completed"]
+
+
+async def test_a_background_turn_whose_waiter_leaves_is_carried_out_by_the_handler() -> None:
+    async def handler(run: ActiveRun) -> None:
+        await run.finish(Finish(fence=run.fence, outcome="completed"))
+
+    async with faulty_holdfast(handler=handler) as (hf, store):
+        session = await hf.session("k")
+        is_waiting = asyncio.Event()
+
+        async def notice(command: Command[Any]) -> None:
+            if isinstance(command, Claim):
+                is_waiting.set()
+
+        async with session.turn("first"):
+            store.before_answer = notice
+            job = session.turn("job", source="background")
+            waiting = asyncio.create_task(job.__aenter__())
+            await is_waiting.wait()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        async with asyncio.timeout(IN_TIME):
+            view = await hf.gateway.wait_until_ended(DEFAULT_TENANT, TurnId(job.id))
+        assert view.status == "completed"
+
+
+@pytest.mark.parametrize("kind", [Accept, Claim])
+async def test_a_caller_that_leaves_while_its_turn_is_being_started_frees_the_lane(
+    kind: type[Command[Any]],
+) -> None:
+    async with faulty_holdfast() as (hf, store):
+        session = await hf.session("k")
+        is_committed, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def hold_the_answer(command: Command[Any]) -> None:
+            if isinstance(command, kind):
+                is_committed.set()
+                await may_answer.wait()
+
+        first = session.turn("first")
+        if kind is Claim:
+            await first.__aenter__()
+        store.before_answer = hold_the_answer
+        leaving = asyncio.create_task(session.turn("leaving").__aenter__())
+        await is_committed.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        may_answer.set()
+        store.before_answer = None
+        if kind is Claim:
+            await first.__aexit__(None, None, None)
+        await _next_turn_runs(hf)
+
+
+async def test_an_end_that_could_not_be_written_is_written_when_the_store_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turn_runner, "FIRST_PAUSE_SECONDS", 0.0001)
+    async with faulty_holdfast() as (hf, store):
+        session = await hf.session("k")
+        store.is_down = lambda command: isinstance(command, Finish)
+        with pytest.raises(StoreUnavailable):
+            async with session.turn("first", idempotency_key="one") as turn:
+                turn.add("the answer")
+        store.is_down = lambda _: False
+        await _next_turn_runs(hf)
+        async with session.turn("first", idempotency_key="one") as again:
+            assert again.is_done
+        assert [item["content"][0]["text"] for item in await again.output()] == ["the answer"]
+
+
+async def test_a_handler_that_breaks_settles_its_turn() -> None:
+    async def handler(run: ActiveRun) -> None:
+        raise ValueError("a bug in the handler")
+
+    async with faulty_holdfast(handler=handler) as (hf, store):
+        session = await hf.session("k")
+        dead = WorkerId("wrk_dead")
+        await store.submit(Renew(worker=dead, lease_seconds=60, is_new=True))
+        accept = session.turn("job", source="background")._accept
+        accepted = await store.submit(replace(accept, worker=dead))
+        await store.submit(Bury(worker=dead))
+        await hf.gateway.worker.sweep()
+        async with asyncio.timeout(IN_TIME):
+            view = await hf.gateway.wait_until_ended(DEFAULT_TENANT, accepted.turn.id)
+        assert (view.status, view.turn.error_code) == ("interrupted", "caller_left")
+        await _next_turn_runs(hf)
