@@ -24,6 +24,7 @@ from holdfast.core.errors import (
     LaneFull,
     SessionBusy,
     SessionDeleted,
+    SessionMoved,
     SessionNotFound,
     SessionRetired,
 )
@@ -38,7 +39,7 @@ from holdfast.core.lane import (
     stop_active,
     tail_position,
 )
-from holdfast.core.lifecycle import finished_seq, fork_of, retire
+from holdfast.core.lifecycle import finished_seq, fork_of, retire, settled_seq
 from holdfast.core.session import Session, begin_session
 from holdfast.core.turn import USER_ACTIVITY, Fence, Turn
 
@@ -63,7 +64,7 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return _repeat(command, facts)
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)
-    refusal = _unusable(command, facts)
+    refusal = _unusable(command, facts) or _moved(command, facts)
     if refusal is not None:
         return refuse(refusal)
     if facts.session is None:
@@ -93,6 +94,14 @@ def _found_again(command: Accept, facts: Facts, turn: Turn) -> Decision[Admissio
     if session is not None and turn.is_open and session.active_turn_id != turn.id:
         return Decision(Queued(turn, session, session.hold_until))
     return _repeat(command, facts)
+
+
+def _moved(command: Accept, facts: Facts) -> HoldfastError | None:
+    """What was worked out by looking at the log holds only for the log that was looked at."""
+    settled = settled_seq(facts.session, facts.active) if facts.session is not None else 0
+    if command.seen_seq is None or command.seen_seq == settled:
+        return None
+    return SessionMoved("the session moved on while the request was compared with it")
 
 
 def _unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:

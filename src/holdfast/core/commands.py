@@ -89,6 +89,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     retry_count: int = 0
     rewind: tuple[int, int] | None = None
     """(after, upto): the log as the caller saw it, of which it keeps only what is `after`."""
+    seen_seq: int | None = None
+    """Where the settled log ended when `items` and `rewind` were worked out, if it matters."""
     parent: Parent | None = None
     """With `session_id`: go on behind this point; if it is not the head, in a fork of its own."""
     limits: LaneLimits = LaneLimits()

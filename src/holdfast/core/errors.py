@@ -13,6 +13,7 @@ HoldfastError
 ├── Conflict                the world moved on
 │   ├── SessionRetired      another generation is live
 │   ├── SessionChanged      the expected session is not the live one
+│   ├── SessionMoved        the log grew while a request was compared with it
 │   ├── SessionBusy         the caller asked not to wait
 │   ├── SessionHasForks
 │   ├── SessionDeleted      a late writer or a repeat met a tombstone
@@ -128,6 +129,13 @@ class SessionChanged(Conflict):
         where = f"; the live one is {live_id}" if live_id else ""
         super().__init__(f"session {session_id} is not live{where}")
         self.live_id = live_id
+
+
+class SessionMoved(Conflict):
+    """The log is not the one that the request was compared with; compare again."""
+
+    code = "session_moved"
+    retryable = True
 
 
 class SessionBusy(Conflict):

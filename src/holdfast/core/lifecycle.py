@@ -200,6 +200,11 @@ def finished_seq(session: Session, active: Turn | None) -> int:
     return session.head_seq
 
 
+def settled_seq(session: Session, active: Turn | None) -> int:
+    """Return where the history ends that no run is writing; a held turn's part of it is settled."""
+    return session.head_seq if session.is_held else finished_seq(session, active)
+
+
 def hide(command: Hide, facts: Facts) -> Decision[Session]:
     """Take a range out of the view by a record; erasing also blanks the bytes, for good."""
     session = facts.session

@@ -67,6 +67,23 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     order: Order = "desc"
 
 
+class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
+    """One visible item without its content; `torn_body` is there for an answer that broke off."""
+
+    seq: int
+    kind: str
+    fingerprint: bytes
+    torn_body: bytes | None
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """What of a session is settled, to compare a request with."""
+
+    session: Session
+    settled_seq: int
+    entries: list[OutlineEntry]
+
+
 class Reader(Protocol):
     """Reads see everything that was acknowledged, and never wait for a run."""
 
@@ -85,6 +102,15 @@ class Reader(Protocol):
 
         The visible view leaves out what records hide; the log has every item, gap-free.
         The cost grows with the page, not with the history before it.
+        """
+        ...
+
+    async def outline(
+        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+    ) -> Outline | None:
+        """Return the settled, visible log without its content, in one snapshot.
+
+        Items of a turn that runs are left out; those of one that waits for tools are not.
         """
         ...
 

@@ -16,6 +16,7 @@ from holdfast.ports.store import (
     ItemQuery,
     Listener,
     Order,
+    Outline,
     Reader,
     ResponseView,
     SessionQuery,
@@ -71,6 +72,12 @@ class SqlReader:
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
         return await self._run(lambda _: queries.items(session, query))
+
+    async def outline(
+        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+    ) -> Outline | None:
+        """Return the settled, visible log without its content."""
+        return await self._run(lambda now: queries.outline(tenant, session_id, key, now))
 
     async def hidden(self, session: Session) -> list[Span]:
         """Return the ranges that records hide."""

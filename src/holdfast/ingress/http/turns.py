@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.commands import Accept, Parent
-from holdfast.core.errors import InvalidInput
+from holdfast.core.errors import InvalidInput, SessionBusy, SessionMoved
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest, write_request
@@ -14,9 +14,11 @@ from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.core.turn import Source
 from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.gateway import Gateway
+from holdfast.engine.recognition import Recognised, recognise
 from holdfast.ingress.http.asgi import Request
 from holdfast.ingress.http.session_headers import SessionHeaders
 
+RECOGNITION_TRIES = 16
 _HASHED_HEADERS = (b"x-session-key", b"x-openclaw-session-key", b"x-session-id")
 
 
@@ -43,9 +45,42 @@ class TurnDesk:
         headers: SessionHeaders,
         target: Target,
         items: Sequence[NewItem],
-        rewind: tuple[int, int] | None = None,
     ) -> Ticket:
-        """Accept the turn and set it going."""
+        """Accept the turn and set it going; what the log has already is not stored twice."""
+        for _ in range(RECOGNITION_TRIES):
+            found = await self._recognise(request, headers, target, items)
+            try:
+                return await self._take(request, asked, headers, target, found)
+            except SessionMoved:
+                continue
+        raise SessionBusy("the session keeps moving; try again")
+
+    async def _recognise(
+        self,
+        request: Request,
+        headers: SessionHeaders,
+        target: Target,
+        items: Sequence[NewItem],
+    ) -> Recognised:
+        """Only requests that name their session by header may repeat its history."""
+        if not headers.is_bound or headers.is_internal or target.parent is not None:
+            return Recognised(tuple(items))
+        return await recognise(
+            self.gateway.read,
+            request.tenant,
+            items,
+            key=target.key,
+            session_id=target.session_id,
+        )
+
+    async def _take(
+        self,
+        request: Request,
+        asked: TurnRequest,
+        headers: SessionHeaders,
+        target: Target,
+        found: Recognised,
+    ) -> Ticket:
         ids, gateway = self.gateway.ids, self.gateway
         source: Source = "background" if asked.is_background else "user"
         accept = Accept(
@@ -57,7 +92,7 @@ class TurnDesk:
             key=target.key,
             session_id=target.session_id,
             parent=target.parent,
-            items=tuple(items),
+            items=found.items,
             request=write_request(asked),
             source="internal" if headers.is_internal else source,
             on_busy=headers.on_busy or gateway.settings.on_busy,
@@ -65,7 +100,8 @@ class TurnDesk:
             idempotency_key=headers.idempotency_key,
             body_hash=await body_hash(request),
             retry_count=headers.retry_count,
-            rewind=rewind,
+            rewind=found.rewind,
+            seen_seq=found.seen_seq,
             limits=gateway.limits,
             reset=self._reset,
         )

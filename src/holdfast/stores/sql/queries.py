@@ -3,6 +3,7 @@
 from holdfast.core.changes import Event, JournalRow
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import StoredItem
+from holdfast.core.lifecycle import settled_seq
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import Record, Span, visible_spans
 from holdfast.core.session import Session
@@ -10,6 +11,8 @@ from holdfast.core.turn import Run, Turn
 from holdfast.ports.store import (
     ItemQuery,
     Order,
+    Outline,
+    OutlineEntry,
     ResponseView,
     SessionQuery,
     SessionView,
@@ -98,6 +101,40 @@ def items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
             part.reverse()
         found.extend(part)
         left = left if left == EVERYTHING else left - len(part)
+    return found
+
+
+def outline(
+    tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
+) -> Plan[Outline | None]:
+    """Return what of a session is settled, without its content."""
+    view = yield from session(tenant, session_id, key, now)
+    if view is None:
+        return None
+    found = view.session
+    active = yield from find_turn(found.active_turn_id)
+    upto = settled_seq(found, active)
+    spans: list[Span] = [(1, upto)] if upto else []
+    if found.hidden_count:
+        spans = visible_spans((yield from find_hidden(found)), 1, upto)
+    entries: list[OutlineEntry] = []
+    for first, last in spans:
+        entries.extend((yield from _outline_part(found, first, last)))
+    return Outline(found, upto, entries)
+
+
+def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
+    """Read one visible range, wherever in the line of forks it is kept."""
+    found: list[OutlineEntry] = []
+    owner: Session | None = of
+    while owner is not None and last >= first:
+        start = max(first, owner.parent_seq + 1)
+        if start <= last:
+            rows = yield from every(sql.OUTLINE, owner.id, start, last)
+            found[:0] = [OutlineEntry(*row) for row in rows]
+        last = min(last, owner.parent_seq)
+        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
+        owner = read_session(row) if row else None
     return found
 
 

@@ -148,6 +148,12 @@ ITEMS_UP = Statement(
     f"select {_columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
     "order by seq asc limit ?4",
 )
+# What a request is compared with: fingerprints, and bodies only of answers that broke off.
+OUTLINE = Statement(
+    "outline",
+    "select seq, kind, fingerprint, case when is_partial = 1 then body end from items "
+    "where session_id = ?1 and seq between ?2 and ?3 order by seq",
+)
 ITEMS_DOWN = Statement(
     "items_down",
     f"select {_columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "

@@ -1,0 +1,152 @@
+"""Which part of a request is new, when a client may send its whole history each time.
+
+The client's items are compared with the log by fingerprint, never with a compacted projection.
+What is recognised is not stored twice; an edit or a regenerate becomes a rewind record, and the
+items it hides stay readable.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.items import OUTPUT_SUFFIX
+
+NO_FINGERPRINT = b""
+ASSISTANT = "assistant"
+
+
+class SentItem(msgspec.Struct, frozen=True, gc=False):
+    """One item of a request: `text` only matters for an assistant's message."""
+
+    fingerprint: bytes
+    kind: str
+    role: str | None = None
+    text: str = ""
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether a model or a tool said this: a client that sends it repeats a history."""
+        return self.role == ASSISTANT or (self.kind != "message" and bool(self.kind))
+
+
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
+    """One visible item of the log; `torn_text` is the text of an answer that broke off."""
+
+    seq: int
+    fingerprint: bytes
+    kind: str = "message"
+    torn_text: str | None = None
+
+
+class Novelty(msgspec.Struct, frozen=True):
+    """The request's items from `new_from` on are new; `rewind` hides what they replace."""
+
+    new_from: int
+    rewind: tuple[int, int] | None = None
+
+
+def find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> Novelty:
+    """Compare a request with the log of the turns that were complete when it arrived.
+
+    (a) nothing but the user's own words: all of it is new; (b) the longest beginning that the log
+    ends with: the rest is new; (c) the longest beginning found earlier in the log: a rewind to
+    there; (d) nothing in common: the client's history takes the place of ours.
+    """
+    if not log or not any(item.is_answer for item in sent):
+        return Novelty(0)
+    known = _comparable(log, sent)
+    matched, at = _match([item.fingerprint for item in sent], [e.fingerprint for e in known])
+    head = log[-1].seq
+    if matched == 0:
+        return Novelty(0, (log[0].seq - 1, head))
+    new_from = _skip_reasoning(sent, matched)
+    last = known[at].seq
+    if new_from < len(sent):
+        is_head = at == len(known) - 1
+        return Novelty(new_from, None if is_head else (last, head))
+    return _again(sent, known, at, head)
+
+
+def _again(sent: Sequence[SentItem], known: Sequence[LogEntry], at: int, head: int) -> Novelty:
+    """Nothing is new: the last question is to be answered again, from where it was asked."""
+    while at >= 0 and _is_assistant_entry(known[at], sent):
+        at -= 1
+    after = known[at].seq if at >= 0 else known[0].seq - 1
+    return Novelty(len(sent), (after, head) if after < head else None)
+
+
+def _is_assistant_entry(entry: LogEntry, sent: Sequence[SentItem]) -> bool:
+    """Whether a recognised entry is the model's own: those at the end are what to do again."""
+    if entry.kind.endswith(OUTPUT_SUFFIX):
+        return False
+    if entry.kind != "message":
+        return True
+    return any(item.role == ASSISTANT and item.fingerprint == entry.fingerprint for item in sent)
+
+
+def _comparable(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> list[LogEntry]:
+    """Leave out what a client may rightly not have: reasoning, and answers that broke off.
+
+    Of a torn answer the client may have seen any part; if it sends one, that is the same answer.
+    """
+    known: list[LogEntry] = []
+    for entry in log:
+        if entry.torn_text is not None:
+            seen = _seen_part(entry.torn_text, sent)
+            if seen is not None:
+                known.append(msgspec.structs.replace(entry, fingerprint=seen))
+        elif entry.fingerprint != NO_FINGERPRINT:
+            known.append(entry)
+    return known
+
+
+def _seen_part(torn: str, sent: Sequence[SentItem]) -> bytes | None:
+    for item in sent:
+        if item.role == ASSISTANT and item.text and torn.strip().startswith(item.text.strip()):
+            return item.fingerprint
+    return None
+
+
+def _match(sent: Sequence[bytes], known: Sequence[bytes]) -> tuple[int, int]:
+    """Return how much of `sent` is recognised, and where in `known` that ends.
+
+    A match that ends at the head wins over any other; else the longest does, the latest of
+    equals. One pass over both (Knuth, Morris, Pratt); reasoning that is sent is stepped over.
+    """
+    pattern = [(place, print_) for place, print_ in enumerate(sent) if print_ != NO_FINGERPRINT]
+    prints = [print_ for _, print_ in pattern]
+    if not prints or not known:
+        return 0, -1
+    back = _borders(prints)
+    length, best, best_at = 0, 0, -1
+    for at, print_ in enumerate(known):
+        if length == len(prints):
+            length = back[length - 1]
+        while length and prints[length] != print_:
+            length = back[length - 1]
+        if prints[length] == print_:
+            length += 1
+        if length and length >= best:
+            best, best_at = length, at
+    if length:
+        best, best_at = length, len(known) - 1
+    return (pattern[best - 1][0] + 1, best_at) if best else (0, -1)
+
+
+def _borders(prints: Sequence[bytes]) -> list[int]:
+    back = [0] * len(prints)
+    length = 0
+    for at in range(1, len(prints)):
+        while length and prints[length] != prints[at]:
+            length = back[length - 1]
+        if prints[length] == prints[at]:
+            length += 1
+        back[at] = length
+    return back
+
+
+def _skip_reasoning(sent: Sequence[SentItem], matched: int) -> int:
+    """Reasoning with nothing new behind it belongs to what was recognised."""
+    if all(item.fingerprint == NO_FINGERPRINT for item in sent[matched:]):
+        return len(sent)
+    return matched

@@ -1,0 +1,65 @@
+"""A request held against its session's log: what of it is new, and what it rewinds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.chat import text_of
+from holdfast.core.ids import Key, SessionId, Tenant
+from holdfast.core.items import NewItem
+from holdfast.core.novelty import LogEntry, SentItem, find_new
+from holdfast.ports.store import OutlineEntry, Reader
+
+
+class _Said(msgspec.Struct):
+    role: str | None = None
+    content: Any = None
+
+
+_read_said = msgspec.json.Decoder(_Said).decode
+
+
+class Recognised(msgspec.Struct, frozen=True):
+    """What is new in a request; `seen_seq` is what it was compared with, if it was."""
+
+    items: tuple[NewItem, ...]
+    rewind: tuple[int, int] | None = None
+    seen_seq: int | None = None
+
+
+async def recognise(
+    read: Reader,
+    tenant: Tenant,
+    items: Sequence[NewItem],
+    *,
+    key: Key | None = None,
+    session_id: SessionId | None = None,
+) -> Recognised:
+    """Compare a request with the settled log of its session.
+
+    A client that sends only its user's words costs nothing here: they are always new.
+    """
+    sent = [_sent(item) for item in items]
+    if not any(item.is_answer for item in sent):
+        return Recognised(tuple(items))
+    outline = await read.outline(tenant, session_id=session_id, key=key)
+    if outline is None:
+        return Recognised(tuple(items), seen_seq=0)
+    found = find_new(sent, [_entry(entry) for entry in outline.entries])
+    return Recognised(tuple(items[found.new_from :]), found.rewind, outline.settled_seq)
+
+
+def _sent(item: NewItem) -> SentItem:
+    if item.kind != "message":
+        return SentItem(item.fingerprint, item.kind)
+    said = _read_said(item.body)
+    text = text_of(said.content) if said.role == "assistant" else ""
+    return SentItem(item.fingerprint, item.kind, said.role, text)
+
+
+def _entry(entry: OutlineEntry) -> LogEntry:
+    torn = None
+    if entry.torn_body is not None:
+        torn = text_of(_read_said(entry.torn_body).content)
+    return LogEntry(entry.seq, entry.fingerprint, entry.kind, torn)

@@ -1,0 +1,111 @@
+"""Clients that send everything each time, beside clients that send only what is new."""
+
+import asyncio
+from typing import Any
+
+from tests.in_process import ScriptedModel, called, open_house, said
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def _assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+async def test_whole_history_and_new_only_give_the_same_log_and_the_same_requests() -> None:
+    async with open_house() as house:
+        await house.chat([_user("one")], "whole")
+        await house.chat([_user("one"), _assistant("re:one"), _user("two")], "whole")
+        await house.chat([_user("one")], "new")
+        await house.chat([_user("two")], "new")
+        assert await house.log("whole") == await house.log("new")
+        assert house.model.shown[1] == house.model.shown[3] == ["one", "re:one", "two"]
+
+
+async def test_an_edit_is_a_record_and_nothing_is_lost() -> None:
+    async with open_house() as house:
+        first = await house.chat([_user("one")])
+        await house.chat([_user("one"), _assistant("re:one"), _user("two")])
+        edited = await house.chat([_user("one"), _assistant("re:one"), _user("TWO")])
+        assert await house.log() == ["one", "re:one", "TWO", "re:TWO"]
+        assert await house.log(view="log") == [
+            "one", "re:one", "two", "re:two", "TWO", "re:TWO",
+        ]  # fmt: skip
+        assert edited.headers["x-session-id"] == first.headers["x-session-id"]
+
+
+async def test_regenerate_answers_the_same_question_again() -> None:
+    async with open_house() as house:
+        await house.chat([_user("one")])
+        house.model.script = lambda _: [said("another answer")]
+        await house.chat([_user("one"), _assistant("re:one")])
+        assert await house.log() == ["one", "another answer"]
+        assert house.model.shown[-1] == ["one"]
+
+
+async def test_an_honest_second_yes_is_kept() -> None:
+    async with open_house() as house:
+        await house.chat([_user("yes")])
+        await house.chat([_user("yes")])
+        assert await house.log() == ["yes", "re:yes", "yes", "re:yes"]
+
+
+async def test_tool_calls_and_outputs_are_recognised_and_complete_their_turn() -> None:
+    def script(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        is_asked = items[-1].get("type") == "message"
+        return [called("look", "call_abc")] if is_asked else [said("found it")]
+
+    async with open_house(ScriptedModel(script)) as house:
+        asked = await house.chat([_user("find it")])
+        call = asked.json()["choices"][0]["message"]["tool_calls"][0]
+        assert asked.json()["choices"][0]["finish_reason"] == "tool_calls"
+        history: list[dict[str, Any]] = [
+            _user("find it"),
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": "here"},
+        ]
+        done = await house.chat(history)
+        assert done.json()["choices"][0]["message"]["content"] == "found it"
+        assert await house.log() == ["find it", "look()", "=here", "found it"]
+        assert done.headers["x-turn-id"] == asked.headers["x-turn-id"]
+        again = await house.chat([*history, _assistant("found it"), _user("thanks")])
+        assert again.status_code == 200
+        assert (await house.log())[4] == "thanks"
+
+
+async def test_a_second_tab_never_hides_a_turn_that_is_running() -> None:
+    async with open_house() as house:
+        await house.chat([_user("one")])
+        house.model.door.clear()
+        await house.model.entered.acquire()
+        history = [_user("one"), _assistant("re:one")]
+        running = asyncio.create_task(house.chat([*history, _user("two")]))
+        await house.model.entered.acquire()
+        queued = asyncio.create_task(house.chat([*history, _user("three")]))
+        await house.until_queued(1)
+        house.model.door.set()
+        assert (await running).status_code == (await queued).status_code == 200
+        assert await house.log() == ["one", "re:one", "two", "re:two", "three", "re:three"]
+        assert house.model.shown[-1] == ["one", "re:one", "two", "re:two", "three"]
+
+
+async def test_a_request_that_was_overtaken_while_it_was_compared_is_compared_again() -> None:
+    async with open_house() as house:
+        await house.chat([_user("one")])
+        history = [_user("one"), _assistant("re:one")]
+        both = [house.chat([*history, _user(text)]) for text in ("two", "three")]
+        replies = await asyncio.gather(*both)
+        assert {reply.status_code for reply in replies} == {200}
+        log = await house.log(view="log")
+        assert log.count("one") == 1
+        assert {"two", "three"} <= set(log)
+
+
+async def test_responses_input_is_recognised_like_chat_messages() -> None:
+    async with open_house() as house:
+        first = (await house.respond("one")).json()
+        items = [{"role": "user", "content": "one"}, *first["output"]]
+        await house.respond([*items, {"role": "user", "content": "two"}], store=False)
+        assert await house.log() == ["one", "re:one", "two", "re:two"]
