@@ -119,6 +119,8 @@ class Extend(Command[Session], frozen=True, kw_only=True):
 
     fence: Fence
     items: tuple[NewItem, ...] = ()
+    after_seq: int | None = None
+    """The head that the items follow; those of them that are in the log by now are not added."""
     partial: tuple[NewItem, ...] | None = None
     journal: JournalEntry | None = None
 
@@ -129,6 +131,8 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     fence: Fence
     outcome: Outcome
     items: tuple[NewItem, ...] = ()
+    after_seq: int | None = None
+    """The head that the items follow; those of them that are in the log by now are not added."""
     partial: tuple[NewItem, ...] = ()
     result: bytes | None = None
     usage: Usage | None = None

@@ -16,6 +16,7 @@ from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Fin
 from holdfast.core.draft import Draft
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.facts import Facts
+from holdfast.core.items import NewItem
 from holdfast.core.lane import FREE, end_turn, keep_partial, pack_items, stop_active
 from holdfast.core.session import Session, Usage
 from holdfast.core.turn import Fence, Run, Turn
@@ -32,8 +33,9 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     assert turn is not None
     assert run is not None
     draft = Draft(session, now=facts.now)
-    if command.items:
-        last = draft.append(command.items, turn.number)
+    items = _missing(command, session)
+    if items:
+        last = draft.append(items, turn.number)
         draft.save_turn(replace(turn, kept_seq=last, last_seq=last))
         draft.tell("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
     if command.partial is not None:
@@ -53,7 +55,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     assert turn is not None
     assert run is not None
     draft = Draft(session, now=facts.now)
-    last = draft.append(command.items, turn.number)
+    last = draft.append(_missing(command, session), turn.number)
     turn = replace(turn, kept_seq=last, last_seq=last)
     if command.partial:
         turn = keep_partial(draft, turn, pack_items(command.partial))
@@ -84,6 +86,16 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     if facts.waiting.count:
         draft.wake()
     return draft.decide(Ended(turn, draft.session, run))
+
+
+def _missing(command: Extend | Finish, session: Session) -> tuple[NewItem, ...]:
+    """Return the items that are not in the log yet; an earlier commit may have gone unheard.
+
+    While a run holds its fence nobody else appends, so what stands behind `after_seq` is its own.
+    """
+    if command.after_seq is None:
+        return command.items
+    return command.items[max(session.head_seq - command.after_seq, 0) :]
 
 
 def _hold(draft: Draft, turn: Turn, command: Finish) -> Turn:

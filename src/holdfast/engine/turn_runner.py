@@ -30,6 +30,7 @@ class ActiveRun:
         self.is_lost = False
         self._end: Ended | None = None
         self._unwritten: Finish | None = None
+        self._unsaved: tuple[NewItem, ...] = ()
         self._store = store
         self._wakeups = wakeups
         self._on_lost: Callable[[], None] | None = None
@@ -58,10 +59,15 @@ class ActiveRun:
     async def extend(
         self, items: Sequence[NewItem] = (), partial: Sequence[NewItem] | None = None
     ) -> Session:
-        """Make finished items durable now, and remember unfinished ones in case of a crash."""
+        """Make finished items durable now, and remember unfinished ones in case of a crash.
+
+        Items are given once: if the store is unavailable, the run's next write brings them along.
+        """
+        self._unsaved = (*self._unsaved, *items)
         command = Extend(
             fence=self.fence,
-            items=tuple(items),
+            items=self._unsaved,
+            after_seq=self.session.head_seq,
             partial=tuple(partial) if partial is not None else None,
         )
         try:
@@ -69,11 +75,14 @@ class ActiveRun:
         except RunFenced:
             self._lose_quietly()
             raise
+        self._unsaved = self._unsaved[len(command.items) :]
         return self.session
 
     async def finish(self, command: Finish) -> Ended:
         """End the run durably. An unknown outcome is asked about until it is known."""
         self._wakeups.off_stop(self.fence.run_id)
+        items = (*self._unsaved, *command.items)
+        command = replace(command, items=items, after_seq=self.session.head_seq)
         self._unwritten = replace(command, again=True)
         pause = FIRST_PAUSE_SECONDS
         again = False

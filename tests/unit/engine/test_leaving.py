@@ -1,4 +1,4 @@
-"""Whoever leaves a turn, and however: its lane comes free while the worker lives on."""
+"""Whoever leaves a turn, and however: its lane comes free, and what it wrote is there once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Accept, Bury, Claim, Command, Finish, Renew
+from holdfast.core.commands import Accept, Bury, Claim, Command, Extend, Finish, Renew
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, TurnId, WorkerId
 from holdfast.core.reset import NEVER
@@ -170,3 +170,54 @@ async def test_a_handler_that_breaks_settles_its_turn() -> None:
             view = await hf.gateway.wait_until_ended(DEFAULT_TENANT, accepted.turn.id)
         assert (view.status, view.turn.error_code) == ("interrupted", "caller_left")
         await _next_turn_runs(hf)
+
+
+@pytest.mark.parametrize("is_heard_of", [True, False], ids=["not committed", "committed"])
+async def test_a_checkpoint_whose_outcome_is_unknown_neither_loses_nor_doubles_its_items(
+    is_heard_of: bool,
+) -> None:
+    async with faulty_holdfast() as (hf, store):
+        session = await hf.session("k")
+
+        async def go_unheard(command: Command[Any]) -> None:
+            if isinstance(command, Extend):
+                raise StoreUnavailable("the answer was lost")
+
+        async with session.turn("question") as turn:
+            turn.add("one")
+            if is_heard_of:
+                store.is_down = lambda command: isinstance(command, Extend)
+            else:
+                store.before_answer = go_unheard
+            with pytest.raises(StoreUnavailable):
+                await turn.checkpoint()
+            store.is_down, store.before_answer = (lambda _: False), None
+            turn.add("two")
+            await turn.checkpoint()
+            turn.add("three")
+        said = [item["content"][0]["text"] for item in await session.items()]
+        assert said == ["question", "one", "two", "three"]
+
+
+async def test_a_caller_that_leaves_during_a_checkpoint_keeps_its_items_once() -> None:
+    async with faulty_holdfast() as (hf, store):
+        session = await hf.session("k")
+        is_committed = asyncio.Event()
+
+        async def hold_the_answer(command: Command[Any]) -> None:
+            if isinstance(command, Extend):
+                is_committed.set()
+                await asyncio.Event().wait()
+
+        async def work() -> None:
+            async with session.turn("question") as turn:
+                turn.add("one")
+                store.before_answer = hold_the_answer
+                await turn.checkpoint()
+
+        working = asyncio.create_task(work())
+        await is_committed.wait()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        said = [item["content"][0]["text"] for item in await session.items()]
+        assert said == ["question", "one"]
