@@ -52,6 +52,18 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class CompletionRow(msgspec.Struct, frozen=True):
+    """A chat completion that its client asked to have stored."""
+
+    turn_id: TurnId
+    step: int
+    tenant: Tenant
+    session_id: SessionId
+    model: str
+    metadata: bytes
+    created_at: float
+
+
 class SessionAdded(msgspec.Struct, frozen=True, gc=False):
     session: Session
 
@@ -108,6 +120,18 @@ class ProviderStateDropped(msgspec.Struct, frozen=True, gc=False):
     slot: str | None = None
 
 
+class CompletionAdded(msgspec.Struct, frozen=True, gc=False):
+    row: CompletionRow
+
+
+class CompletionSaved(msgspec.Struct, frozen=True, gc=False):
+    """A stored completion's metadata, replaced."""
+
+    turn_id: TurnId
+    step: int
+    metadata: bytes
+
+
 class ContentErased(msgspec.Struct, frozen=True, gc=False):
     """Everything a session said, was answered or produced; ids and ends remain."""
 
@@ -150,6 +174,8 @@ Change = (
     | IdempotencyAdded
     | ProviderStateSaved
     | ProviderStateDropped
+    | CompletionAdded
+    | CompletionSaved
     | ContentErased
     | ItemErased
     | JournalAdded

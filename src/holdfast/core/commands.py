@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from holdfast.core.changes import CompletionRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import NewItem
 from holdfast.core.provider_state import ProviderState
@@ -125,6 +126,13 @@ class Extend(Command[Session], frozen=True, kw_only=True):
     journal: JournalEntry | None = None
 
 
+class StoredCompletion(msgspec.Struct, frozen=True, gc=False):
+    """That a chat completion is to be listed, under this model and metadata."""
+
+    model: str
+    metadata: bytes
+
+
 class Finish(Command["Ended"], frozen=True, kw_only=True):
     """End a run, its items, its answer and what its provider remembers, all or nothing."""
 
@@ -140,6 +148,7 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     error_message: str | None = None
     is_retryable: bool = False
     provider_state: ProviderState | None = None
+    completion: StoredCompletion | None = None
     pending_calls: tuple[str, ...] = ()
     """Calls that the client's own tools must answer; the lane is kept for them."""
     hold_seconds: float = 120.0
@@ -251,6 +260,15 @@ class Annotate(Command[Session], frozen=True, kw_only=True):
     metadata: bytes
 
 
+class AnnotateCompletion(Command[CompletionRow], frozen=True, kw_only=True):
+    """Set a stored completion's metadata."""
+
+    tenant: Tenant
+    turn_id: TurnId
+    step: int
+    metadata: bytes
+
+
 class DropProviderState(Command[Session], frozen=True, kw_only=True):
     """Forget what a provider refused; only the current run may."""
 
@@ -264,6 +282,12 @@ class DropResponse(Command[bool], frozen=True, kw_only=True):
     tenant: Tenant
     turn_id: TurnId
     step: int
+
+
+class Deliver(Command[None], frozen=True, kw_only=True):
+    """Note that the answers of these steps of turns have reached their clients."""
+
+    steps: tuple[tuple[TurnId, int], ...]
 
 
 class Recover(Command[Session], frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.changes import (
+    CompletionAdded,
+    CompletionRow,
     Decision,
     ProviderStateDropped,
     ProviderStateSaved,
@@ -68,6 +70,16 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     draft.journal(turn, command.journal)
     if command.usage is not None:
         _count(draft, command.usage)
+    if command.outcome == "completed" and command.completion is not None:
+        kept = command.completion
+        draft.add(
+            CompletionAdded(
+                CompletionRow(
+                    turn.id, turn.step, session.tenant, session.id, kept.model, kept.metadata,
+                    facts.now,
+                )
+            )
+        )  # fmt: skip
     if command.outcome == "completed" and command.provider_state is not None:
         state = replace(command.provider_state, covers_seq=draft.session.head_seq)
         draft.add(ProviderStateSaved(session.id, state, facts.now))

@@ -13,6 +13,7 @@ from holdfast.core.commands import (
     Cancel,
     Claim,
     Command,
+    Deliver,
     Finish,
     Queued,
     Repeated,
@@ -61,6 +62,7 @@ class Gateway:
         self._clock = clock
         self._handler = handler
         self._wakeups = Wakeups()
+        self._delivered: set[tuple[TurnId, int]] = set()
         self.worker = Worker(store, self._wakeups, ids=ids, settings=self.settings)
         self.limits = self.settings.limits(can_run_again=handler is not None)
 
@@ -71,7 +73,8 @@ class Gateway:
 
     async def start(self) -> None:
         """Take part: a lease, recovery of what others left, adoption of what can be run."""
-        await self.worker.start(self._carry_out if self._handler is not None else None)
+        adopt = self._carry_out if self._handler is not None else None
+        await self.worker.start(adopt, self._note_delivered)
 
     async def stop(self) -> None:
         """Leave; what is still open can be taken up by others at once."""
@@ -223,6 +226,18 @@ class Gateway:
         if view is None:
             raise TurnNotFound(f"no turn {turn_id}")
         return view
+
+    def delivered(self, turn_id: TurnId, step: int) -> None:
+        """Remember that an answer reached its client; noted with the next renewal of the lease.
+
+        A crash before that only makes a retry of the same request attach to its turn for longer.
+        """
+        self._delivered.add((turn_id, step))
+
+    async def _note_delivered(self) -> None:
+        if self._delivered:
+            steps, self._delivered = self._delivered, set()
+            await self.submit(Deliver(steps=tuple(sorted(steps))))
 
     # ── short turns ─────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.commands import Finish
+from holdfast.core.commands import Finish, StoredCompletion
 from holdfast.core.errors import HoldfastError, ProviderFailure, RunFenced
 from holdfast.core.items import NewItem, read_item
 from holdfast.core.request import TurnRequest, response_id
@@ -135,6 +135,7 @@ class Responder:
                 usage=answer.usage,
                 result=encode_answer(recorded),
                 provider_state=answer.state if answer.status == "completed" else None,
+                completion=_stored_completion(request),
                 pending_calls=_pending(items),
                 hold_seconds=self._gateway.settings.tool_wait_seconds,
             )
@@ -206,6 +207,13 @@ def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:
         for item in items
         if item.kind in CLIENT_CALLS and item.call_id and item.call_id not in answered
     )
+
+
+def _stored_completion(request: TurnRequest) -> StoredCompletion | None:
+    """A chat completion is listed afterwards only if its client asked for that."""
+    if request.api != "chat" or not request.is_stored:
+        return None
+    return StoredCompletion(request.model, bytes(request.chat_fields.get("metadata", b"{}")))
 
 
 def _record(answer: Answer) -> RecordedAnswer:

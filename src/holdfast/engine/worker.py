@@ -20,6 +20,8 @@ from holdfast.ports.clock import Ids
 from holdfast.ports.store import Store
 
 RECOVERY_BATCH = 500
+Chore = Callable[[], Awaitable[None]]
+"""What is to be done whenever the lease is renewed."""
 Adopt = Callable[[Turn], Awaitable[None]]
 
 
@@ -33,14 +35,16 @@ class Worker:
         self._settings = settings
         self._tasks: list[asyncio.Task[None]] = []
         self._adopt: Adopt | None = None
+        self._chore: Chore | None = None
         self._adopted: set[asyncio.Task[None]] = set()
         self._owed: dict[str, Finish | Cancel] = {}
         self.id = WorkerId(ids.new("wrk"))
         self.recovered_sessions = 0
 
-    async def start(self, adopt: Adopt | None = None) -> None:
+    async def start(self, adopt: Adopt | None = None, chore: Chore | None = None) -> None:
         """Begin: take a lease, settle what dead workers left, then keep both up."""
         self._adopt = adopt
+        self._chore = chore
         self._store.listen(self._wakeups.hear)
         await self._store.enlist(self.id, self._settings.lease_seconds)
         await self.sweep()
@@ -141,6 +145,8 @@ class Worker:
             await asyncio.sleep(pause)
             try:
                 await self._renew()
+                if self._chore is not None:
+                    await self._chore()
                 await self._pay()
                 await self.sweep()
             except StoreUnavailable as exc:

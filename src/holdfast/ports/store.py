@@ -5,7 +5,7 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.core.changes import Event, JournalRow
+from holdfast.core.changes import CompletionRow, Event, JournalRow
 from holdfast.core.commands import Command
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import StoredItem
@@ -84,6 +84,16 @@ class Outline(msgspec.Struct, frozen=True):
     entries: list[OutlineEntry]
 
 
+class CompletionQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of stored completions; `after` is the turn and step of the last one seen."""
+
+    model: str | None = None
+    metadata: dict[str, str] = {}
+    after: tuple[TurnId, int] | None = None
+    limit: int = 20
+    order: Order = "asc"
+
+
 class Reader(Protocol):
     """Reads see everything that was acknowledged, and never wait for a run."""
 
@@ -144,6 +154,14 @@ class Reader(Protocol):
         self, turn_id: TurnId, step: int, *, after: int, limit: int
     ) -> list[JournalRow]:
         """Return the first batches of a response's journal that reach beyond event `after`."""
+        ...
+
+    async def completion(self, tenant: Tenant, turn_id: TurnId, step: int) -> CompletionRow | None:
+        """Return a stored completion; a foreign or deleted one is `None`."""
+        ...
+
+    async def completions(self, tenant: Tenant, query: CompletionQuery) -> list[CompletionRow]:
+        """Return a page of a tenant's stored completions, in the order they were asked for."""
         ...
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast.core.changes import Event, JournalRow
+from holdfast.core.changes import CompletionRow, Event, JournalRow
 from holdfast.core.commands import Bury, Command, Renew
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
@@ -13,6 +13,7 @@ from holdfast.core.records import Record, Span
 from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
 from holdfast.ports.store import (
+    CompletionQuery,
     ItemQuery,
     Listener,
     Order,
@@ -110,6 +111,14 @@ class SqlReader:
     ) -> list[JournalRow]:
         """Return batches of a response's journal."""
         return await self._run(lambda _: queries.journal(turn_id, step, after, limit))
+
+    async def completion(self, tenant: Tenant, turn_id: TurnId, step: int) -> CompletionRow | None:
+        """Return a stored completion."""
+        return await self._run(lambda _: queries.completion(tenant, turn_id, step))
+
+    async def completions(self, tenant: Tenant, query: CompletionQuery) -> list[CompletionRow]:
+        """Return a page of stored completions."""
+        return await self._run(lambda _: queries.completions(tenant, query))
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
         """Return what providers remember for a session."""

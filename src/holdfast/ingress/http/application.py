@@ -61,6 +61,8 @@ class Application:
             return
         reply.headers.append((b"x-request-id", request.id.encode()))
         await reply.send(send)
+        if reply.on_sent is not None:
+            reply.on_sent()
 
     async def _reply(self, request: Request) -> AnyReply:
         try:

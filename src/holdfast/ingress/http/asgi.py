@@ -101,6 +101,7 @@ class Reply:
         self.body = body
         self.status = status
         self.headers = list(headers)
+        self.on_sent: Callable[[], None] | None = None
 
     async def send(self, send: Send) -> None:
         """Write it out."""
@@ -115,6 +116,7 @@ class StreamReply:
     def __init__(self, chunks: AsyncIterator[bytes], headers: Iterable[Header] = (SSE,)) -> None:
         self.chunks = chunks
         self.status = 200
+        self.on_sent: Callable[[], None] | None = None
         self.headers = [*headers, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
     async def send(self, send: Send) -> None:

@@ -39,9 +39,11 @@ class ChatApi:
         ticket = await self._turns.take(request, asked, headers, session_of(headers), new)
         out = answer_headers(ticket.session, ticket.turn.id)
         if asked.is_stream and ticket.live is not None:
-            return StreamReply(_chunks(ticket, asked), [SSE, *out])
+            stream = StreamReply(_chunks(ticket, asked), [SSE, *out])
+            return self._turns.noting(ticket, stream)
         answered = await ticket.answer()
-        return json_reply(completion(answered.response), headers=out)
+        reply = json_reply(completion(answered.response), headers=out)
+        return self._turns.noting(ticket, reply)
 
 
 def _asked(fields: Fields, instructions: str | None) -> TurnRequest:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -15,9 +16,10 @@ from holdfast.core.turn import Source
 from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.recognition import Recognised, recognise
-from holdfast.ingress.http.asgi import Request
+from holdfast.ingress.http.asgi import Reply, Request, StreamReply
 from holdfast.ingress.http.session_headers import SessionHeaders
 
+ReplyT = TypeVar("ReplyT", Reply, StreamReply)
 RECOGNITION_TRIES = 16
 _HASHED_HEADERS = (b"x-session-key", b"x-openclaw-session-key", b"x-session-id")
 
@@ -106,6 +108,11 @@ class TurnDesk:
             reset=self._reset,
         )
         return await self.desk.take(accept, asked, is_live=asked.is_stream or asked.is_background)
+
+    def noting(self, ticket: Ticket, reply: ReplyT) -> ReplyT:
+        """Have the answer noted as delivered once all of it has left."""
+        reply.on_sent = lambda: self.gateway.delivered(ticket.turn.id, ticket.step)
+        return reply
 
 
 async def body_hash(request: Request) -> bytes:

@@ -66,7 +66,7 @@ class _Names:
                 self._add_arrival(command)
             case cmd.Reserve(key=str(key)):
                 self.keys.add((command.tenant, key))
-            case cmd.Claim() | cmd.Cancel() | cmd.DropResponse():
+            case cmd.Claim() | cmd.Cancel() | cmd.DropResponse() | cmd.AnnotateCompletion():
                 self.turns.add(command.turn_id)
             case cmd.Reset() | cmd.Restore():
                 self.sessions.add(command.session_id)

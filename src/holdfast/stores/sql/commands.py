@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.core import admission, journal, lifecycle, run_end, succession
+from holdfast.core import admission, completions, journal, lifecycle, run_end, succession
 from holdfast.core import commands as cmd
 from holdfast.core.changes import Decision, refuse
 from holdfast.core.commands import Command
@@ -33,6 +33,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Fork: (facts.lifecycle_facts, lifecycle.fork),
     cmd.Hide: (facts.lifecycle_facts, lifecycle.hide),
     cmd.Annotate: (facts.lifecycle_facts, lifecycle.annotate),
+    cmd.AnnotateCompletion: (facts.completion_facts, completions.annotate_completion),
     cmd.Recover: (facts.recover_facts, succession.recover),
 }
 
@@ -48,6 +49,9 @@ def plan(command: Command[Any], now: float) -> Plan[Planned]:
     """Return the whole of one command, to be written and committed by the driver."""
     if isinstance(command, cmd.Renew | cmd.Bury):
         return (yield from _plan_worker(command, now))
+    if isinstance(command, cmd.Deliver):
+        marks: list[Ask] = [(sql.MARK_DELIVERED, (*step, now)) for step in command.steps]
+        return Planned(Decision(None), marks)
     read, decide = _DECIDED[type(command)]
     known = yield from read(command, now)
     decision = decide(command, known)

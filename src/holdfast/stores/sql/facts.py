@@ -2,10 +2,11 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.changes import IdempotencyRow
+from holdfast.core.changes import CompletionRow, IdempotencyRow
 from holdfast.core.commands import (
     Accept,
     Annotate,
+    AnnotateCompletion,
     Append,
     Cancel,
     Claim,
@@ -254,6 +255,12 @@ def cancel_facts(command: Cancel | DropResponse, now: float) -> Plan[Facts]:
         return Facts(now=now)
     row = yield from session_row(turn.session_id)
     return replace((yield from lane_facts(row, now)), turn=turn)
+
+
+def completion_facts(command: AnnotateCompletion, now: float) -> Plan[Facts]:
+    """The stored completion."""
+    row = yield from one(sql.COMPLETION, command.tenant, command.turn_id, command.step)
+    return Facts(now=now, completion=CompletionRow(*row) if row else None)
 
 
 def lifecycle_facts(

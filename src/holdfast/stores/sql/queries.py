@@ -1,6 +1,8 @@
 """Reads for those who look: pages of sessions, items, turns, events. They never wait for a run."""
 
-from holdfast.core.changes import Event, JournalRow
+import msgspec
+
+from holdfast.core.changes import CompletionRow, Event, JournalRow
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import StoredItem
 from holdfast.core.lifecycle import settled_seq
@@ -9,6 +11,7 @@ from holdfast.core.records import Record, Span, visible_spans
 from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
 from holdfast.ports.store import (
+    CompletionQuery,
     ItemQuery,
     Order,
     Outline,
@@ -218,3 +221,31 @@ def events(session_id: SessionId, after: int, limit: int) -> Plan[list[Event]]:
     """Return facts after a cursor."""
     rows = yield from every(sql.EVENTS, session_id, after, limit)
     return [Event(*row) for row in rows]
+
+
+def completion(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[CompletionRow | None]:
+    """Return one stored completion."""
+    row = yield from one(sql.COMPLETION, tenant, turn_id, step)
+    return CompletionRow(*row) if row else None
+
+
+def completions(tenant: Tenant, query: CompletionQuery) -> Plan[list[CompletionRow]]:
+    """Return a page of stored completions; metadata is looked at after reading."""
+    found: list[CompletionRow] = []
+    turn_id, step = query.after or ("", 0)
+    statement = sql.COMPLETIONS_UP if query.order == "asc" else sql.COMPLETIONS_DOWN
+    while len(found) < query.limit:
+        rows = yield from every(statement, tenant, query.model or "", turn_id, step, query.limit)
+        read = [CompletionRow(*row) for row in rows]
+        found.extend(row for row in read if _has_metadata(row, query.metadata))
+        if len(rows) < query.limit:
+            break
+        turn_id, step = read[-1].turn_id, read[-1].step
+    return found[: query.limit]
+
+
+def _has_metadata(row: CompletionRow, wanted: dict[str, str]) -> bool:
+    if not wanted:
+        return True
+    kept = msgspec.json.decode(row.metadata, type=dict[str, str])
+    return all(kept.get(name) == value for name, value in wanted.items())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.core.changes import Event, IdempotencyRow, JournalRow
+from holdfast.core.changes import CompletionRow, Event, IdempotencyRow, JournalRow
 from holdfast.core.items import StoredItem
 from holdfast.core.records import Record
 from holdfast.core.session import Session
@@ -99,6 +99,11 @@ TURN_BY_ID = Statement("turn_by_id", f"select {_columns(Turn)} from turns where 
 LATEST_TURN = Statement(
     "latest_turn",
     f"select {_columns(Turn)} from turns where session_id = ?1 order by number desc limit 1",
+)
+
+# An answer that arrived; the step says which, should the turn have gone on meanwhile.
+MARK_DELIVERED = Statement(
+    "mark_delivered", "update turns set delivered_at = ?3 where id = ?1 and step = ?2"
 )
 
 # The queue of a lane, without the turn that holds it.
@@ -228,10 +233,37 @@ DROPPED_RESPONSE = Statement(
     "dropped_response", "select 1 from dropped_responses where turn_id = ?1 and step = ?2"
 )
 
+ADD_COMPLETION = _insert("add_completion", "completions", CompletionRow)
+SAVE_COMPLETION = Statement(
+    "save_completion",
+    "update completions set metadata = ?3 where turn_id = ?1 and step = ?2",
+    is_fenced=True,
+)
+# A completion that was deleted as a response is gone as a completion too.
+_COMPLETIONS = (
+    f"select {_columns(CompletionRow, 'c.')} from completions c "
+    "left join dropped_responses d on d.turn_id = c.turn_id and d.step = c.step "
+    "where c.tenant = ?1 and d.turn_id is null "
+)
+COMPLETION = Statement("completion", _COMPLETIONS + "and c.turn_id = ?2 and c.step = ?3")
+COMPLETIONS_UP = Statement(
+    "completions_up",
+    _COMPLETIONS + "and (?2 = '' or c.model = ?2) "
+    "and (c.turn_id > ?3 or (c.turn_id = ?3 and c.step > ?4)) "
+    "order by c.turn_id asc, c.step asc limit ?5",
+)
+COMPLETIONS_DOWN = Statement(
+    "completions_down",
+    _COMPLETIONS + "and (?2 = '' or c.model = ?2) "
+    "and (?3 = '' or c.turn_id < ?3 or (c.turn_id = ?3 and c.step < ?4)) "
+    "order by c.turn_id desc, c.step desc limit ?5",
+)
+
 # ── Erasure: content goes, ids and ends stay, so that nothing late comes back to life ───────
 
 ERASURES = (
     Statement("erase_items", "delete from items where session_id = ?1"),
+    Statement("erase_completions", "delete from completions where session_id = ?1"),
     Statement("erase_records", "delete from records where session_id = ?1"),
     Statement("erase_journals", "delete from journals where session_id = ?1"),
     Statement("erase_events", "delete from events where session_id = ?1"),

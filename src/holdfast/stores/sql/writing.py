@@ -71,6 +71,8 @@ _WRITERS: dict[type, Callable[[Any], Iterator[Ask]]] = {
     ch.IdempotencyAdded: lambda c: iter([(sql.ADD_IDEMPOTENCY, astuple(c.row))]),
     ch.ProviderStateSaved: _save_provider_state,
     ch.ProviderStateDropped: _drop_provider_state,
+    ch.CompletionAdded: lambda c: iter([(sql.ADD_COMPLETION, astuple(c.row))]),
+    ch.CompletionSaved: lambda c: iter([(sql.SAVE_COMPLETION, (c.turn_id, c.step, c.metadata))]),
     ch.ContentErased: _erase_content,
     ch.JournalAdded: _add_journal,
     ch.ResponseDropped: _drop_response,

@@ -1,0 +1,148 @@
+"""One request, one turn: idempotency keys, and the SDKs' own retries, through the front door."""
+
+import asyncio
+from typing import Any
+
+from holdfast.engine.settings import LaneSettings
+from tests.in_process import House, ScriptedModel, open_house, said
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+async def _flush(house: House) -> None:
+    await house.gateway._note_delivered()
+
+
+async def test_the_same_idempotency_key_gives_the_one_recorded_answer() -> None:
+    async with open_house() as house:
+        headers = {"Idempotency-Key": "once"}
+        first = await house.chat([_user("hi")], headers=headers)
+        second = await house.chat([_user("hi")], headers=headers)
+        assert first.json() == second.json()
+        assert first.headers["x-turn-id"] == second.headers["x-turn-id"]
+        assert await house.log() == ["hi", "re:hi"]
+        assert len(house.model.calls) == 1
+
+
+async def test_another_body_under_the_same_key_is_refused_and_records_nothing() -> None:
+    async with open_house() as house:
+        headers = {"Idempotency-Key": "once"}
+        await house.chat([_user("hi")], headers=headers)
+        other = await house.chat([_user("ho")], headers=headers)
+        assert other.status_code == 422
+        assert other.json()["error"]["code"] == "idempotency_key_reused"
+        assert await house.log() == ["hi", "re:hi"]
+
+
+async def test_the_same_body_for_another_session_is_another_request() -> None:
+    async with open_house() as house:
+        headers = {"Idempotency-Key": "once"}
+        await house.chat([_user("hi")], "a", headers=headers)
+        assert (await house.chat([_user("hi")], "b", headers=headers)).status_code == 422
+
+
+async def test_a_repeat_of_a_running_request_waits_for_its_answer() -> None:
+    async with open_house() as house:
+        house.model.door.clear()
+        headers = {"Idempotency-Key": "once"}
+        first = asyncio.create_task(house.chat([_user("hi")], headers=headers))
+        await house.model.entered.acquire()
+        second = asyncio.create_task(house.chat([_user("hi")], headers=headers))
+        house.model.door.set()
+        assert (await first).json() == (await second).json()
+        assert len(house.model.calls) == 1
+
+
+async def test_a_refusal_records_nothing_under_the_key() -> None:
+    async with open_house() as house:
+        house.model.door.clear()
+        running = asyncio.create_task(house.chat([_user("one")]))
+        await house.model.entered.acquire()
+        headers = {"Idempotency-Key": "once", "X-On-Busy": "reject"}
+        busy = await house.chat([_user("two")], headers=headers)
+        assert busy.status_code == 409
+        assert busy.json()["error"]["code"] == "session_busy"
+        assert int(busy.headers["retry-after"]) >= 1
+        house.model.door.set()
+        await running
+        assert (await house.chat([_user("two")], headers=headers)).status_code == 200
+
+
+async def test_an_sdk_retry_attaches_to_the_turn_it_repeats() -> None:
+    async with open_house() as house:
+        first = await house.chat([_user("yes")])
+        retry = await house.chat([_user("yes")], headers={"x-stainless-retry-count": "1"})
+        assert retry.headers["x-turn-id"] == first.headers["x-turn-id"]
+        assert await house.log() == ["yes", "re:yes"]
+
+
+async def test_a_retry_count_claims_its_turn_only_once() -> None:
+    async with open_house() as house:
+        await house.chat([_user("yes")])
+        for _ in range(2):
+            await house.chat([_user("yes")], headers={"x-stainless-retry-count": "1"})
+        assert await house.log() == ["yes", "re:yes", "yes", "re:yes"]
+
+
+async def test_a_delivered_answer_is_noted_and_still_repeated_for_a_short_while() -> None:
+    async with open_house() as house:
+        first = await house.chat([_user("yes")])
+        await _flush(house)
+        retry = await house.chat([_user("yes")], headers={"x-stainless-retry-count": "1"})
+        assert retry.headers["x-turn-id"] == first.headers["x-turn-id"]
+
+
+async def test_a_retry_of_another_body_is_a_request_of_its_own() -> None:
+    async with open_house() as house:
+        await house.chat([_user("yes")])
+        await house.chat([_user("no")], headers={"x-stainless-retry-count": "1"})
+        assert await house.log() == ["yes", "re:yes", "no", "re:no"]
+
+
+async def test_a_cancelled_turn_tells_the_sdk_not_to_retry() -> None:
+    async with open_house() as house:
+        house.model.door.clear()
+        running = asyncio.create_task(house.chat([_user("one")]))
+        await house.model.entered.acquire()
+        house.model.script = lambda _: [said("instead")]
+        cutting = asyncio.create_task(
+            house.chat([_user("two")], headers={"X-On-Busy": "interrupt"})
+        )
+        gone = await running
+        assert gone.status_code == 409
+        assert gone.json()["error"]["code"] == "turn_cancelled"
+        assert gone.headers["x-should-retry"] == "false"
+        house.model.door.set()
+        assert (await cutting).status_code == 200
+        assert await house.log() == ["one", "two", "instead"]
+
+
+async def test_rollback_takes_the_cancelled_turn_out_of_what_the_model_sees() -> None:
+    async with open_house() as house:
+        house.model.door.clear()
+        running = asyncio.create_task(house.chat([_user("one")]))
+        await house.model.entered.acquire()
+        cutting = asyncio.create_task(house.chat([_user("two")], headers={"X-On-Busy": "rollback"}))
+        assert (await running).status_code == 409
+        house.model.door.set()
+        await cutting
+        assert await house.log() == ["two", "re:two"]
+        assert house.model.shown[-1] == ["two"]
+
+
+async def test_a_full_lane_is_429_with_its_own_code() -> None:
+    lanes = LaneSettings(max_waiting=1)
+    async with open_house(ScriptedModel(), lanes=lanes) as house:
+        house.model.door.clear()
+        running = asyncio.create_task(house.chat([_user("one")]))
+        await house.model.entered.acquire()
+        waiting = asyncio.create_task(house.chat([_user("two")]))
+        await house.until_queued(1)
+        full = await house.chat([_user("three")])
+        assert full.status_code == 429
+        assert full.json()["error"]["code"] == "lane_full"
+        assert "retry-after" in full.headers
+        house.model.door.set()
+        await asyncio.gather(running, waiting)

@@ -1,0 +1,111 @@
+"""Keys are opaque bytes: what arrives is what is compared, and hostile ones are refused."""
+
+import pytest
+
+from tests.in_process import open_house
+
+ASK = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (b"Room", b"room"),
+        ("caf\u00e9".encode(), "cafe\u0301".encode()),
+        (b"a%20b", b"a b"),
+        (b"../../etc", b"../etc"),
+    ],
+    ids=["case", "normal form", "percent", "dots"],
+)
+async def test_keys_that_differ_in_any_byte_are_two_conversations(one: bytes, other: bytes) -> None:
+    async with open_house() as house:
+        ids = set()
+        for key in (one, other, one):
+            reply = await house.client.post(
+                "/v1/chat/completions", json=ASK, headers=[(b"x-session-key", key)]
+            )
+            assert reply.status_code == 200
+            ids.add(reply.headers["x-session-id"])
+        assert len(ids) == 2
+
+
+@pytest.mark.parametrize("key", [b"", b"x" * 513, b"a\x01b", b"\xff\xfe", b"a\x7f"], ids=repr)
+async def test_what_cannot_be_a_key_is_refused(key: bytes) -> None:
+    async with open_house() as house:
+        reply = await house.client.post(
+            "/v1/chat/completions", json=ASK, headers=[(b"x-session-key", key)]
+        )
+        assert reply.status_code == 400
+        assert reply.json()["error"]["code"] == "invalid_session_key"
+        assert (await house.client.get("/v1/sessions")).json()["data"] == []
+
+
+async def test_a_key_of_512_bytes_is_accepted_and_echoed() -> None:
+    async with open_house() as house:
+        reply = await house.chat(ASK["messages"], "k" * 512)  # type: ignore[arg-type]
+        assert reply.headers["x-session-key"] == "k" * 512
+
+
+async def test_a_key_beyond_ascii_is_echoed_percent_encoded() -> None:
+    async with open_house() as house:
+        reply = await house.client.post(
+            "/v1/chat/completions", json=ASK, headers=[(b"x-session-key", "ключ".encode())]
+        )
+        assert reply.headers["x-session-key"] == "%D0%BA%D0%BB%D1%8E%D1%87"
+
+
+@pytest.mark.parametrize(
+    ("sent", "meant"), [("main", "agent:main:main"), ("agent:x:y", "agent:x:y")]
+)
+async def test_openclaw_names_are_the_ones_its_own_sessions_have(sent: str, meant: str) -> None:
+    async with open_house() as house:
+        headers = {"x-openclaw-session-key": sent}
+        reply = await house.client.post("/v1/chat/completions", json=ASK, headers=headers)
+        assert reply.headers["x-session-key"] == meant
+
+
+@pytest.mark.parametrize("sent", ["subagent:a", "cron:b", "acp:c"])
+async def test_openclaw_names_of_other_kinds_are_refused(sent: str) -> None:
+    async with open_house() as house:
+        headers = {"x-openclaw-session-key": sent}
+        reply = await house.client.post("/v1/chat/completions", json=ASK, headers=headers)
+        assert reply.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-On-Busy": "maybe"},
+        {"X-Session-Internal": "perhaps"},
+        {"Idempotency-Key": "x" * 256},
+        {"X-Session-Id": "ses_1", "X-Session-Key": "k"},
+    ],
+    ids=lambda headers: next(iter(headers)),
+)
+async def test_headers_that_mean_nothing_are_400(headers: dict[str, str]) -> None:
+    async with open_house() as house:
+        reply = await house.client.post("/v1/chat/completions", json=ASK, headers=headers)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_an_unknown_session_id_is_404() -> None:
+    async with open_house() as house:
+        headers = {"X-Session-Id": "ses_nobody"}
+        reply = await house.client.post("/v1/chat/completions", json=ASK, headers=headers)
+        assert reply.status_code == 404
+
+
+async def test_an_internal_turn_sees_the_history_and_leaves_no_trace() -> None:
+    async with open_house() as house:
+        await house.chat([{"role": "user", "content": "one"}])
+        inside = await house.chat(
+            [{"role": "user", "content": "secret"}], headers={"X-Session-Internal": "true"}
+        )
+        assert inside.status_code == 200
+        assert house.model.shown[-1] == ["one", "re:one", "secret"]
+        assert await house.log() == ["one", "re:one"]
+        listed = (await house.client.get("/v1/sessions")).json()["data"]
+        assert [session["turn_count"] for session in listed] == [1]
+        await house.chat([{"role": "user", "content": "two"}])
+        assert house.model.shown[-1] == ["one", "re:one", "two"]
