@@ -91,8 +91,11 @@ def test_the_snippets_of_a_page_run_in_order_and_print_what_it_says(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if "STORE_URL" in page.read_text():
+        monkeypatch.setenv("STORE_URL", request.getfixturevalue("postgres_url"))
     blocks = FENCE.findall(page.read_text())
     for index, (language, code) in enumerate(blocks):
         if language != "python":
