@@ -23,7 +23,7 @@ _OUTPUT_OF = {
 
 def project(items: Iterable[StoredItem]) -> list[bytes]:
     """Return the bodies of a valid request: pairs together, orphans mended, nothing rewritten."""
-    listed = [item for item in items if not (item.is_partial and _is_call(item))]
+    listed = [item for item in items if not (item.is_partial and _is_opaque(item))]
     outputs: dict[str, list[StoredItem]] = {}
     for item in listed:
         if item.kind.endswith(OUTPUT_SUFFIX) and item.call_id is not None:
@@ -39,6 +39,11 @@ def project(items: Iterable[StoredItem]) -> list[bytes]:
             waiting = outputs.get(item.call_id)
             shown.append(waiting.pop(0).body if waiting else _interrupted(item))
     return shown
+
+
+def _is_opaque(item: StoredItem) -> bool:
+    """Whether half an item is worth nothing: a call's arguments, reasoning without its seal."""
+    return _is_call(item) or item.kind == "reasoning"
 
 
 def _is_call(item: StoredItem) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import NewType
 
-from holdfast.core.errors import InvalidSessionKey
+from holdfast.core.errors import InvalidInput, InvalidSessionKey
 
 Tenant = NewType("Tenant", str)
 Key = NewType("Key", str)
@@ -20,12 +20,28 @@ def read_key(raw: str) -> Key:
 
     Nothing is folded or trimmed: two keys that differ in any byte are two conversations.
     """
+    return Key(_read_name(raw, "a session key", InvalidSessionKey))
+
+
+def read_idempotency_key(raw: str) -> str:
+    """Return `raw` as an idempotency key or batch id, unchanged, or say why it cannot be one."""
+    return _read_name(raw, "an idempotency key", InvalidInput)
+
+
+def read_tenant(raw: str) -> Tenant:
+    """Return `raw` as the name of a tenant, unchanged, or say why it cannot be one."""
+    return Tenant(_read_name(raw, "a tenant", InvalidInput))
+
+
+def _read_name(raw: str, what: str, error: type[InvalidInput]) -> str:
+    if not isinstance(raw, str):
+        raise error(f"{what} is text, not {type(raw).__name__}")
     try:
         size = len(raw.encode())
     except UnicodeEncodeError as exc:
-        raise InvalidSessionKey("a session key must be valid Unicode text") from exc
+        raise error(f"{what} must be valid Unicode text") from exc
     if not 1 <= size <= MAX_KEY_BYTES:
-        raise InvalidSessionKey(f"a session key has 1 to {MAX_KEY_BYTES} bytes, this one {size}")
+        raise error(f"{what} has 1 to {MAX_KEY_BYTES} bytes, this one {size}")
     if any(ord(char) < 0x20 or 0x7F <= ord(char) <= 0x9F for char in raw):
-        raise InvalidSessionKey("a session key has no control characters")
-    return Key(raw)
+        raise error(f"{what} has no control characters")
+    return raw

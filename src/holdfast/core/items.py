@@ -47,7 +47,7 @@ class _Head(msgspec.Struct, gc=False):
     role: str | None = None
     id: str | None = None
     call_id: str | None = None
-    name: str | None = None
+    name: Any = None
     arguments: Any = None
     content: Any = None
     output: Any = None
@@ -72,7 +72,7 @@ def write_item(value: dict[str, Any]) -> NewItem:
     """Return a Python value as an item."""
     try:
         return read_item(msgspec.json.encode(value))
-    except (TypeError, msgspec.EncodeError, RecursionError) as exc:
+    except (TypeError, UnicodeEncodeError, msgspec.EncodeError, RecursionError) as exc:
         raise InvalidItem(f"an item must be made of JSON values: {exc}") from exc
 
 

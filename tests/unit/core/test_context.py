@@ -1,0 +1,123 @@
+"""What a model may be shown: every call with its output, every output once, nothing rewritten."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.context import INTERRUPTED, project
+from holdfast.core.items import StoredItem, message, write_item
+from tests.unit.core.scenes import stored
+
+
+def a_call(call_id: str, kind: str = "function_call") -> dict[str, Any]:
+    return {"type": kind, "call_id": call_id, "name": "f", "arguments": "{}"}
+
+
+def an_output(call_id: str, said: str = "4", kind: str = "function_call_output") -> dict[str, Any]:
+    return {"type": kind, "call_id": call_id, "output": said}
+
+
+def reasoning(name: str = "rs_1") -> dict[str, Any]:
+    return {"type": "reasoning", "id": name, "summary": []}
+
+
+def said(text: str, role: str = "assistant") -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": text}
+
+
+def log(*values: dict[str, Any], turn_number: int = 1, partial: int = 0) -> list[StoredItem]:
+    """Return values as a log, the last `partial` of them torn."""
+    torn_from = len(values) - partial
+    return [
+        stored(seq, write_item(value), turn_number=turn_number, is_partial=seq > torn_from)
+        for seq, value in enumerate(values, 1)
+    ]
+
+
+def shown(items: list[StoredItem]) -> list[Any]:
+    return [msgspec.json.decode(body) for body in project(items)]
+
+
+def test_a_plain_history_is_shown_byte_for_byte() -> None:
+    bodies = [b'{ "role":"user", "content":"hi" }', message("assistant", "hello").body]
+    items = [
+        msgspec.structs.replace(stored(seq, message("user", "")), body=body)
+        for seq, body in enumerate(bodies, 1)
+    ]
+    assert project(items) == bodies
+
+
+def test_an_unknown_item_passes_through() -> None:
+    values = [said("hi", "user"), {"type": "hologram", "data": [1]}]
+    assert shown(log(*values)) == values
+
+
+def test_a_call_without_an_output_gets_one_that_says_so() -> None:
+    assert shown(log(said("x", "user"), a_call("c1"))) == [
+        said("x", "user"), a_call("c1"), an_output("c1", INTERRUPTED),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", ["function_call", "custom_tool_call", "local_shell_call", "shell_call",
+             "apply_patch_call", "computer_call"],
+)  # fmt: skip
+def test_every_kind_of_call_is_mended_with_its_own_kind_of_output(kind: str) -> None:
+    assert shown(log(a_call("c1", kind)))[1]["type"] == f"{kind}_output"
+
+
+def test_a_late_output_stands_at_its_call_and_nothing_is_made_up() -> None:
+    values = [a_call("c1"), said("what now?", "user"), an_output("c1")]
+    assert shown(log(*values)) == [a_call("c1"), an_output("c1"), said("what now?", "user")]
+
+
+def test_an_output_without_a_call_is_not_shown() -> None:
+    assert shown(log(said("x", "user"), an_output("c9"))) == [said("x", "user")]
+
+
+def test_parallel_calls_each_get_their_own_output() -> None:
+    values = [a_call("c1"), a_call("c2"), an_output("c2", "two"), an_output("c1", "one")]
+    assert shown(log(*values)) == [
+        a_call("c1"), an_output("c1", "one"), a_call("c2"), an_output("c2", "two"),
+    ]  # fmt: skip
+
+
+def test_a_call_id_that_a_provider_uses_twice_keeps_its_pairs_apart() -> None:
+    values = [
+        a_call("call_0"),
+        an_output("call_0", "1"),
+        a_call("call_0"),
+        an_output("call_0", "2"),
+    ]
+    assert shown(log(*values)) == values
+
+
+def test_a_second_output_for_one_call_is_not_shown() -> None:
+    values = [a_call("c1"), an_output("c1", "1"), an_output("c1", "2")]
+    assert shown(log(*values)) == values[:2]
+
+
+def test_reasoning_travels_with_the_item_it_led_to() -> None:
+    values = [said("x", "user"), reasoning(), said("y")]
+    assert shown(log(*values)) == values
+    assert shown(log(said("x", "user"), reasoning())) == [said("x", "user")]
+
+
+def test_reasoning_is_not_paired_with_another_turns_item() -> None:
+    items = [
+        *log(reasoning()),
+        stored(2, write_item(said("next", "user")), turn_number=2),
+    ]
+    assert shown(items) == [said("next", "user")]
+
+
+def test_the_torn_end_of_an_answer_is_shown_but_half_a_call_or_thought_is_not() -> None:
+    assert shown(log(said("x", "user"), said("I was s"), partial=1))[-1] == said("I was s")
+    assert shown(log(said("x", "user"), a_call("c1"), partial=1)) == [said("x", "user")]
+    torn = log(said("x", "user"), reasoning(), said("I was s"), partial=2)
+    assert shown(torn) == [said("x", "user"), said("I was s")]
+
+
+def test_an_empty_log_shows_nothing() -> None:
+    assert project([]) == []
