@@ -114,10 +114,11 @@ class ProviderStateSaved(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProviderStateDropped(msgspec.Struct, frozen=True, gc=False):
-    """All of a session's provider state, or one maker's."""
+    """All of a session's provider state, or one maker's, or what covers an item."""
 
     session_id: SessionId
     slot: str | None = None
+    from_seq: int | None = None
 
 
 class CompletionAdded(msgspec.Struct, frozen=True, gc=False):

@@ -124,6 +124,8 @@ class Extend(Command[Session], frozen=True, kw_only=True):
     """The head that the items follow; those of them that are in the log by now are not added."""
     partial: tuple[NewItem, ...] | None = None
     journal: JournalEntry | None = None
+    after_seq: int | None = None
+    """The head as the run knows it: if the log is longer, a first try went through after all."""
 
 
 class StoredCompletion(msgspec.Struct, frozen=True, gc=False):
@@ -306,8 +308,10 @@ class Renew(Command[float], frozen=True, kw_only=True):
     is_new: bool = False
 
 
-class Bury(Command[None], frozen=True, kw_only=True):
-    """Say that a worker is gone: its leases are over now."""
+class Bury(Command[bool], frozen=True, kw_only=True):
+    """Say that a worker is gone: its lease is over for good. Answers whether it is."""
 
     worker: WorkerId
+    alive_until: float | None = None
+    """Its lease as it was judged: if it was renewed since, the worker lives, and is left alone."""
     drop: bool = False

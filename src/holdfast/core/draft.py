@@ -14,6 +14,7 @@ from holdfast.core.changes import (
     ItemsAdded,
     JournalAdded,
     JournalRow,
+    ProviderStateDropped,
     RecordAdded,
     RunAdded,
     RunSaved,
@@ -81,10 +82,14 @@ class Draft:
     def hide(
         self, kind: RecordKind, span: Span, hidden: Sequence[Span], turn_id: TurnId | None = None
     ) -> list[Span]:
-        """Record that a range is hidden, beside what was `hidden` before; return what is now."""
+        """Record that a range is hidden, beside what was `hidden` before; return what is now.
+
+        What a provider remembers of the range would show it again, and goes with it.
+        """
         after = merge_spans([*hidden, span])
         self.record(kind, span, turn_id=turn_id)
         self.set(hidden_count=count_hidden(after))
+        self.add(ProviderStateDropped(self.session.id, from_seq=span[0]))
         return after
 
     def record(

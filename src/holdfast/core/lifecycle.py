@@ -56,7 +56,7 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
     if not session.is_live or expected != session.id:
         return refuse(SessionChanged(expected, facts.live_id or session.id))
     old = Draft(session, now=facts.now)
-    _cancel_open(old, facts, reason=command.reason)
+    _cancel_open(old, facts, code="session_reset", message=command.reason)
     retire(old, reason=command.reason)
     fresh = Draft(
         begin_session(
@@ -90,7 +90,7 @@ def restore(command: Restore, facts: Facts) -> Decision[Session]:
     if facts.live is None:
         return back.decide(back.session)
     old = Draft(facts.live, now=facts.now)
-    _cancel_open(old, facts, reason="session_restored")
+    _cancel_open(old, facts, code="session_restored")
     retire(old, reason="session_restored")
     return _both(old, back)
 
@@ -121,7 +121,7 @@ def delete(command: Delete, facts: Facts) -> Decision[Session]:
             SessionHasForks(f"{len(visible_forks)} sessions point into session {session.id}")
         )
     draft = Draft(session, now=facts.now)
-    _cancel_open(draft, facts, reason="session_deleted")
+    _cancel_open(draft, facts, code="session_deleted")
     _bury(draft)
     changes: list[Change] = [*draft.changes()]
     aborted: list[RunId] = [*draft.decide(None).aborted]
@@ -149,13 +149,13 @@ def _bury(draft: Draft) -> None:
     draft.add(ContentErased(session.id))
 
 
-def _cancel_open(draft: Draft, facts: Facts, *, reason: str) -> None:
-    """End every open turn as cancelled, the running one first."""
+def _cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") -> None:
+    """End every open turn as cancelled; `code` says by what, in a word that does not vary."""
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
-            stop_active(draft, facts, "cancelled", code=reason, message="", is_retryable=False)
+            stop_active(draft, facts, "cancelled", code=code, message=message, is_retryable=False)
         else:
-            end_turn(draft, turn, "cancelled", code=reason)
+            end_turn(draft, turn, "cancelled", code=code, message=message)
     draft.wake()
 
 
@@ -222,8 +222,6 @@ def hide(command: Hide, facts: Facts) -> Decision[Session]:
     if command.erase:
         for seq in range(max(command.from_seq, session.parent_seq + 1), command.to_seq + 1):
             draft.add(ItemErased(session.id, seq, ERASED_ITEM))
-    # What a provider remembers still holds the hidden items.
-    draft.add(ProviderStateDropped(session.id))
     draft.tell(
         "items.hidden", from_seq=command.from_seq, to_seq=command.to_seq, is_erased=command.erase
     )

@@ -205,6 +205,10 @@ PROVIDER_STATE = Statement(
 DROP_PROVIDER_STATE = Statement(
     "drop_provider_state", "delete from provider_state where session_id = ?1"
 )
+DROP_PROVIDER_STATE_COVERING = Statement(
+    "drop_provider_state_covering",
+    "delete from provider_state where session_id = ?1 and covers_seq >= ?2",
+)
 DROP_PROVIDER_SLOT = Statement(
     "drop_provider_slot", "delete from provider_state where session_id = ?1 and slot = ?2"
 )
@@ -292,11 +296,13 @@ SAVE_WORKER = Statement(
 DROP_WORKER = Statement("drop_worker", "delete from workers where id = ?1")
 WORKERS = Statement("workers", "select id, alive_until from workers order by id")
 
-# Sessions that a worker without a live lease still runs or waits in.
+# Sessions that a worker without a live lease still runs or waits in, or that were held too long.
 ORPHANED_SESSIONS = Statement(
     "orphaned_sessions",
     "select s.id from sessions s left join workers w on w.id = s.owner "
     "where s.owner is not null and (w.id is null or w.alive_until <= ?1) "
+    "union "
+    "select h.id from sessions h where h.hold_until <= ?1 "
     "union "
     "select t.session_id from turns t left join workers w on w.id = t.owner "
     "where t.outcome is null and (w.id is null or w.alive_until <= ?1) "

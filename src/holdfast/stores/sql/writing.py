@@ -32,7 +32,9 @@ def _save_provider_state(change: ch.ProviderStateSaved) -> Iterator[Ask]:
 
 
 def _drop_provider_state(change: ch.ProviderStateDropped) -> Iterator[Ask]:
-    if change.slot is None:
+    if change.from_seq is not None:
+        yield sql.DROP_PROVIDER_STATE_COVERING, (change.session_id, change.from_seq)
+    elif change.slot is None:
         yield sql.DROP_PROVIDER_STATE, (change.session_id,)
     else:
         yield sql.DROP_PROVIDER_SLOT, (change.session_id, change.slot)

@@ -1,0 +1,353 @@
+"""What a run may write, and how it ends."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.changes import (
+    Decision,
+    ProviderStateDropped,
+    ProviderStateSaved,
+    RunSaved,
+    SessionSaved,
+    TurnSaved,
+)
+from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Finish
+from holdfast.core.errors import RunFenced, TurnNotFound
+from holdfast.core.facts import Facts
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.items import message
+from holdfast.core.lane import pack_items
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.run_end import cancel, drop_provider_state, extend, finish
+from holdfast.core.session import Session, Usage
+from holdfast.core.turn import Fence, Turn
+from tests.unit.core.scenes import (
+    NOW,
+    OTHER_WORKER,
+    RUN,
+    SESSION,
+    TENANT,
+    TURN,
+    a_fence,
+    a_run,
+    a_session,
+    a_started_turn,
+    a_turn,
+    answer,
+    appended,
+    held,
+    idle,
+    only,
+    refusal,
+    running,
+    told,
+    waiting,
+    written,
+)
+
+SAID = (message("assistant", "hello"),)
+BEGUN = (message("assistant", "hel"),)
+STATE = ProviderState("openai", "acct", "gpt", b"resp_1")
+
+
+def a_finish(facts: Facts, **fields: Any) -> Finish:
+    finish: dict[str, Any] = {"fence": a_fence(facts), "outcome": "completed", "items": SAID}
+    return Finish(**(finish | fields))
+
+
+# ── the fence ───────────────────────────────────────────────────────────────────────────────
+
+LOST: dict[str, dict[str, Any]] = {
+    "another run": {"active_run_id": RunId("run_2"), "owner": OTHER_WORKER, "epoch": 3},
+    "a newer epoch": {"epoch": 3},
+    "another generation": {"generation": 2},
+    "retired": {"is_live": False, "active_turn_id": None, "active_run_id": None, "owner": None},
+}
+
+
+def lost(change: str) -> tuple[Fence, Facts]:
+    """Return the fence of a run and the facts after it lost its session."""
+    before = running()
+    assert before.session is not None
+    facts = replace(
+        before, session=replace(before.session, **LOST[change]), run=before.active_run,
+        turn=before.active,
+    )  # fmt: skip
+    return a_fence(before), facts
+
+
+def late_writes(fence: Fence, facts: Facts) -> dict[str, Decision[Any]]:
+    return {
+        "extend": extend(Extend(fence=fence, items=SAID), facts),
+        "completed": finish(Finish(fence=fence, outcome="completed", items=SAID), facts),
+        "failed": finish(Finish(fence=fence, outcome="failed"), facts),
+        "drop_provider_state": drop_provider_state(DropProviderState(fence=fence), facts),
+    }
+
+
+@pytest.mark.parametrize("change", LOST)
+def test_a_run_that_lost_its_session_changes_nothing_but_its_own_record(change: str) -> None:
+    for tried, decision in late_writes(*lost(change)).items():
+        assert isinstance(decision.outcome, RunFenced), tried
+        (saved,) = decision.changes
+        assert isinstance(saved, RunSaved)
+        assert saved.run.id == RUN
+        assert saved.run.outcome is None, "its end is not its own to write"
+        assert saved.run.late is not None
+        late = msgspec.json.decode(saved.run.late)
+        assert (late["tried"], late["at"]) == (tried, NOW)
+
+
+def test_a_run_of_a_deleted_or_unknown_session_leaves_no_trace_at_all() -> None:
+    fence = a_fence(running())
+    gone = idle(
+        session={"is_live": False, "deleted_at": NOW}, run=a_run(a_session(), a_started_turn())
+    )
+    for facts in (gone, Facts(now=NOW)):
+        for decision in late_writes(fence, facts).values():
+            assert "is gone" in refusal(decision, RunFenced).message
+
+
+def test_the_refusal_names_both_epochs() -> None:
+    fence, facts = lost("a newer epoch")
+    error = extend(Extend(fence=fence), facts).outcome
+    assert isinstance(error, RunFenced)
+    assert "epoch 2" in error.message
+    assert "at 3" in error.message
+
+
+# ── extend ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_finished_items_enter_the_log_while_the_run_goes_on() -> None:
+    facts = running()
+    decision = extend(Extend(fence=a_fence(facts), items=SAID), facts)
+    assert answer(decision, Session).head_seq == 2
+    assert [item.seq for item in appended(decision)] == [2]
+    turn = only(decision, TurnSaved).turn
+    assert (turn.kept_seq, turn.last_seq, turn.outcome) == (2, 2, None)
+    assert told(decision) == ["items.added"]
+
+
+def test_unfinished_items_are_remembered_beside_the_log() -> None:
+    facts = running()
+    decision = extend(Extend(fence=a_fence(facts), partial=BEGUN), facts)
+    assert appended(decision) == []
+    assert only(decision, RunSaved).run.partial == pack_items(BEGUN)
+
+
+def test_finished_items_take_the_place_of_the_unfinished() -> None:
+    facts = running(run_fields={"partial": pack_items(BEGUN)})
+    decision = extend(Extend(fence=a_fence(facts), items=SAID), facts)
+    assert only(decision, RunSaved).run.partial is None
+
+
+def test_an_extend_sent_again_appends_nothing_twice() -> None:
+    before = running()
+    command = Extend(fence=a_fence(before), items=SAID, after_seq=1)
+    first = extend(command, before)
+    after = replace(before, session=answer(first, Session))
+    again = extend(replace(command, again=True), after)
+    assert again.changes == ()
+    assert answer(again, Session).head_seq == 2
+
+
+def test_an_extend_sent_again_after_nothing_was_done_is_done() -> None:
+    facts = running()
+    command = Extend(fence=a_fence(facts), items=SAID, after_seq=1, again=True)
+    assert answer(extend(command, facts), Session).head_seq == 2
+
+
+# ── finish ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_end_commits_items_answer_usage_and_provider_state_together() -> None:
+    facts = running(session={"input_tokens": 5, "output_tokens": 1})
+    usage = Usage(10, 4, 3, 2)
+    command = a_finish(facts, result=b"{}", usage=usage, provider_state=STATE, heals=b"[]")
+    decision = finish(command, facts)
+    ended = answer(decision, Ended)
+    assert (ended.turn.outcome, ended.turn.ended_at) == ("completed", NOW)
+    assert (ended.turn.kept_seq, ended.turn.last_seq) == (2, 2)
+    assert (ended.run.outcome, ended.run.result, ended.run.heals) == ("completed", b"{}", b"[]")
+    assert (ended.run.first_seq, ended.run.last_seq) == (2, 2)
+    assert (ended.run.input_tokens, ended.run.reasoning_tokens) == (10, 2)
+    session = ended.session
+    assert (session.input_tokens, session.cached_tokens) == (15, 4)
+    assert (session.output_tokens, session.reasoning_tokens) == (4, 2)
+    assert session.active_turn_id is None
+    assert session.owner is None
+    saved = only(decision, ProviderStateSaved)
+    assert saved.state == replace(STATE, covers_seq=2)
+    assert only(decision, SessionSaved).read_version == 1
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled", "interrupted"])
+def test_only_a_completed_answer_leaves_provider_state(outcome: str) -> None:
+    facts = running()
+    decision = finish(a_finish(facts, outcome=outcome, provider_state=STATE), facts)
+    assert written(decision, ProviderStateSaved) == []
+
+
+def test_an_unknown_usage_stays_unknown() -> None:
+    facts = running(session={"input_tokens": 5})
+    ended = answer(finish(a_finish(facts), facts), Ended)
+    assert ended.run.input_tokens is None
+    assert ended.session.input_tokens == 5
+
+
+def test_a_failure_is_recorded_with_what_was_said_and_begun() -> None:
+    facts = running()
+    command = a_finish(
+        facts, outcome="failed", partial=BEGUN, error_code="boom", error_message="it broke",
+        is_retryable=True,
+    )  # fmt: skip
+    decision = finish(command, facts)
+    turn = answer(decision, Ended).turn
+    assert (turn.error_code, turn.error_message, turn.is_retryable) == ("boom", "it broke", True)
+    assert (turn.kept_seq, turn.last_seq) == (2, 3)
+    assert [item.is_partial for item in appended(decision)] == [False, True]
+    assert told(decision) == ["turn.failed"]
+
+
+def test_an_end_wakes_those_who_wait_and_nobody_else() -> None:
+    alone = running()
+    assert finish(a_finish(alone), alone).woken == ()
+    followed = running(waiting=waiting(2))
+    assert finish(a_finish(followed), followed).woken == (SESSION,)
+
+
+def test_calls_for_the_clients_tools_keep_the_lane() -> None:
+    facts = running()
+    decision = finish(a_finish(facts, pending_calls=("call_1",), hold_seconds=120), facts)
+    ended = answer(decision, Ended)
+    assert ended.turn.outcome is None
+    assert ended.run.outcome == "completed"
+    assert ended.session.active_turn_id == TURN
+    assert ended.session.is_held
+    assert (ended.session.hold_until, ended.session.pending_calls) == (NOW + 120, '["call_1"]')
+    assert told(decision) == ["turn.requires_action"]
+
+
+def test_a_run_that_failed_keeps_no_lane_for_tools() -> None:
+    facts = running()
+    command = a_finish(facts, outcome="failed", pending_calls=("call_1",))
+    assert answer(finish(command, facts), Ended).session.active_turn_id is None
+
+
+def test_an_end_sent_again_answers_what_was_recorded() -> None:
+    before = running()
+    command = a_finish(before)
+    first = answer(finish(command, before), Ended)
+    after = Facts(now=NOW, session=first.session, run=first.run, turn=first.turn)
+    again = finish(replace(command, again=True), after)
+    assert answer(again, Ended).run == first.run
+    assert again.changes == ()
+
+
+def test_an_end_sent_again_after_the_lane_was_taken_is_fenced() -> None:
+    before = running()
+    run = a_run(before.session or a_session(), a_started_turn(), outcome="interrupted")
+    facts = idle(session={"epoch": 3}, run=run, turn=a_started_turn(outcome="interrupted"))
+    assert isinstance(finish(a_finish(before, again=True), facts).outcome, RunFenced)
+
+
+# ── provider state ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("slot", [None, STATE.slot])
+def test_the_current_run_may_forget_what_a_provider_refused(slot: str | None) -> None:
+    facts = running()
+    decision = drop_provider_state(DropProviderState(fence=a_fence(facts), slot=slot), facts)
+    assert only(decision, ProviderStateDropped) == ProviderStateDropped(SESSION, slot)
+    assert told(decision) == ["provider_state.dropped"]
+
+
+def test_provider_state_has_a_place_per_provider_account_and_model() -> None:
+    others = [
+        replace(STATE, provider="other"), replace(STATE, account="other"),
+        replace(STATE, model="other"), ProviderState("openai", 'acct","gpt', "x", b""),
+    ]  # fmt: skip
+    assert len({STATE.slot, *(other.slot for other in others)}) == 5
+    assert replace(STATE, value=b"resp_2", covers_seq=9).slot == STATE.slot
+
+
+# ── cancel ──────────────────────────────────────────────────────────────────────────────────
+
+
+def a_cancel(**fields: Any) -> Cancel:
+    return replace(Cancel(tenant=TENANT, turn_id=TURN), **fields)
+
+
+def test_cancelling_a_running_turn_takes_the_lane_from_it_and_keeps_what_it_did() -> None:
+    facts = running(run_fields={"partial": pack_items(BEGUN)})
+    facts = replace(facts, turn=facts.active)
+    decision = cancel(a_cancel(reason="the user left"), facts)
+    turn = answer(decision, Turn)
+    assert (turn.outcome, turn.error_code) == ("cancelled", "turn_cancelled")
+    assert turn.error_message == "the user left"
+    assert [item.is_partial for item in appended(decision)] == [True]
+    session = only(decision, SessionSaved).session
+    assert (session.active_turn_id, session.epoch) == (None, 3)
+    assert decision.aborted == (RUN,)
+    assert decision.woken == (SESSION,)
+    assert only(decision, RunSaved).run.outcome == "cancelled"
+
+
+def test_cancelling_a_waiting_turn_leaves_the_lane_alone() -> None:
+    queued = a_turn(id=TurnId("turn_2"), number=2, position=2)
+    decision = cancel(a_cancel(turn_id=queued.id), running(turn=queued))
+    assert answer(decision, Turn).outcome == "cancelled"
+    assert only(decision, SessionSaved).session.active_turn_id == TURN
+    assert decision.aborted == ()
+
+
+def test_cancelling_a_turn_that_waits_for_tools_frees_the_lane() -> None:
+    facts = held()
+    decision = cancel(a_cancel(), replace(facts, turn=facts.active))
+    assert only(decision, SessionSaved).session.hold_until is None
+
+
+@pytest.mark.parametrize("outcome", ["completed", "failed", "cancelled", "interrupted"])
+def test_what_has_ended_keeps_its_end(outcome: str) -> None:
+    ended = a_started_turn(outcome=outcome)
+    decision = cancel(a_cancel(), idle(turn=ended))
+    assert answer(decision, Turn) == ended
+    assert decision.changes == ()
+
+
+def test_a_cancel_meant_for_the_queue_leaves_a_running_turn_alone() -> None:
+    facts = running()
+    decision = cancel(a_cancel(only_if_queued=True), replace(facts, turn=facts.active))
+    assert decision.changes == ()
+
+
+def test_a_cancel_may_record_another_end() -> None:
+    command = a_cancel(outcome="failed", code="lane_timeout", is_retryable=True)
+    turn = answer(cancel(command, idle(turn=a_turn())), Turn)
+    assert (turn.outcome, turn.error_code, turn.is_retryable) == ("failed", "lane_timeout", True)
+
+
+def test_a_foreign_unknown_or_erased_turn_is_not_found() -> None:
+    erased = idle(session={"is_live": False, "deleted_at": NOW}, turn=a_turn())
+    for command, facts in (
+        (a_cancel(tenant=Tenant("rival")), idle(turn=a_turn())),
+        (a_cancel(), Facts(now=NOW)),
+        (a_cancel(), Facts(now=NOW, session=a_session())),
+        (a_cancel(), erased),
+    ):
+        refusal(cancel(command, facts), TurnNotFound)
+
+
+def test_a_fence_holds_only_for_the_very_run_it_was_given_to() -> None:
+    facts = running()
+    fence = a_fence(facts)
+    assert fence.holds(facts.session)
+    assert not fence.holds(None)
+    assert not replace(fence, run_id=RunId("run_2")).holds(facts.session)
+    assert not replace(fence, epoch=1).holds(facts.session)
+    assert not replace(fence, generation=2).holds(facts.session)
+    assert SessionId(fence.session_id) == SESSION
