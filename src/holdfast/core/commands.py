@@ -124,8 +124,6 @@ class Extend(Command[Session], frozen=True, kw_only=True):
     """The head that the items follow; those of them that are in the log by now are not added."""
     partial: tuple[NewItem, ...] | None = None
     journal: JournalEntry | None = None
-    after_seq: int | None = None
-    """The head as the run knows it: if the log is longer, a first try went through after all."""
 
 
 class StoredCompletion(msgspec.Struct, frozen=True, gc=False):

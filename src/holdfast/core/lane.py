@@ -205,7 +205,8 @@ def settle_gone(draft: Draft, facts: Facts, *, worker: WorkerId, limits: LaneLim
             is_retryable=False,
         )  # fmt: skip
         return Settled(True, facts.waiting, turn)
-    if facts.has_live_owner:
+    if facts.has_live_owner or session.owner == worker:
+        # Who asks is alive, also where its lease ran out while the store was away.
         return Settled(False, facts.waiting)
     if turn.attempts >= limits.max_attempts:
         message = f"given up after {turn.attempts} attempts that lost their worker"

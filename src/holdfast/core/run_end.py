@@ -34,8 +34,6 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     assert session is not None
     assert turn is not None
     assert run is not None
-    if command.again and command.items and session.head_seq != command.after_seq:
-        return Decision(session)
     draft = Draft(session, now=facts.now)
     items = _missing(command, session)
     if items:

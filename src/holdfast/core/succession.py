@@ -53,7 +53,7 @@ def recover(command: Recover, facts: Facts) -> Decision[Session]:
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
             continue
-        if turn.owner in facts.gone_owners:
+        if turn.owner in facts.gone_owners and turn.owner != command.worker:
             _inherit(draft, turn, command)
             is_touched = True
     if not is_touched:

@@ -63,14 +63,23 @@ class Worker:
 
     async def sweep(self) -> int:
         """Settle everything that workers without a lease left behind; return how much it was."""
-        gone = [worker for worker in await self._store.gone_workers() if worker != self.id]
-        for worker in gone:
-            await self._store.submit(Bury(worker=worker))
+        gone = await self._bury_the_gone()
         settled = await self._recover_all()
         for worker in gone:
             await self._store.dismiss(worker)
         await self._adopt_turns()
         return settled
+
+    async def _bury_the_gone(self) -> list[WorkerId]:
+        """End the leases of the dead; one that renewed in the meantime was not dead."""
+        buried: list[WorkerId] = []
+        for worker in await self._store.gone_workers():
+            if worker.id == self.id:
+                continue
+            command = Bury(worker=worker.id, alive_until=worker.alive_until)
+            if await self._store.submit(command):
+                buried.append(worker.id)
+        return buried
 
     async def _recover_all(self) -> int:
         seen: set[SessionId] = set()

@@ -94,6 +94,13 @@ class CompletionQuery(msgspec.Struct, frozen=True, kw_only=True):
     order: Order = "asc"
 
 
+class GoneWorker(msgspec.Struct, frozen=True, gc=False):
+    """A worker taken for dead, and the lease on which it was judged."""
+
+    id: WorkerId
+    alive_until: float
+
+
 class Reader(Protocol):
     """Reads see everything that was acknowledged, and never wait for a run."""
 
@@ -204,7 +211,7 @@ class Store(Protocol):
         """Begin a worker's life: its lease, and a token that the system drops with the process."""
         ...
 
-    async def gone_workers(self) -> list[WorkerId]:
+    async def gone_workers(self) -> list[GoneWorker]:
         """Return workers whose lease ran out or whose process is dead; no living one ever."""
         ...
 

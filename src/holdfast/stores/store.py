@@ -14,6 +14,7 @@ from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
 from holdfast.ports.store import (
     CompletionQuery,
+    GoneWorker,
     ItemQuery,
     Listener,
     Order,
@@ -172,16 +173,16 @@ class SqlStore:
         await self._tokens.take(worker)
         await self.submit(Renew(worker=worker, lease_seconds=lease_seconds, is_new=True))
 
-    async def gone_workers(self) -> list[WorkerId]:
+    async def gone_workers(self) -> list[GoneWorker]:
         """Return workers whose lease ran out or whose process is dead."""
 
-        def query(now: float) -> Plan[list[tuple[WorkerId, bool]]]:
+        def query(now: float) -> Plan[list[tuple[GoneWorker, bool]]]:
             rows = yield from every(sql.WORKERS)
-            return [(row[0], row[1] <= now) for row in rows]
+            return [(GoneWorker(row[0], row[1]), row[1] <= now) for row in rows]
 
         found = await self._driver.read(query)
-        living = await self._tokens.living([worker for worker, is_late in found if not is_late])
-        return [worker for worker, _ in found if worker not in living]
+        living = await self._tokens.living([worker.id for worker, is_late in found if not is_late])
+        return [worker for worker, _ in found if worker.id not in living]
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:
         """Return sessions in which a gone worker left a run or a waiting turn."""

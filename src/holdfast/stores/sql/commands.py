@@ -11,8 +11,11 @@ from holdfast.core.errors import RunFenced
 from holdfast.core.facts import Facts
 from holdfast.stores.sql import facts
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.plan import Ask, Plan, one
+from holdfast.stores.sql.plan import Ask, Plan, Row, one
 from holdfast.stores.sql.writing import writes
+
+BURIED = 0.0
+"""The lease of a worker that was taken for dead; no renewal brings it back."""
 
 Read = Callable[[Any, float], Plan[Facts]]
 Decide = Callable[[Any, Facts], Decision[Any]]
@@ -59,18 +62,24 @@ def plan(command: Command[Any], now: float) -> Plan[Planned]:
 
 
 def _plan_worker(command: cmd.Renew | cmd.Bury, now: float) -> Plan[Planned]:
-    """Leases: a worker that was taken for dead and dropped may not come back under its name."""
+    """Leases: a worker that was taken for dead may not come back under its name."""
     row = yield from one(sql.WORKER_BY_ID, command.worker)
     if isinstance(command, cmd.Bury):
-        if row is None:
-            return Planned(Decision(None), [])
-        if command.drop:
-            return Planned(Decision(None), [(sql.DROP_WORKER, (command.worker,))])
-        return Planned(Decision(None), [(sql.SAVE_WORKER, (command.worker, 0.0))])
+        return _plan_burial(command, row)
     alive_until = now + command.lease_seconds
-    if row is not None:
+    if row is not None and row[0] != BURIED:
         return Planned(Decision(alive_until), [(sql.SAVE_WORKER, (command.worker, alive_until))])
-    if not command.is_new:
+    if row is not None or not command.is_new:
         refused: Decision[Any] = refuse(RunFenced(f"worker {command.worker} was taken for dead"))
         return Planned(refused, [])
     return Planned(Decision(alive_until), [(sql.ADD_WORKER, (command.worker, now, alive_until))])
+
+
+def _plan_burial(command: cmd.Bury, row: Row | None) -> Planned:
+    if row is None:
+        return Planned(Decision(True), [])
+    if command.drop:
+        return Planned(Decision(True), [(sql.DROP_WORKER, (command.worker,))])
+    if command.alive_until is not None and command.alive_until != row[0]:
+        return Planned(Decision(False), [])
+    return Planned(Decision(True), [(sql.SAVE_WORKER, (command.worker, BURIED))])

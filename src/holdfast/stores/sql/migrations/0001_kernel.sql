@@ -55,6 +55,7 @@ create unique index sessions_live_key on sessions (tenant, key) where is_live = 
 create unique index sessions_generation on sessions (tenant, key, generation) where key is not null;
 create index sessions_tenant on sessions (tenant, id);
 create index sessions_owner on sessions (owner) where owner is not null;
+create index sessions_hold on sessions (hold_until) where hold_until is not null;
 create index sessions_parent on sessions (parent_id) where parent_id is not null;
 
 create table turns (

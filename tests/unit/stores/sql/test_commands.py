@@ -1,0 +1,89 @@
+"""Leases as commands: who is alive, who was taken for dead, and who stays dead."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.core.commands import Bury, Renew
+from holdfast.core.errors import RunFenced
+from holdfast.core.ids import WorkerId
+from holdfast.stores.opening import open_store
+from holdfast.stores.store import SqlStore
+from holdfast.testing.clock import HandClock
+
+MINE, OTHER = WorkerId("wrk_a"), WorkerId("wrk_b")
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+async def store(clock: HandClock) -> AsyncIterator[SqlStore]:
+    opened = await open_store("memory:", clock=clock)
+    yield opened
+    await opened.close()
+
+
+async def gone(store: SqlStore) -> list[WorkerId]:
+    return [worker.id for worker in await store.gone_workers()]
+
+
+async def test_a_worker_is_gone_when_its_lease_ran_out(store: SqlStore, clock: HandClock) -> None:
+    await store.enlist(MINE, 10)
+    clock.advance(9.9)
+    assert await gone(store) == []
+    clock.advance(0.1)
+    assert await gone(store) == [MINE]
+
+
+async def test_a_late_renewal_counts_if_nobody_took_over(store: SqlStore, clock: HandClock) -> None:
+    await store.enlist(MINE, 10)
+    clock.advance(60)
+    assert await store.submit(Renew(worker=MINE, lease_seconds=10)) == clock.now() + 10
+    assert await gone(store) == []
+
+
+async def test_a_worker_that_renewed_after_it_was_judged_is_not_buried(
+    store: SqlStore, clock: HandClock
+) -> None:
+    await store.enlist(MINE, 10)
+    clock.advance(11)
+    (judged,) = await store.gone_workers()
+    await store.submit(Renew(worker=MINE, lease_seconds=10))
+    assert not await store.submit(Bury(worker=judged.id, alive_until=judged.alive_until))
+    assert await gone(store) == []
+
+
+async def test_a_worker_that_was_taken_for_dead_does_not_come_back_under_its_name(
+    store: SqlStore, clock: HandClock
+) -> None:
+    await store.enlist(MINE, 10)
+    clock.advance(11)
+    (judged,) = await store.gone_workers()
+    assert await store.submit(Bury(worker=judged.id, alive_until=judged.alive_until))
+    with pytest.raises(RunFenced, match="taken for dead"):
+        await store.submit(Renew(worker=MINE, lease_seconds=10))
+    await store.dismiss(MINE)
+    with pytest.raises(RunFenced, match="taken for dead"):
+        await store.submit(Renew(worker=MINE, lease_seconds=10))
+
+
+async def test_burying_twice_and_burying_the_unknown_are_harmless(
+    store: SqlStore, clock: HandClock
+) -> None:
+    await store.enlist(MINE, 10)
+    assert await store.submit(Bury(worker=MINE))
+    assert await store.submit(Bury(worker=MINE, alive_until=0.0))
+    assert await store.submit(Bury(worker=OTHER))
+    await store.dismiss(MINE)
+    assert await gone(store) == []
+
+
+async def test_enlisting_twice_is_one_life(store: SqlStore, clock: HandClock) -> None:
+    await store.submit(Renew(worker=MINE, lease_seconds=10, is_new=True))
+    clock.advance(5)
+    await store.submit(Renew(worker=MINE, lease_seconds=10, is_new=True, again=True))
+    clock.advance(9)
+    assert MINE not in [w.id for w in await store.gone_workers() if w.alive_until <= clock.now()]
