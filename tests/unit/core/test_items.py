@@ -53,7 +53,10 @@ def test_bytes_that_are_no_item_are_refused(body: bytes) -> None:
         {"type": "x", "vendor": object()}, {"type": "x", ("a",): 1}, {}, {"type": "x", "id": 5},
         {"type": "message", "role": "user", "content": "\ud800"}, {"\ud800": 1, "type": "x"},
     ],
-    ids=str,
+    ids=[
+        "no JSON value", "no JSON key", "nothing", "an id that is no text",
+        "text that is no Unicode", "a name that is no Unicode",
+    ],
 )  # fmt: skip
 def test_values_that_are_no_item_are_refused(value: dict[Any, Any]) -> None:
     with pytest.raises(InvalidItem):
