@@ -342,10 +342,19 @@ def test_the_simulator_begins_anew_when_told_to(
 
 WEIRD: list[Any] = [None, 0, -1, 1.5, True, "", "x", [], {}, [None], [{}], [[]], {"a": None}]
 FIELDS = {
-    "/v1/responses": (
-        "model input tools tool_choice conversation reasoning previous_response_id include "
-        "instructions metadata max_output_tokens"
-    ).split(),
+    "/v1/responses": [
+        "model",
+        "input",
+        "tools",
+        "tool_choice",
+        "conversation",
+        "reasoning",
+        "previous_response_id",
+        "include",
+        "instructions",
+        "metadata",
+        "max_output_tokens",
+    ],
     "/v1/chat/completions": ["model", "messages", "tools", "tool_choice", "stream_options"],
     "/v1/messages": ["model", "messages", "system", "tools", "thinking", "max_tokens"],
     "/v1/conversations": ["items", "metadata"],
