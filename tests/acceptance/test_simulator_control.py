@@ -304,8 +304,15 @@ def test_anthropic_streams_every_kind_of_block(http: httpx.Client) -> None:
         ("POST", "/clock", {"advance_seconds": "x"}, 400, "Expected `int`"),
         ("POST", "/nothing", {}, 404, "no control endpoint POST /_sim/nothing"),
         ("GET", "/record?colour=red", None, 400, "unknown field `colour`"),
-        ("GET", "/record?after=x", None, 400, "after: expected a number, got 'x'"),
+        ("GET", "/record?after=x", None, 400, "after: expected a number from 0 on, got 'x'"),
         ("PUT", "/record", None, 405, "the record cannot be changed with PUT"),
+        ("POST", "/faults", {"kind": "error", "status": 99999}, 400, "`int` <= 599"),
+        ("POST", "/faults", {"kind": "error", "headers": {"a": "b\nc"}}, 400, "matching regex"),
+        ("POST", "/faults", {"kind": "cut", "event": -1}, 400, "`int` >= 0"),
+        ("POST", "/faults", {"kind": "listed", "id": "ZZ"}, 400, "Invalid value 'ZZ'"),
+        ("POST", "/faults", {"kind": "cut", "when": {"every": 0}}, 400, "`int` >= 1"),
+        ("POST", "/barriers", {"name": "a/b"}, 400, "matching regex"),
+        ("GET", "/record?after=nan", None, 400, "expected a number from 0 on"),
         ("POST", "/listening", {}, 400, "missing required field `open`"),
         ("POST", "/connections", {"connections": "all"}, 400, "Expected `int`"),
     ],
@@ -338,6 +345,12 @@ def test_the_simulator_begins_anew_when_told_to(
     assert http.post("/v1/responses", json=BODY).status_code == 200
     with pytest.raises(SimulatorError, match="no fault"):
         provider_simulator.remove_fault("fault-9")
+
+
+def test_a_body_that_is_nested_without_end_is_refused(http: httpx.Client) -> None:
+    for depth in (300, 900, 100_000):
+        raw = b'{"model":"m","input":' + b'[{"type":"x","a":' * depth + b"1" + b"}]" * depth + b"}"
+        assert http.post("/v1/responses", content=raw).status_code in (200, 400)
 
 
 WEIRD: list[Any] = [None, 0, -1, 1.5, True, "", "x", [], {}, [None], [{}], [[]], {"a": None}]
