@@ -292,6 +292,28 @@ def test_anthropic_streams_every_kind_of_block(http: httpx.Client) -> None:
     assert missing.json()["error"]["message"] == "max_tokens: Field required"
 
 
+def test_the_system_speaks_in_mid_conversation_only_where_the_beta_is_asked_for(
+    http: httpx.Client,
+) -> None:
+    body = {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 100,
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f"}]},
+            {"role": "system", "content": "be kind"},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]},
+            {"role": "user", "content": "and?"},
+            {"role": "system", "content": "be short"},
+        ],
+    }
+    beta = {"anthropic-beta": "context-1m-2025-08-07,mid-conversation-system-2026-04-07"}
+    heard = http.post("/v1/messages", json=body, headers=beta).json()
+    assert heard["content"][0]["text"] == "Messages seen: 2. Last text: and?"
+    refused = http.post("/v1/messages", json=body).json()
+    assert refused["error"]["message"] == ("messages.2.role: Input should be 'user' or 'assistant'")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "said"),
     [
