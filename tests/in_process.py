@@ -1,7 +1,7 @@
 """A whole gateway in the test's own loop: memory store, scripted model, no sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from holdfast.engine.responder import Responder
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ingress.http.application import Application
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent
+from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
 from holdfast.ports.store import ItemQuery
 from holdfast.stores.opening import open_store
 
@@ -64,6 +64,12 @@ class ScriptedModel:
 
     name = "scripted"
 
+    def check(self, call: ModelCall) -> None:
+        """Anything may be asked."""
+
+    def state_use(self, model: str) -> StateUse | None:
+        """Nothing is remembered here."""
+
     async def _answer(self, call: ModelCall) -> list[Item]:
         items = [msgspec.json.decode(body) for body in call.items]
         self.calls.append(call)
@@ -80,7 +86,7 @@ class ScriptedModel:
             usage=Usage(input_tokens=len(call.items), output_tokens=len(items)),
         )
 
-    async def stream(self, call: ModelCall) -> AsyncIterator[ModelEvent | Answer]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
         """Stream the scripted answer, a word at a time."""
         answer = await self.answer(call)
         for index, body in enumerate(answer.items):

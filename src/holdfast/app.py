@@ -13,7 +13,6 @@ from holdfast.engine.responder import Responder
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ingress.http.application import Application
-from holdfast.providers.demo import DemoProvider
 from holdfast.settings import Settings
 from holdfast.stores.opening import open_store
 
@@ -48,8 +47,11 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
 @asynccontextmanager
 async def open_application(settings: Settings) -> AsyncIterator[Application]:
     """Open a gateway as an ASGI application, until the block ends."""
+    from holdfast.providers.routing import Upstreams
+
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(settings.store_url, clock=clock)
+    upstreams = Upstreams(settings.upstreams, ids.new)
     try:
         desk: Desk | None = None
 
@@ -57,16 +59,16 @@ async def open_application(settings: Settings) -> AsyncIterator[Application]:
             assert desk is not None
             await desk.carry_adopted(run)
 
-        demo = DemoProvider(ids.new)
         gateway = Gateway(
             store, clock=clock, ids=ids, settings=settings.lanes, handler=carry_adopted
         )
-        desk = Desk(gateway, Responder(gateway, lambda _: demo))
+        desk = Desk(gateway, Responder(gateway, upstreams.provider))
         await gateway.start()
         try:
-            yield Application(gateway, desk, demo.models)
+            yield Application(gateway, desk, upstreams.models)
         finally:
             await desk.stop(settings.server.grace_seconds)
             await gateway.stop()
     finally:
+        await upstreams.close()
         await store.close()

@@ -5,12 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.engine.settings import LaneSettings
+from holdfast.providers.settings import UpstreamApi, UpstreamSettings
 
 
 def default_store_url() -> str:
     """Return the URL of a file in the user's data directory."""
     root = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return f"sqlite:///{Path(root) / 'holdfast' / 'holdfast.db'}"
+
+
+def only_upstream(url: str, api: UpstreamApi) -> UpstreamSettings:
+    """Return the one upstream that flags name; its key comes from the environment alone."""
+    key = os.environ.get("HOLDFAST_UPSTREAM_KEY") or os.environ.get("OPENAI_API_KEY")
+    return UpstreamSettings(url=url, api=api, key=key or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +39,5 @@ class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     store_url: str = field(default_factory=default_store_url)
     lanes: LaneSettings = field(default_factory=LaneSettings)
+    upstreams: tuple[UpstreamSettings, ...] = ()
+    """`[[upstream]]` of the configuration, in order; with none, the demo model answers."""

@@ -1,6 +1,6 @@
 """The tree of commands. Each command's body lives in a module of its own, loaded when called."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -32,15 +32,27 @@ def serve(
     store: Annotated[
         str | None, typer.Option(help="sqlite:///file.db, postgresql://… or memory:")
     ] = None,
+    upstream: Annotated[
+        str | None, typer.Option(help="Base URL of an OpenAI-compatible server, with /v1.")
+    ] = None,
+    upstream_api: Annotated[
+        str, typer.Option(help="Which API the upstream speaks: responses or chat.")
+    ] = "responses",
 ) -> None:
     """Serve the gateway until told to stop."""
     import asyncio
 
     from holdfast.cli.serve import serve as serve_until_stopped
-    from holdfast.settings import ServerSettings, Settings, default_store_url
+    from holdfast.core.errors import InvalidSetting
+    from holdfast.settings import ServerSettings, Settings, default_store_url, only_upstream
 
+    if upstream_api not in ("responses", "chat"):
+        raise InvalidSetting(f"--upstream-api is responses or chat, not {upstream_api!r}")
+    api: Literal["responses", "chat"] = "chat" if upstream_api == "chat" else "responses"
     settings = Settings(
-        server=ServerSettings(host=host, port=port), store_url=store or default_store_url()
+        server=ServerSettings(host=host, port=port),
+        store_url=store or default_store_url(),
+        upstreams=(only_upstream(upstream, api),) if upstream else (),
     )
     asyncio.run(serve_until_stopped(settings))
 

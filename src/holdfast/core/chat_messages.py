@@ -4,16 +4,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core.chat import Item, Message, call_of, text_of
-from holdfast.core.errors import InvalidInput
+from holdfast.core.errors import UnsupportedByUpstream
 
+CHAT = "a Chat server"
 DROPPED = frozenset({"reasoning"})
 """Kinds that Chat has no words for and that may be left out without changing what was said."""
-
-
-class NotInChat(InvalidInput):
-    """An item has no form in Chat, and leaving it out would change what was said."""
-
-    code = "unsupported_by_upstream"
 
 
 def messages_of(items: Iterable[Item]) -> list[Message]:
@@ -36,7 +31,7 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
                 }
             )
         else:
-            raise NotInChat(f"an item of type {kind!r} cannot be sent to a Chat server")
+            raise UnsupportedByUpstream(f"an item of type {kind!r}", CHAT)
     return messages
 
 
@@ -69,13 +64,13 @@ def _part(part: Item) -> Item:
         case "input_audio" | "image_url" | "file" | "refusal":
             return part
         case kind:
-            raise NotInChat(f"a content part of type {kind!r} cannot be sent to a Chat server")
+            raise UnsupportedByUpstream(f"a content part of type {kind!r}", CHAT)
 
 
 def _image(part: Item) -> Item:
     url = part.get("image_url")
     if not isinstance(url, str):
-        raise NotInChat("an image without an image_url cannot be sent to a Chat server")
+        raise UnsupportedByUpstream("an image without an image_url", CHAT)
     image = {"url": url}
     if isinstance(part.get("detail"), str):
         image["detail"] = part["detail"]

@@ -5,11 +5,13 @@ HoldfastError
 │   ├── InvalidSessionKey
 │   ├── InvalidItem
 │   ├── SessionNotKeyed     a reset needs a key to continue under
+│   ├── UnsupportedByUpstream  the model's server has no words for it
 │   └── InvalidSetting
 ├── NotFound                unknown, foreign and erased look the same
 │   ├── SessionNotFound
 │   ├── TurnNotFound
-│   └── ItemNotFound
+│   ├── ItemNotFound
+│   └── ModelNotFound       no upstream serves a model of this name
 ├── Conflict                the world moved on
 │   ├── SessionRetired      another generation is live
 │   ├── SessionChanged      the expected session is not the live one
@@ -73,6 +75,16 @@ class SessionNotKeyed(InvalidInput):
     code = "session_not_keyed"
 
 
+class UnsupportedByUpstream(InvalidInput):
+    """The upstream that serves the model has no words for what was asked; `param` names it."""
+
+    code = "unsupported_by_upstream"
+
+    def __init__(self, param: str, upstream: str) -> None:
+        super().__init__(f"{param} cannot be carried to {upstream}, which serves this model")
+        self.param = param
+
+
 class InvalidSetting(InvalidInput):
     """A setting has a value that it cannot have."""
 
@@ -101,6 +113,12 @@ class ItemNotFound(NotFound):
     """No item has this id or sequence number."""
 
     code = "item_not_found"
+
+
+class ModelNotFound(NotFound):
+    """No upstream serves a model of this name."""
+
+    code = "model_not_found"
 
 
 class Conflict(HoldfastError):

@@ -7,6 +7,7 @@ as an incomplete item and never becomes provider state.
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -66,8 +67,15 @@ class Responder:
         partial = PartialOutput()
         try:
             answer = await self._ask(run, request, live, partial)
-        except ProviderFailure as failure:
-            await self._fail(run, request, partial, failure, live)
+        except HoldfastError as error:
+            if not run.is_lost:
+                await self._fail(run, request, partial, error, live)
+            raise
+        except Exception:
+            # A fault of our own must not keep the lane either.
+            log.exception("run.broke", run_id=run.fence.run_id)
+            ours = HoldfastError("something broke on our side")
+            await self._fail(run, request, partial, ours, live)
             raise
         except asyncio.CancelledError:
             if not run.is_lost:
@@ -108,15 +116,16 @@ class Responder:
         saved_at = time.monotonic()
         saving: asyncio.Task[Any] | None = None
         try:
-            async for event in provider.stream(call):
-                if isinstance(event, Answer):
-                    return event
-                partial.see(event)
-                live.publish(event.type, event.data)
-                is_due = time.monotonic() - saved_at >= CHECKPOINT_SECONDS
-                if is_due and partial.has_news and (saving is None or saving.done()):
-                    saved_at = time.monotonic()
-                    saving = asyncio.create_task(_checkpoint(run, partial.take()))
+            async with aclosing(provider.stream(call)) as events:
+                async for event in events:
+                    if isinstance(event, Answer):
+                        return event
+                    partial.see(event)
+                    live.publish(event.type, event.data)
+                    is_due = time.monotonic() - saved_at >= CHECKPOINT_SECONDS
+                    if is_due and partial.has_news and (saving is None or saving.done()):
+                        saved_at = time.monotonic()
+                        saving = asyncio.create_task(_checkpoint(run, partial.take()))
         finally:
             if saving is not None:
                 await asyncio.gather(saving, return_exceptions=True)
@@ -136,7 +145,7 @@ class Responder:
                 result=encode_answer(recorded),
                 provider_state=answer.state if answer.status == "completed" else None,
                 completion=_stored_completion(request),
-                pending_calls=_pending(items),
+                pending_calls=_pending(items) if answer.status == "completed" else (),
                 hold_seconds=self._gateway.settings.tool_wait_seconds,
             )
         )
@@ -151,9 +160,10 @@ class Responder:
         run: ActiveRun,
         request: TurnRequest,
         partial: PartialOutput,
-        failure: ProviderFailure,
+        error: HoldfastError,
         live: LiveResponse | None,
     ) -> None:
+        failure = error if isinstance(error, ProviderFailure) else None
         kept = partial.items()
         await run.finish(
             Finish(
@@ -161,16 +171,16 @@ class Responder:
                 outcome="failed",
                 items=tuple(read_item(body) for body in partial.finished()),
                 partial=kept,
-                error_code=failure.provider_code or failure.code,
-                error_message=failure.message[:2000],
-                is_retryable=failure.failure_class == "transient",
+                error_code=(failure and failure.provider_code) or error.code,
+                error_message=error.message[:2000],
+                is_retryable=(failure.failure_class == "transient" if failure else error.retryable),
             )
         )
         if live is not None:
             output = [*partial.finished(), *(item.body for item in kept)]
             facts = facts_of(run.turn.id, run, request, "failed", output, None)
-            error = {"code": _closed_code(failure), "message": failure.message}
-            value = response_value(msgspec.structs.replace(facts, error=error))
+            shown = {"code": _closed_code(error), "message": error.message}
+            value = response_value(msgspec.structs.replace(facts, error=shown))
             live.publish("response.failed", {"response": value})
             live.end()
 
@@ -256,8 +266,8 @@ def conversation_id(session_id: str) -> str:
     return "conv_" + session_id.removeprefix("ses_")
 
 
-def _closed_code(failure: ProviderFailure) -> str:
+def _closed_code(error: HoldfastError) -> str:
     """Return one of the codes that a Response's error may have."""
     known = {"rate_limit_exceeded", "invalid_prompt", "server_error"}
-    code = failure.provider_code
+    code = error.provider_code if isinstance(error, ProviderFailure) else None
     return code if code is not None and code in known else "server_error"

@@ -4,7 +4,7 @@ Events are in the Responses API's own vocabulary, because it is the richest we s
 that speaks another translates at its edge.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -25,10 +25,20 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """What a Chat client asked in words that only the Chat API has."""
     is_stream: bool = False
     session_id: str | None = None
+    keeps_state: bool = True
+    """Whether the provider may keep anything of this call for later ones."""
     state: ProviderState | None = None
-    """What this provider may remember of the first `state.covers` items."""
-    state_covers: int = 0
-    """How many of `items` the provider's own state stands for."""
+    """What the provider remembers; it stands for all of `items` but `new_items`."""
+    new_items: list[bytes] = []
+    allows_opaque: bool = True
+    """False once the provider has refused sealed content: then the call is made without any."""
+
+
+class StateUse(msgspec.Struct, frozen=True):
+    """How a provider remembers: under which slot, and whether a call changes it in place."""
+
+    slot: str
+    is_mutable: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +71,19 @@ class Provider(Protocol):
         """The upstream's name."""
         ...
 
+    def check(self, call: ModelCall) -> None:
+        """Raise `InvalidInput` for what this provider cannot be asked, before anything is kept."""
+        ...
+
+    def state_use(self, model: str) -> StateUse | None:
+        """Return how the provider remembers calls of a model; None when it is told all anew."""
+        ...
+
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
         ...
 
-    def stream(self, call: ModelCall) -> AsyncIterator[ModelEvent | Answer]:
+    def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
         """Yield events as they come, from the first `response.output_item.added` on; last the
         answer. A stream that ends without its answer was cut off and raises."""
         ...

@@ -1,12 +1,12 @@
 """The demo model: no key, no network. It says what it is, and shows that it remembers."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
 
 from holdfast.core.session import Usage
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent
+from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
 
 DEMO_MODEL = "holdfast-demo"
 
@@ -28,12 +28,18 @@ class DemoProvider:
         """The upstream's name."""
         return "demo"
 
+    def check(self, call: ModelCall) -> None:
+        """Anything may be asked."""
+
+    def state_use(self, model: str) -> StateUse | None:
+        """Nothing is remembered here."""
+
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
         text = _reply(call)
         return _answer(call, text, self._new_id("msg"))
 
-    async def stream(self, call: ModelCall) -> AsyncIterator[ModelEvent | Answer]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
         """Yield the answer word by word."""
         text, item_id = _reply(call), self._new_id("msg")
         for event in _events(text, item_id):

@@ -6,8 +6,6 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.simulator.quantities import Ordinal
-
 
 class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
     """What a call must be like; what is not given matches everything."""
@@ -28,9 +26,9 @@ class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, froz
     header: dict[str, str] = {}
     """Header names with a glob over each value."""
     stream: bool | None = None
-    nth: Ordinal | None = None
+    nth: int | None = None
     """Only the n-th call that matches everything else, counted from 1."""
-    every: Ordinal | None = None
+    every: int | None = None
     """Only each n-th call that matches everything else."""
 
 

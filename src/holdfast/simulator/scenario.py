@@ -9,7 +9,6 @@ import msgspec
 from holdfast.simulator.effects import Effect, read_fault
 from holdfast.simulator.matching import Match
 from holdfast.simulator.profiles import ProfileName
-from holdfast.simulator.quantities import Chance, Count, Name, Ordinal, Seconds
 
 DEFAULT_MODELS = ("gpt-4.1", "gpt-5.2", "gpt-5.4", "gpt-5.5", "claude-sonnet-4-5")
 _ANYTHING = Match()
@@ -31,23 +30,23 @@ class Script(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     """What the model is to answer, and to which calls."""
 
     when: Match = _ANYTHING
-    times: Count | None = None
+    times: int | None = None
     text: str | None = None
-    words: Count | None = None
+    words: int | None = None
     """A long answer of this many words."""
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[ScriptedCall] = []
-    between_seconds: Seconds = 0.0
+    between_seconds: float = 0.0
     """A slow drip: this long between two events."""
 
 
 class ForgetSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """When stored responses and items are gone."""
 
-    after_seconds: Count | None = None
+    after_seconds: int | None = None
     """Older than this by the simulator's clock."""
-    chance: Chance = 0.0
+    chance: float = 0.0
     """This share of all responses, chosen by the seed."""
 
 
@@ -57,12 +56,12 @@ BarrierStage = Literal["arrival", "running", "answer", "event"]
 class BarrierSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Which calls to hold, and where in their life."""
 
-    name: Name | None = None
+    name: str | None = None
     when: Match = _ANYTHING
     at: BarrierStage = "running"
-    event: Count = 1
+    event: int = 1
     """For `at = "event"`: hold after this many events."""
-    times: Count | None = None
+    times: int | None = None
 
 
 class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -74,16 +73,16 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     """The only keys accepted; empty accepts any."""
     models: list[str] = []
     """The only models that exist; empty accepts any."""
-    context_tokens: Ordinal | None = None
+    context_tokens: int | None = None
     """The context window; by default 400,000, and 200,000 of Anthropic's."""
-    context: dict[str, Ordinal] = {}
+    context: dict[str, int] = {}
     """Context windows by model glob."""
     reasoning_models: tuple[str, ...] = ("gpt-5*", "o1*", "o3*", "o4*")
     unlink_models: list[str] = []
     """Models with which conversations lose their earlier assistant items (R16)."""
     overflow: Literal["before", "stream"] = "before"
     forget: ForgetSettings = ForgetSettings()
-    record_limit: Ordinal = 100_000
+    record_limit: int = 100_000
     answers: list[Script] = msgspec.field(default_factory=list, name="answer")
     faults: list[Effect] = msgspec.field(default_factory=list, name="fault")
     barriers: list[BarrierSpec] = msgspec.field(default_factory=list, name="barrier")
@@ -122,9 +121,9 @@ def load_scenario(path: Path) -> Scenario:
         raise WrongInput(f"{path}: {exc}") from exc
 
 
-def convert(raw: Any, kind: type[T], *, from_text: bool = False) -> T:
-    """Return `raw` as a `kind`, or raise `WrongInput`; `from_text` reads numbers in strings."""
+def convert(raw: Any, kind: type[T]) -> T:
+    """Return `raw` as a `kind`, or raise `WrongInput`."""
     try:
-        return msgspec.convert(raw, kind, strict=not from_text)
+        return msgspec.convert(raw, kind)
     except msgspec.ValidationError as exc:
         raise WrongInput(str(exc)) from exc

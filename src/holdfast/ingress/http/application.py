@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Awaitable, Callable
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, ModelNotFound
 from holdfast.engine.desk import Desk
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.log import log
@@ -43,6 +43,8 @@ class Application:
         add("GET", "/v1/responses/{id}", responses.get)
         add("POST", "/v1/chat/completions", chat.create)
         add("GET", "/v1/models", self._models)
+        add("GET", "/v1/models/{model}", self._model)
+        add("GET", "/v1/models/{owner}/{model}", self._model)
         add("GET", "/v1/sessions", sessions.list)
         add("GET", "/v1/sessions/{id}", sessions.get)
         add("GET", "/v1/sessions/{id}/items", sessions.items)
@@ -88,6 +90,13 @@ class Application:
 
     async def _models(self, _: Request) -> AnyReply:
         return json_reply({"object": "list", "data": await self._list_models()})
+
+    async def _model(self, request: Request) -> AnyReply:
+        name = "/".join(request.params.values())
+        for model in await self._list_models():
+            if model["id"] == name:
+                return json_reply(model)
+        raise ModelNotFound(f"The model '{name}' does not exist.")
 
     async def _healthz(self, _: Request) -> Reply:
         return json_reply({"status": "ok"})

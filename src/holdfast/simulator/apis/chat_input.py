@@ -94,10 +94,13 @@ def _unanswered(world: World, awaited: dict[str, None], position: int) -> Proble
 
 
 def _check_alternation(messages: list[Json]) -> None:
-    """Local servers' chat templates refuse two messages of one role in a row."""
+    """Local servers' chat templates refuse two messages of one role in a row.
+
+    Tool traffic stands outside of this, in the templates that know it.
+    """
     expected = "user"
     for message in messages:
-        if message["role"] in ("system", "developer", "tool"):
+        if message["role"] in ("system", "developer", "tool") or message.get("tool_calls"):
             continue
         if message["role"] != expected:
             text = "Conversation roles must alternate user/assistant/user/assistant/..."

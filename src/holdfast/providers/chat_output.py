@@ -1,0 +1,236 @@
+"""A Chat server's answer, whole or in chunks, as items and events of the Responses API."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.session import Usage
+from holdfast.ports.provider import Answer, ModelEvent
+from holdfast.providers.failures import broken, failure_in_stream
+from holdfast.providers.names import Names
+from holdfast.providers.response_events import CallPart, Item, ReasoningPart, TextPart
+
+Json = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_BROKEN = frozenset({"error", "abort", "cancelled"})
+
+
+class ChatOutput:
+    """Takes an answer's pieces in and gives the events they make; at the end, the answer.
+
+    A whole completion is one piece. Text, thoughts and calls may come in any order; an item is
+    ended when another begins, except calls, which servers may fill in turns.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._count = 0
+        self._text: TextPart | None = None
+        self._reasoning: ReasoningPart | None = None
+        self._calls: dict[Any, CallPart] = {}
+        self._items: dict[int, Item] = {}
+        self._annotations: list[Any] = []
+        self._usage: Json | None = None
+        self._finish: str | None = None
+        self._tier: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the server has said why it stopped."""
+        return self._finish is not None
+
+    def take(self, piece: Json) -> list[ModelEvent]:
+        """Take a chunk, or a whole completion, in."""
+        if piece.get("error"):
+            raise failure_in_stream(piece["error"])
+        if isinstance(piece.get("usage"), dict):
+            self._usage = piece["usage"]
+        if isinstance(piece.get("service_tier"), str):
+            self._tier = piece["service_tier"]
+        events: list[ModelEvent] = []
+        for choice in piece.get("choices") or ():
+            if choice.get("index", 0) != 0:
+                continue
+            delta = choice.get("delta") or choice.get("message") or {}
+            events += self._take_delta(delta, _logprobs(choice))
+            if choice.get("finish_reason"):
+                self._finish = choice["finish_reason"]
+        return events
+
+    def _take_delta(self, delta: Json, logprobs: list[Any]) -> list[ModelEvent]:
+        events: list[ModelEvent] = []
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(thought, str) and thought:
+            events += self._think(thought)
+        if delta.get("refusal"):
+            events += self._say(delta["refusal"], [], "refusal")
+        content = delta.get("content")
+        if isinstance(content, list):
+            content = "".join(part.get("text") or "" for part in content)
+        if content:
+            events += self._say(content, logprobs, "output_text")
+        self._annotations += [_annotation(one) for one in delta.get("annotations") or ()]
+        for number, call in enumerate(delta.get("tool_calls") or ()):
+            events += self._call(call, number)
+        return events
+
+    def _think(self, thought: str) -> list[ModelEvent]:
+        events: list[ModelEvent] = []
+        if self._reasoning is None:
+            index = self._next()
+            self._reasoning = ReasoningPart(self._names.item("reasoning", None, index), index)
+            events += self._reasoning.begin()
+        return [*events, *self._reasoning.grow(thought)]
+
+    def _say(self, text: str, logprobs: list[Any], kind: str) -> list[ModelEvent]:
+        events = self._end_reasoning()
+        if self._text is not None and self._text.kind != kind:
+            events += self._end_text("completed")
+        if self._text is None:
+            index = self._next()
+            self._text = TextPart(self._names.item("message", None, index), index, kind)
+            events += self._text.begin()
+        return [*events, *self._text.grow(text, logprobs)]
+
+    def _call(self, call: Json, number: int) -> list[ModelEvent]:
+        events = [*self._end_reasoning(), *self._end_text("completed")]
+        place = call.get("index", number)
+        custom = call.get("custom")
+        inner = custom or call.get("function") or {}
+        part = self._calls.get(place)
+        if part is None:
+            index = self._next()
+            name = self._names.item("function_call", None, index)
+            ours = self._names.call(call.get("id"), index)
+            part = self._calls[place] = CallPart(name, index, ours, is_custom=custom is not None)
+            part.name = inner.get("name") or ""
+            events += part.begin()
+        elif not part.name:
+            part.name = inner.get("name") or ""
+        text = inner.get("input") if part.is_custom else inner.get("arguments")
+        if isinstance(text, dict):
+            text = _encode(text).decode()
+        return [*events, *part.grow(text)] if text else events
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _end_reasoning(self) -> list[ModelEvent]:
+        if self._reasoning is None:
+            return []
+        events, self._items[self._reasoning.index] = self._reasoning.end()
+        self._reasoning = None
+        return events
+
+    def _end_text(self, status: str) -> list[ModelEvent]:
+        if self._text is None:
+            return []
+        events, self._items[self._text.index] = self._text.end(status, self._annotations)
+        self._text = None
+        return events
+
+    def end(self) -> tuple[list[ModelEvent], Answer]:
+        """Return the last events and the answer; without a reason to stop there is none."""
+        finish = self._finish
+        if finish is None:
+            raise broken("the upstream's answer ended before it was finished", "upstream_truncated")
+        if finish in _BROKEN:
+            raise broken(f"the upstream gave up: {finish}", "upstream_gave_up")
+        reason = _CUT.get(finish)
+        status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
+        events = [*self._end_reasoning(), *self._end_text(status)]
+        if not self._items and not self._calls:
+            # An empty answer is an answer: a message with no words.
+            index = self._next()
+            empty = TextPart(self._names.item("message", None, index), index)
+            ended, self._items[index] = empty.end(status, [])
+            events += [*empty.begin(), *ended]
+        for call in self._calls.values():
+            ended, self._items[call.index] = call.end(status)
+            events += ended
+        answer = Answer(
+            items=[_encode(self._items[index]) for index in sorted(self._items)],
+            status=status,
+            incomplete_reason=reason,
+            usage=_usage(self._usage),
+            usage_detail=_usage_detail(self._usage),
+            fields={"service_tier": msgspec.Raw(_encode(self._tier))} if self._tier else {},
+        )
+        return events, answer
+
+
+def _logprobs(choice: Json) -> list[Any]:
+    found = choice.get("logprobs")
+    listed = found.get("content") if isinstance(found, dict) else None
+    return listed if isinstance(listed, list) else []
+
+
+def _annotation(one: Any) -> Any:
+    if isinstance(one, dict) and isinstance(one.get("url_citation"), dict):
+        return {"type": "url_citation", **one["url_citation"]}
+    return one
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _usage(told: Json | None) -> Usage | None:
+    if told is None:
+        return None
+    return Usage(
+        input_tokens=_number(told.get("prompt_tokens")),
+        cached_tokens=_number((told.get("prompt_tokens_details") or {}).get("cached_tokens")),
+        output_tokens=_number(told.get("completion_tokens")),
+        reasoning_tokens=_number(
+            (told.get("completion_tokens_details") or {}).get("reasoning_tokens")
+        ),
+    )
+
+
+def _usage_detail(told: Json | None) -> bytes | None:
+    """Return usage in the words of Responses, with every detail that Chat told."""
+    if told is None:
+        return None
+    given, made = _number(told.get("prompt_tokens")), _number(told.get("completion_tokens"))
+    return _encode(
+        {
+            "input_tokens": given,
+            "input_tokens_details": {
+                "cached_tokens": 0, **(told.get("prompt_tokens_details") or {})
+            },
+            "output_tokens": made,
+            "output_tokens_details": {
+                "reasoning_tokens": 0, **(told.get("completion_tokens_details") or {})
+            },
+            "total_tokens": _number(told.get("total_tokens")) or given + made,
+        }
+    )  # fmt: skip
+
+
+class Doubling:
+    """Notices a server that sends every chunk twice, by its opening one, and skips the copies.
+
+    Only an opening chunk that comes twice gives such a server away: later on, the same word may
+    honestly be said twice.
+    """
+
+    def __init__(self) -> None:
+        self._last: bytes | None = None
+        self._count = 0
+        self._is_doubling = True
+
+    def is_copy(self, data: bytes) -> bool:
+        """Whether this chunk is the copy of the one before."""
+        self._count += 1
+        if not self._is_doubling:
+            return False
+        if self._count % 2:
+            self._last = data
+            return False
+        if data == self._last:
+            return True
+        self._is_doubling = False
+        return False

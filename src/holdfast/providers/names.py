@@ -1,0 +1,87 @@
+"""Ids that are ours to give: items and calls whose own would not be unique, or fit nowhere else."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+MIN_UNIQUE = 16
+"""Shorter ids (`call_1`, `0`) are counted by servers that begin anew with every answer."""
+MAX_CALL_ID = 40
+"""The longest call id that every kind of server takes."""
+_PREFIX = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+}
+
+NewId = Callable[[str], str]
+
+
+class Names:
+    """The ids of one answer: kept where they can be, given anew where not, the same each time."""
+
+    def __init__(self, new_id: NewId, taken: Iterable[str] = ()) -> None:
+        self._new_id = new_id
+        self._before = frozenset(taken)
+        self._taken = set(self._before)
+        self._items: dict[str, str] = {}
+        self._calls: dict[tuple[int, str], str] = {}
+
+    def item(self, kind: str, theirs: Any, index: int) -> str:
+        """Return the id of an item of this answer."""
+        known = f"{index}\0{theirs}"
+        if known not in self._items:
+            is_good = isinstance(theirs, str) and MIN_UNIQUE <= len(theirs) <= 64
+            prefix = _PREFIX.get(kind, "item")
+            self._items[known] = theirs if is_good else self._new_id(prefix)
+        return self._items[known]
+
+    def call(self, theirs: Any, index: int) -> str:
+        """Return the id of a call of this answer; no other call of the session has it."""
+        known = (index, str(theirs))
+        if known not in self._calls:
+            is_good = (
+                isinstance(theirs, str)
+                and MIN_UNIQUE <= len(theirs) <= MAX_CALL_ID
+                and theirs not in self._taken
+            )
+            ours = theirs if is_good else self._new_id("call")
+            self._taken.add(ours)
+            self._calls[known] = ours
+        return self._calls[known]
+
+    def is_taken(self, theirs: Any) -> bool:
+        """Whether another call of the session has this id."""
+        return theirs in self._before
+
+    def aliases(self) -> dict[str, str]:
+        """Return the calls whose id is not the server's own: ours to theirs."""
+        return {ours: theirs for (_, theirs), ours in self._calls.items() if ours != theirs}
+
+
+class _Called(msgspec.Struct):
+    call_id: str | None = None
+
+
+_read_called = msgspec.json.Decoder(_Called).decode
+
+
+def call_ids(items: Iterable[bytes]) -> set[str]:
+    """Return the call ids that a history already has."""
+    found = set()
+    for body in items:
+        if b'"call_id"' in body:
+            call_id = _read_called(body).call_id
+            if call_id is not None:
+                found.add(call_id)
+    return found
+
+
+def fitting_call_id(call_id: str, longest: int) -> str:
+    """Return a call id that a server takes; both ends of a pair get the same."""
+    if 0 < len(call_id) <= longest:
+        return call_id
+    return "call_" + hashlib.blake2b(call_id.encode(), digest_size=12).hexdigest()

@@ -1,0 +1,96 @@
+"""Any server that speaks Chat Completions, asked in Responses items and answering in them."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import UnsupportedByUpstream
+from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
+from holdfast.providers.chat_messages import chat_messages
+from holdfast.providers.chat_output import ChatOutput, Doubling
+from holdfast.providers.chat_words import chat_words
+from holdfast.providers.names import Names, NewId, call_ids
+from holdfast.providers.upstream import Upstream, list_models, read_json
+
+PATH = "/chat/completions"
+_OURS = frozenset({"store", "stream", "messages", "model", "metadata", "stream_options"})
+_ONE_ANSWER: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+}
+"""What Chat can ask and a log of items cannot hold, and the values with which it says nothing."""
+
+
+class ChatProvider:
+    """A Chat server; it keeps nothing for us."""
+
+    def __init__(self, upstream: Upstream, new_id: NewId) -> None:
+        self._upstream = upstream
+        self._new_id = new_id
+
+    @property
+    def name(self) -> str:
+        """The upstream's name."""
+        return self._upstream.name
+
+    def check(self, call: ModelCall) -> None:
+        """Raise for what cannot be carried."""
+        self._body(call)
+
+    def state_use(self, model: str) -> StateUse | None:
+        """Chat is told everything each time."""
+
+    async def answer(self, call: ModelCall) -> Answer:
+        """Return the whole answer."""
+        output = self._output(call)
+        output.take(read_json(await self._upstream.ask(PATH, self._body(call))))
+        return output.end()[1]
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+        """Yield the answer's events as its chunks come."""
+        output, doubling = self._output(call), Doubling()
+        body = self._body(call)
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        async with aclosing(self._upstream.events(PATH, body)) as chunks:
+            async for chunk in chunks:
+                if not doubling.is_copy(chunk.data):
+                    for event in output.take(read_json(chunk.data)):
+                        yield event
+        events, answer = output.end()
+        for event in events:
+            yield event
+        yield answer
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return the models it serves."""
+        return await list_models(self._upstream)
+
+    async def close(self) -> None:
+        """The line is closed by whoever opened it."""
+
+    def _output(self, call: ModelCall) -> ChatOutput:
+        return ChatOutput(Names(self._new_id, call_ids(call.items)))
+
+    def _body(self, call: ModelCall) -> dict[str, Any]:
+        words = chat_words(call.fields, call.model, self.name)
+        for name, raw in call.chat_fields.items():
+            value = msgspec.json.decode(raw)
+            if name in _OURS or value is None:
+                continue
+            if name in _ONE_ANSWER and value not in _ONE_ANSWER[name]:
+                raise UnsupportedByUpstream(name, self.name)
+            words[name] = raw
+        instructions = call.fields.get("instructions")
+        told = msgspec.json.decode(instructions) if instructions is not None else None
+        if told is not None and not isinstance(told, str):
+            raise UnsupportedByUpstream("instructions", self.name)
+        return {
+            "model": call.model,
+            "messages": chat_messages(told, call.items, self.name),
+            **words,
+        }

@@ -1,0 +1,215 @@
+"""Any server that speaks the Responses API: told everything anew, chained, or in a conversation.
+
+Replay is complete in itself and stored nowhere. The other two leave a cache with the server,
+which is sent back to its maker alone.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.core.provider_state import ProviderState
+from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
+from holdfast.providers.failures import broken
+from holdfast.providers.names import Names, NewId, call_ids
+from holdfast.providers.origin import Maker
+from holdfast.providers.replay import Replay
+from holdfast.providers.responses_output import Ending, ResponsesOutput
+from holdfast.providers.responses_words import responses_words
+from holdfast.providers.upstream import Upstream, list_models, read_json
+
+PATH = "/responses"
+SEALED_REASONING = "reasoning.encrypted_content"
+_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "codex")
+_REFUSES_SEALING = "encrypted content is not supported"
+
+
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a server remembers for us: its names for it, and for calls that we name otherwise."""
+
+    response: str | None = None
+    conversation: str | None = None
+    calls: dict[str, str] = {}
+
+
+_read_kept = msgspec.json.Decoder(Kept).decode
+
+
+class ResponsesProvider:
+    """A Responses server."""
+
+    def __init__(self, upstream: Upstream, new_id: NewId) -> None:
+        self._upstream = upstream
+        self._new_id = new_id
+        self._mode = upstream.settings.state
+        self._seals = upstream.settings.encrypted_reasoning
+        self._unsealing: set[str] = set()
+        """Models that have said they cannot seal their reasoning."""
+
+    @property
+    def name(self) -> str:
+        """The upstream's name."""
+        return self._upstream.name
+
+    def check(self, call: ModelCall) -> None:
+        """Raise for what cannot be carried."""
+        self._body(call, None)
+
+    def state_use(self, model: str) -> StateUse | None:
+        """Return how this server remembers, if it is to."""
+        if self._mode == "replay":
+            return None
+        slot = self._upstream.maker(model).slot
+        return StateUse(slot, is_mutable=self._mode == "conversation")
+
+    async def answer(self, call: ModelCall) -> Answer:
+        """Return the whole answer."""
+        kept = await self._kept(call)
+        body = self._body(call, kept)
+        names_state = call.state is not None
+        try:
+            data = await self._upstream.ask(PATH, body, names_state=names_state)
+        except ProviderFailure as failure:
+            if not self._learns_from(failure, call.model, body):
+                raise
+            body = self._body(call, kept)
+            data = await self._upstream.ask(PATH, body, names_state=names_state)
+        names = self._names(call)
+        ending = ResponsesOutput(names, self._upstream.maker(call.model)).whole(data)
+        return self._with_state(call, kept, names, ending)
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+        """Yield the server's events as they come, in our names."""
+        kept = await self._kept(call)
+        names = self._names(call)
+        output = ResponsesOutput(names, self._upstream.maker(call.model))
+        while True:
+            body = {**self._body(call, kept), "stream": True}
+            source = self._upstream.events(PATH, body, names_state=call.state is not None)
+            try:
+                async with aclosing(source) as events:
+                    async for event in events:
+                        for ours in output.take(event.type, event.data):
+                            yield ours
+                        if output.ending is not None:
+                            break
+            except ProviderFailure as failure:
+                if not self._learns_from(failure, call.model, body):
+                    raise
+            else:
+                break
+        if output.ending is None:
+            raise broken("the upstream's answer ended before it was finished", "upstream_truncated")
+        yield self._with_state(call, kept, names, output.ending)
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return the models it serves."""
+        return await list_models(self._upstream)
+
+    async def close(self) -> None:
+        """The line is closed by whoever opened it."""
+
+    # ── the request ─────────────────────────────────────────────────────────────────────────
+
+    def _body(self, call: ModelCall, kept: Kept | None) -> dict[str, Any]:
+        body: dict[str, Any] = {**responses_words(call.chat_fields, self.name), **call.fields}
+        is_stored = kept is not None
+        body |= {"model": call.model, "store": is_stored}
+        if not is_stored:
+            body.pop("metadata", None)
+        if not call.is_stream:
+            body.pop("stream_options", None)
+        if call.session_id is not None and "prompt_cache_key" not in body:
+            body["prompt_cache_key"] = call.session_id
+        self._include(call, body)
+        self._show(call, kept, body)
+        return body
+
+    def _include(self, call: ModelCall, body: dict[str, Any]) -> None:
+        """Ask for reasoning that can be replayed, where the model can give it."""
+        if not self._seals or call.model in self._unsealing or not _reasons(call.model):
+            return
+        given = body.get("include")
+        asked = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
+        listed = asked if isinstance(asked, list) else []
+        if SEALED_REASONING not in listed:
+            body["include"] = [*listed, SEALED_REASONING]
+
+    def _show(self, call: ModelCall, kept: Kept | None, body: dict[str, Any]) -> None:
+        maker = self._upstream.maker(call.model)
+        replay = Replay(maker=maker, is_opaque_allowed=call.allows_opaque)
+        if kept is None or call.state is None:
+            body["input"] = replay.items(call.items)
+        else:
+            new = replay.items(call.new_items)
+            body["input"] = [_in_their_names(item, kept.calls) for item in new]
+        if kept is not None and kept.conversation is not None:
+            body["conversation"] = kept.conversation
+        elif kept is not None and kept.response is not None:
+            body["previous_response_id"] = kept.response
+
+    # ── what the server keeps ───────────────────────────────────────────────────────────────
+
+    async def _kept(self, call: ModelCall) -> Kept | None:
+        """Return what this call goes on from; None when the server is to keep nothing."""
+        if self._mode == "replay" or not call.keeps_state:
+            return None
+        if call.state is not None:
+            return _read_kept(call.state.value)
+        if self._mode == "chain":
+            return Kept()
+        made = read_json(await self._upstream.ask("/conversations", {}))
+        if not isinstance(made.get("id"), str):
+            raise broken("the upstream made no conversation", "upstream_broken_answer")
+        return Kept(conversation=made["id"])
+
+    def _with_state(
+        self, call: ModelCall, kept: Kept | None, names: Names, ending: Ending
+    ) -> Answer:
+        """Return the answer, with what may be gone on from once it is committed."""
+        answer = ending.answer
+        if kept is None or answer.status != "completed":
+            return answer
+        after = Kept(
+            response=ending.response_id if self._mode == "chain" else None,
+            conversation=kept.conversation,
+            calls=names.aliases(),
+        )
+        if after.response is None and after.conversation is None:
+            return answer
+        return replace(answer, state=self._state(self._upstream.maker(call.model), after))
+
+    @staticmethod
+    def _state(maker: Maker, kept: Kept) -> ProviderState:
+        return maker.remember(msgspec.json.encode(kept))
+
+    def _names(self, call: ModelCall) -> Names:
+        return Names(self._new_id, call_ids(call.items))
+
+    def _learns_from(self, failure: ProviderFailure, model: str, body: dict[str, Any]) -> bool:
+        """Whether the server refused only that reasoning be sealed: then it is not asked again."""
+        if _REFUSES_SEALING not in failure.message.lower() or model in self._unsealing:
+            return False
+        asked = body.get("include")
+        if not isinstance(asked, list) or SEALED_REASONING not in asked:
+            return False
+        self._unsealing.add(model)
+        return True
+
+
+def _reasons(model: str) -> bool:
+    return model.rpartition("/")[2].startswith(_REASONING_MODELS)
+
+
+def _in_their_names(item: msgspec.Raw, calls: dict[str, str]) -> msgspec.Raw:
+    if not calls:
+        return item
+    value = msgspec.json.decode(item)
+    theirs = calls.get(value.get("call_id"))
+    if theirs is None:
+        return item
+    return msgspec.Raw(msgspec.json.encode({**value, "call_id": theirs}))

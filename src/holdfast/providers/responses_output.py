@@ -1,0 +1,216 @@
+"""A Responses server's answer, whole or in events, as ours: ids that are unique, seals marked."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.session import Usage
+from holdfast.ports.provider import Answer, ModelEvent
+from holdfast.providers.failures import broken, failure_in_stream
+from holdfast.providers.names import MAX_CALL_ID, MIN_UNIQUE, Names
+from holdfast.providers.origin import Maker
+from holdfast.providers.response_events import event
+
+Json = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
+_KEPT_FIELDS = ("service_tier", "moderation", "tool_usage")
+_SKIPPED = frozenset({"response.created", "response.in_progress", "response.queued"})
+_ENDS = frozenset({"response.completed", "response.incomplete"})
+_FAILS = frozenset({"response.failed", "response.cancelled", "error"})
+
+
+class _Response(msgspec.Struct):
+    id: str | None = None
+    status: str | None = None
+    output: list[msgspec.Raw] = []
+    usage: Any = None
+    error: Any = None
+    incomplete_details: Any = None
+    service_tier: msgspec.Raw = msgspec.Raw(b"null")
+    moderation: msgspec.Raw = msgspec.Raw(b"null")
+    tool_usage: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Terminal(msgspec.Struct):
+    response: _Response
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """A finished answer, and the name its server has for it."""
+
+    answer: Answer
+    response_id: str | None
+
+
+class ResponsesOutput:
+    """Takes a server's events, or its whole response, and gives ours."""
+
+    def __init__(self, names: Names, maker: Maker) -> None:
+        self._names = names
+        self._maker = maker
+        self._done: dict[int, bytes] = {}
+        self._number: int | None = None
+        self._is_numbered = False
+        self._last: bytes | None = None
+        self.ending: Ending | None = None
+
+    def take(self, kind: str, data: bytes) -> list[ModelEvent]:
+        """Take one event in; the terminal one sets `ending`, a failure is raised."""
+        if kind == "whole":
+            return self._take_whole(data)
+        value = _read(data)
+        kind = value.get("type") or kind
+        if kind in _SKIPPED or self._is_copy(value, data):
+            return []
+        if kind in _ENDS:
+            self.ending = self._end(_terminal(data))
+            return []
+        if kind in _FAILS or value.get("error"):
+            raise _failure(kind, value)
+        if kind == "message":
+            return []
+        index = value.get("output_index", 0)
+        item = value.get("item")
+        if isinstance(item, dict):
+            value["item"] = self._own(item, index)
+            if kind == "response.output_item.done":
+                self._done[index] = _encode(value["item"])
+        if "item_id" in value:
+            value["item_id"] = self._names.item("", value["item_id"], index)
+        return [ModelEvent(kind, value)]
+
+    def _is_copy(self, value: Json, data: bytes) -> bool:
+        """Whether a server that numbers its events has sent this one before."""
+        number, before = value.get("sequence_number"), self._number
+        last, self._last = self._last, data
+        if not isinstance(number, int):
+            return False
+        if before is not None and number > before:
+            self._is_numbered = True
+        self._number = number
+        return self._is_numbered and number == before and data == last
+
+    def whole(self, data: bytes) -> Ending:
+        """Return a whole response's answer."""
+        try:
+            response = msgspec.json.decode(data, type=_Response)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise broken("the upstream's answer is no response", "upstream_broken_answer") from exc
+        return self._end(response)
+
+    def _take_whole(self, data: bytes) -> list[ModelEvent]:
+        self.ending = self.whole(data)
+        events = []
+        for index, body in enumerate(self.ending.answer.items):
+            item = msgspec.json.decode(body)
+            events.append(event("output_item.added", output_index=index, item=item))
+            events.append(event("output_item.done", output_index=index, item=item))
+        return events
+
+    def _end(self, response: _Response) -> Ending:
+        status: Literal["completed", "incomplete"]
+        match response.status:
+            case "completed" | None if not response.error:
+                status = "completed"
+            case "incomplete":
+                status = "incomplete"
+            case "queued" | "in_progress":
+                raise broken(
+                    f"the upstream answered with a response that is still {response.status}",
+                    "upstream_unfinished",
+                )
+            case "cancelled":
+                raise broken("the upstream cancelled the response", "upstream_cancelled")
+            case _:
+                raise failure_in_stream(response.error)
+        items = [self._own_bytes(raw, index) for index, raw in enumerate(response.output)]
+        if not items:
+            items = [self._done[index] for index in sorted(self._done)]
+        details = response.incomplete_details
+        answer = Answer(
+            items=items,
+            status=status,
+            incomplete_reason=details.get("reason") if isinstance(details, dict) else None,
+            usage=_usage(response.usage),
+            usage_detail=_encode(response.usage) if response.usage else None,
+            fields={
+                name: raw
+                for name in _KEPT_FIELDS
+                if bytes(raw := getattr(response, name)) != b"null"
+            },
+        )
+        return Ending(answer, response.id)
+
+    def _own_bytes(self, raw: msgspec.Raw, index: int) -> bytes:
+        """Return an item's bytes, untouched where nothing in them must be ours."""
+        item = _read(bytes(raw))
+        if not self._needs_change(item):
+            self._own(item, index)
+            return bytes(raw)
+        return _encode(self._own(item, index))
+
+    def _needs_change(self, item: Json) -> bool:
+        name, call_id = item.get("id"), item.get("call_id")
+        return (
+            not isinstance(name, str)
+            or len(name) < MIN_UNIQUE
+            or bool(item.get("encrypted_content"))
+            or (call_id is not None and not _is_fit(call_id))
+            or (call_id is not None and self._names.is_taken(call_id))
+        )
+
+    def _own(self, item: Json, index: int) -> Json:
+        kind = str(item.get("type") or "item")
+        item["id"] = self._names.item(kind, item.get("id"), index)
+        if item.get("call_id") is not None:
+            item["call_id"] = self._names.call(item["call_id"], index)
+        sealed = item.get("encrypted_content")
+        if isinstance(sealed, str) and sealed:
+            item["encrypted_content"] = self._maker.mark(sealed)
+        return item
+
+
+def _is_fit(call_id: Any) -> bool:
+    return isinstance(call_id, str) and MIN_UNIQUE <= len(call_id) <= MAX_CALL_ID
+
+
+def _read(data: bytes) -> Json:
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise broken("the upstream's answer is no JSON", "upstream_broken_answer") from exc
+    if not isinstance(value, dict):
+        raise broken("the upstream's answer is no JSON object", "upstream_broken_answer")
+    return value
+
+
+def _terminal(data: bytes) -> _Response:
+    try:
+        return msgspec.json.decode(data, type=_Terminal).response
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise broken("the upstream's last event is none", "upstream_broken_answer") from exc
+
+
+def _failure(kind: str, value: Json) -> Exception:
+    if kind == "response.cancelled":
+        return broken("the upstream cancelled the response", "upstream_cancelled")
+    response = value.get("response")
+    if isinstance(response, dict) and isinstance(response.get("error"), dict):
+        return failure_in_stream(response["error"])
+    return failure_in_stream(value.get("error") or value)
+
+
+def _usage(told: Any) -> Usage | None:
+    if not isinstance(told, dict):
+        return None
+    given, made = told.get("input_tokens_details"), told.get("output_tokens_details")
+    return Usage(
+        input_tokens=_number(told.get("input_tokens")),
+        cached_tokens=_number((given or {}).get("cached_tokens")),
+        output_tokens=_number(told.get("output_tokens")),
+        reasoning_tokens=_number((made or {}).get("reasoning_tokens")),
+    )
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,84 @@
+"""Which upstream serves a model: the first whose patterns match; the demo where there is none."""
+
+import asyncio
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from holdfast.core.errors import ModelNotFound, ProviderFailure
+from holdfast.ports.provider import Provider
+from holdfast.providers.demo import DemoProvider
+from holdfast.providers.http import AiohttpClient
+from holdfast.providers.names import NewId
+from holdfast.providers.openai_chat import ChatProvider
+from holdfast.providers.openai_responses import ResponsesProvider
+from holdfast.providers.settings import UpstreamSettings
+from holdfast.providers.upstream import Upstream
+
+Model = dict[str, Any]
+
+
+class Upstreams:
+    """All upstreams of a gateway, in the order in which they are asked."""
+
+    def __init__(self, settings: Sequence[UpstreamSettings], new_id: NewId) -> None:
+        self._clients: list[AiohttpClient] = []
+        self._routes: list[tuple[UpstreamSettings, Provider]] = []
+        for one in settings:
+            client = AiohttpClient(one.timeouts)
+            self._clients.append(client)
+            self._routes.append((one, _provider(Upstream(one, client), new_id)))
+        self._demo = None if self._routes else DemoProvider(new_id)
+
+    def provider(self, model: str) -> Provider:
+        """Return who serves a model."""
+        if self._demo is not None:
+            return self._demo
+        for settings, provider in self._routes:
+            if _serves(settings, model):
+                return provider
+        raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
+
+    async def models(self) -> list[Model]:
+        """Return every model that can be asked for, each from the upstream that serves it.
+
+        An upstream that cannot be asked now leaves its models out, unless none can be.
+        """
+        if self._demo is not None:
+            return await self._demo.models()
+        asked = [provider.models() for _, provider in self._routes]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        listed: dict[str, Model] = {}
+        failures: list[BaseException] = []
+        for (_, provider), answer in zip(self._routes, answers, strict=True):
+            if isinstance(answer, BaseException):
+                failures.append(answer)
+                continue
+            for model in answer:
+                if self._serving(model["id"]) is provider:
+                    listed.setdefault(model["id"], model)
+        for failure in failures:
+            if not isinstance(failure, ProviderFailure) or len(failures) == len(self._routes):
+                raise failure
+        return list(listed.values())
+
+    def _serving(self, model: str) -> Provider | None:
+        try:
+            return self.provider(model)
+        except ModelNotFound:
+            return None
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for client in self._clients:
+            await client.close()
+
+
+def _serves(settings: UpstreamSettings, model: str) -> bool:
+    return any(fnmatchcase(model, pattern) for pattern in settings.models)
+
+
+def _provider(upstream: Upstream, new_id: NewId) -> Provider:
+    if upstream.settings.api == "chat":
+        return ChatProvider(upstream, new_id)
+    return ResponsesProvider(upstream, new_id)

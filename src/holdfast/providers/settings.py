@@ -1,0 +1,71 @@
+"""What can be set about the servers behind us: who they are, what they keep, how long we wait."""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+from holdfast.core.errors import InvalidSetting
+
+UpstreamApi = Literal["responses", "chat"]
+StateMode = Literal["replay", "chain", "conversation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutSettings:
+    """How long an upstream may keep us waiting; each limit is a failure of its own."""
+
+    connect_seconds: float = 10.0
+    """To a new connection, TLS included."""
+    first_byte_seconds: float = 600.0
+    """From the request to the first byte of its answer; a whole answer may take this long."""
+    chunk_seconds: float = 300.0
+    """Between two pieces of an answer."""
+
+    def __post_init__(self) -> None:
+        for name in ("connect_seconds", "first_byte_seconds", "chunk_seconds"):
+            if not getattr(self, name) > 0:
+                raise InvalidSetting(f"upstream.{name} must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSettings:
+    """One `[[upstream]]` of the configuration; the first whose `models` match serves a request."""
+
+    url: str
+    """Base URL of an OpenAI-compatible server, with its /v1."""
+    name: str = "upstream"
+    """What it is called in logs, metrics and the tags of what it remembers."""
+    api: UpstreamApi = "responses"
+    """Which API it is asked in; requests in the other one are translated."""
+    key_env: str | None = None
+    """The environment variable that holds its key."""
+    models: tuple[str, ...] = ("*",)
+    """Patterns of the model names it serves, as in a shell."""
+    state: StateMode = "replay"
+    """Whether history is sent whole, chained to the last response, or kept in a conversation."""
+    context_tokens: int | None = None
+    """The size of its models' context window, where it is known."""
+    encrypted_reasoning: bool = True
+    """Whether reasoning is asked for in the encrypted form that can be replayed."""
+    timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
+    key: str | None = field(default=None, repr=False)
+    """The key itself, as read from `key_env`; never written anywhere."""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidSetting(f"upstream.url must be http:// or https://, not {self.url!r}")
+        if parts.username or parts.password:
+            raise InvalidSetting("upstream.url must not hold a password; use key_env")
+        if not self.name:
+            raise InvalidSetting("upstream.name must not be empty")
+        if not self.models:
+            raise InvalidSetting(f"upstream {self.name}: models must not be empty")
+        for field_name, choices in (("api", UpstreamApi), ("state", StateMode)):
+            if getattr(self, field_name) not in get_args(choices):
+                allowed = ", ".join(get_args(choices))
+                raise InvalidSetting(f"upstream {self.name}: {field_name} is one of {allowed}")
+        if self.state != "replay" and self.api != "responses":
+            raise InvalidSetting(f"upstream {self.name}: state needs api = 'responses'")
+        if self.context_tokens is not None and self.context_tokens < 1:
+            raise InvalidSetting(f"upstream {self.name}: context_tokens must be positive")

@@ -1,0 +1,111 @@
+"""One upstream: where it is, who we are to it, and how it is asked over the line."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from holdfast.providers.failures import broken, failure_of
+from holdfast.providers.http import HttpAnswer, HttpClient, HttpRequest
+from holdfast.providers.origin import Maker, account_of
+from holdfast.providers.settings import UpstreamSettings
+from holdfast.providers.sse import EventTooLong, SseEvent, SseSplitter
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Upstream:
+    """The line to one OpenAI-compatible server. It alone knows the key."""
+
+    def __init__(self, settings: UpstreamSettings, client: HttpClient) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self._client = client
+        self._base = settings.url.rstrip("/")
+        self._account = account_of(settings.url, settings.key)
+        self._headers = {"user-agent": "holdfast", "content-type": "application/json"}
+        if settings.key:
+            self._headers["authorization"] = f"Bearer {settings.key}"
+
+    def maker(self, model: str) -> Maker:
+        """Return who seals what comes from here."""
+        return Maker(self.name, self._account, model)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> HttpRequest:
+        """Return a request to this server, with our key and nobody else's."""
+        return HttpRequest(
+            method=method,
+            url=f"{self._base}{path}",
+            headers={**self._headers, **(headers or {})},
+            body=body,
+        )
+
+    @asynccontextmanager
+    async def exchange(self, request: HttpRequest) -> AsyncIterator[HttpAnswer]:
+        """Send any request; the answer is given whatever it says."""
+        async with self._client.exchange(request) as answer:
+            yield answer
+
+    async def ask(
+        self, path: str, body: Any = None, *, method: str = "POST", names_state: bool = False
+    ) -> bytes:
+        """Return the body of a good answer; a bad one is raised as what it means."""
+        raw = None if body is None else _encode(body)
+        async with self._client.exchange(self.request(method, path, raw)) as answer:
+            content = await answer.read()
+            if not 200 <= answer.status < 300:
+                raise failure_of(answer.status, answer.headers, content, names_state=names_state)
+            return content
+
+    async def events(
+        self, path: str, body: Any, *, names_state: bool = False
+    ) -> AsyncGenerator[SseEvent, None]:
+        """Yield the events of a streamed answer, up to its end or the mark of it."""
+        request = self.request("POST", path, _encode(body), {"accept": "text/event-stream"})
+        async with self._client.exchange(request) as answer:
+            if not 200 <= answer.status < 300:
+                content = await answer.read()
+                raise failure_of(answer.status, answer.headers, content, names_state=names_state)
+            kind = answer.headers.get("content-type", "")
+            if "text/event-stream" not in kind:
+                # Asked for a stream, the server gave a whole answer: it is the only event.
+                yield SseEvent("whole", await answer.read())
+                return
+            splitter = SseSplitter()
+            async for chunk in answer.chunks():
+                for event in _split(splitter, chunk):
+                    if event.data == b"[DONE]":
+                        return
+                    yield event
+
+
+def _split(splitter: SseSplitter, chunk: bytes) -> list[SseEvent]:
+    try:
+        return splitter.feed(chunk)
+    except EventTooLong as exc:
+        raise broken(str(exc), "upstream_broken_answer") from exc
+
+
+def read_json(data: bytes) -> dict[str, Any]:
+    """Return a JSON object that an upstream sent."""
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise broken("the upstream's answer is no JSON", "upstream_broken_answer") from exc
+    if not isinstance(value, dict):
+        raise broken("the upstream's answer is no JSON object", "upstream_broken_answer")
+    return value
+
+
+async def list_models(upstream: Upstream) -> list[dict[str, Any]]:
+    """Return the models that a server lists."""
+    value = read_json(await upstream.ask("/models", method="GET"))
+    listed = value.get("data")
+    return [one for one in listed or () if isinstance(one, dict) and isinstance(one.get("id"), str)]

@@ -1,0 +1,161 @@
+"""Both APIs over upstreams of every kind: the same memory, whoever answers."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from holdfast.testing.provider import ProviderSimulator
+from tests.integration.upstream_house import (
+    UpstreamHouse,
+    open_upstream_house,
+    text_of,
+    upstream,
+)
+
+Json = dict[str, Any]
+PROFILES = ["openai", "azure-like", "chat-only", "ignores-previous-id", "strict-alternation"]
+CHAT_ONLY = {"chat-only", "strict-alternation"}
+SERVED = [
+    (profile, api)
+    for profile, api in itertools.product(PROFILES, ("responses", "chat"))
+    if not (profile in CHAT_ONLY and api == "responses")
+]
+TOOL = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+CHAT_TOOL = {"type": "function", "function": {k: v for k, v in TOOL.items() if k != "type"}}
+
+
+@pytest.mark.parametrize(("profile", "api"), SERVED)
+@pytest.mark.parametrize("model", ["gpt-5.4", "gpt-4.1"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_conversation_with_a_tool_is_remembered(
+    profile: str, api: str, model: str, is_stream: bool
+) -> None:
+    with ProviderSimulator(profile=profile) as simulator:
+        async with open_upstream_house(upstream(simulator, api=api)) as house:
+            ask: Json = {"model": model, "stream": is_stream, "tools": [TOOL]}
+            first = await house.respond("I am Ada", **ask)
+            assert text_of(first) == "Messages seen: 1. Last text: I am Ada"
+            called = await house.respond('call weather {"city": "Ulm"}', **ask)
+            call = next(item for item in called["output"] if item["type"] == "function_call")
+            assert (call["name"], call["arguments"]) == ("weather", '{"city": "Ulm"}')
+            output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+            told = await house.respond([output], **ask)
+            assert text_of(told).endswith("Last text: rain")
+            last = await house.respond("who am I?", **ask)
+            assert text_of(last) == "Messages seen: 5. Last text: who am I?"
+
+
+@pytest.mark.parametrize(("profile", "api"), SERVED)
+async def test_chat_clients_are_served_by_every_kind_of_upstream(profile: str, api: str) -> None:
+    with ProviderSimulator(profile=profile) as simulator:
+        async with open_upstream_house(upstream(simulator, api=api)) as house:
+            assert text_of(await house.chat("one")) == "Messages seen: 1. Last text: one"
+            asked = await house.chat('call weather {"city": "Ulm"}', tools=[CHAT_TOOL])
+            [call] = asked["choices"][0]["message"]["tool_calls"]
+            assert asked["choices"][0]["finish_reason"] == "tool_calls"
+            tool = {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
+            told = await house.chat([tool], tools=[CHAT_TOOL])
+            assert text_of(told).endswith("Last text: rain")
+            last = await house.chat("two")
+            assert text_of(last) == "Messages seen: 5. Last text: two"
+            assert last["usage"]["prompt_tokens"] > 0
+
+
+async def _parallel(house: UpstreamHouse) -> None:
+    asked = await house.respond(
+        'call weather {"city": "Ulm"} and call weather {"city": "Bonn"}', tools=[TOOL]
+    )
+    calls = [item["call_id"] for item in asked["output"] if item["type"] == "function_call"]
+    assert len(set(calls)) == 2
+    outputs = [{"type": "function_call_output", "call_id": one, "output": one} for one in calls]
+    told = await house.respond(outputs, tools=[TOOL])
+    assert text_of(told).endswith(f"Last text: {calls[1]}")
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+async def test_servers_that_name_every_call_alike_get_along(api: str) -> None:
+    with ProviderSimulator(faults=["constant_call_ids"]) as simulator:
+        async with open_upstream_house(upstream(simulator, api=api)) as house:
+            await _parallel(house)
+            await _parallel(house)
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+async def test_chunks_that_come_twice_are_heard_once(api: str) -> None:
+    with ProviderSimulator(faults=["duplicate_chunks"]) as simulator:
+        async with open_upstream_house(upstream(simulator, api=api)) as house:
+            said = await house.respond("no no no", stream=True)
+            deltas = [e["delta"] for e in said["events"] if e["type"].endswith("text.delta")]
+            assert "".join(deltas) == "Messages seen: 1. Last text: no no no"
+            assert text_of(said) == "".join(deltas)
+            called = await house.respond('call weather {"city": "Ulm"}', tools=[TOOL], stream=True)
+            [call] = [item for item in called["output"] if item["type"] == "function_call"]
+            assert call["arguments"] == '{"city": "Ulm"}'
+
+
+async def test_replay_names_nothing_that_the_server_keeps() -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator)) as house:
+            await house.respond("one")
+            await house.respond("two")
+            [_, second] = simulator.requests(api="responses")
+            assert second.body["store"] is False
+            assert "previous_response_id" not in second.body
+            assert all("id" not in item for item in second.body["input"])
+            sealed = [item for item in second.body["input"] if item["type"] == "reasoning"]
+            assert [bool(item["encrypted_content"]) for item in sealed] == [True]
+            assert second.body["include"] == ["reasoning.encrypted_content"]
+            assert second.body["prompt_cache_key"].startswith("ses_")
+
+
+async def test_sealed_reasoning_goes_to_its_maker_alone() -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator)) as house:
+            await house.respond("one", model="gpt-5.4")
+            await house.respond("two", model="gpt-5.5")
+            await house.respond("three", model="gpt-5.4")
+            shown = [
+                [item["type"] for item in request.body["input"]]
+                for request in simulator.requests(api="responses")
+            ]
+            assert shown[1] == ["message", "message", "message"]
+            assert shown[2] == ["message", "reasoning", "message", "message", "message", "message"]
+
+
+async def test_models_are_routed_by_the_first_pattern_that_matches() -> None:
+    with (
+        ProviderSimulator({"models": ["gpt-5.4"]}) as big,
+        ProviderSimulator({"models": ["llama-3", "gpt-oss"]}, profile="chat-only") as small,
+    ):
+        upstreams = (
+            upstream(big, name="big", models=("gpt-5*",)),
+            upstream(small, name="small", api="chat", models=("llama-*", "gpt-*")),
+        )
+        async with open_upstream_house(*upstreams) as house:
+            await house.respond("hi", model="gpt-5.4")
+            await house.respond("hi", model="llama-3")
+            await house.respond("hi", model="gpt-oss")
+            assert [r.model for r in big.requests(operation="create")] == ["gpt-5.4"]
+            assert [r.model for r in small.requests(operation="create")] == ["llama-3", "gpt-oss"]
+            missing = await house.post("/v1/responses", model="claude", input="hi")
+            assert missing.status_code == 404
+            assert missing.json()["error"]["code"] == "model_not_found"
+            listed = (await house.client.get("/v1/models")).json()["data"]
+            assert [model["id"] for model in listed] == ["gpt-5.4", "llama-3", "gpt-oss"]
+            one = await house.client.get("/v1/models/llama-3")
+            assert one.json()["id"] == "llama-3"
+            assert (await house.client.get("/v1/models/none")).status_code == 404
+
+
+async def test_the_clients_own_key_is_never_sent_on() -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator)) as house:
+            await house.respond("hi", headers={"authorization": "Bearer sk-client"})
+            [request] = simulator.requests()
+            assert request.headers["authorization"] == f"Bearer {simulator.key}"
+            assert "sk-client" not in str(request)

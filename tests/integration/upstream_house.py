@@ -1,0 +1,85 @@
+"""A whole gateway in the test's own loop, with the provider simulator as its upstream."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from holdfast.app import open_application
+from holdfast.ingress.http.application import Application
+from holdfast.providers.settings import UpstreamSettings
+from holdfast.settings import Settings
+from holdfast.testing.provider import ProviderSimulator
+
+Json = dict[str, Any]
+
+
+class UpstreamHouse:
+    """An application over real upstreams, and a client."""
+
+    def __init__(self, application: Application) -> None:
+        transport = httpx.ASGITransport(application)  # type: ignore[arg-type]  # scope is a dict
+        self.client = httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", timeout=30
+        )
+
+    async def chat(self, said: str | list[Json], key: str | None = "k", **more: Any) -> Json:
+        """Post a chat completion and return it; a stream comes back as its chunks."""
+        messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
+        answer = await self.post("/v1/chat/completions", key, messages=messages, **more)
+        assert answer.status_code == 200, answer.text
+        return read(answer)
+
+    async def respond(self, said: Any, key: str | None = "k", **more: Any) -> Json:
+        """Post a response and return it; of a stream, its last response and all events."""
+        answer = await self.post("/v1/responses", key, input=said, **more)
+        assert answer.status_code == 200, answer.text
+        return read(answer)
+
+    async def post(self, path: str, key: str | None = "k", **body: Any) -> httpx.Response:
+        """Post anything."""
+        headers = {"X-Session-Key": key} if key is not None else {}
+        headers |= body.pop("headers", {})
+        return await self.client.post(path, json={"model": "gpt-5.4", **body}, headers=headers)
+
+
+def read(answer: httpx.Response) -> Json:
+    """Return a JSON body, or the events of a stream under `events`."""
+    if "text/event-stream" not in answer.headers["content-type"]:
+        value: Json = answer.json()
+        return value
+    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    events = [json.loads(line) for line in lines[:-1]]
+    return {"events": events, **(events[-1].get("response") or {})}
+
+
+def text_of(response: Json) -> str:
+    """Return what a response or a completion says."""
+    if "choices" in response:
+        return str(response["choices"][0]["message"]["content"])
+    return "".join(
+        part.get("text", "")
+        for item in response["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
+
+
+def upstream(simulator: ProviderSimulator, **more: Any) -> UpstreamSettings:
+    """Return the simulator as an upstream."""
+    return UpstreamSettings(**{"url": simulator.base_url, "key": simulator.key, **more})
+
+
+@asynccontextmanager
+async def open_upstream_house(*upstreams: UpstreamSettings) -> AsyncIterator[UpstreamHouse]:
+    """Open a gateway for the length of a block."""
+    settings = Settings(store_url="memory:", upstreams=upstreams)
+    async with open_application(settings) as application:
+        house = UpstreamHouse(application)
+        try:
+            yield house
+        finally:
+            await house.client.aclose()
