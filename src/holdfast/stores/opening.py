@@ -7,7 +7,8 @@ from urllib.parse import unquote
 from holdfast.core.errors import InvalidSetting, StoreUnavailable
 from holdfast.ports.clock import Clock
 from holdfast.stores.executors import InlineExecutor, ThreadExecutor
-from holdfast.stores.sqlite import SqliteDriver, connect_file
+from holdfast.stores.sqlite import SqliteDriver
+from holdfast.stores.sqlite_file import DatabaseFile
 from holdfast.stores.store import SqlStore
 from holdfast.stores.worker_tokens import FileTokens, ProcessTokens
 
@@ -20,6 +21,8 @@ async def open_store(url: str, *, clock: Clock) -> SqlStore:
     `memory:`, `sqlite:///relative.db`, `sqlite:////absolute/path.db` or `postgresql://…`, whose
     time is the database's own and not `clock`'s.
     """
+    if not isinstance(url, str):
+        raise InvalidSetting(f"a store url is text, not {type(url).__name__}")
     if url == MEMORY:
         return await _open_memory(clock)
     if url.startswith("sqlite:"):
@@ -42,6 +45,8 @@ def sqlite_path(url: str) -> Path:
     path = unquote(rest[3:].split("?", 1)[0])
     if path == ":memory:" or not path:
         raise InvalidSetting("for a store in memory, write memory:")
+    if "\0" in path:
+        raise InvalidSetting(f"store url {url!r} names no file that could be")
     return Path(path)
 
 
@@ -61,8 +66,10 @@ async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise StoreUnavailable(f"cannot make the folder of {path}: {exc.strerror}") from exc
+    file = DatabaseFile(str(path))
     driver = SqliteDriver(
-        connect_file(str(path)),
+        file.connect,
+        identity=file.identity,
         clock=clock,
         writer=ThreadExecutor("holdfast-writer"),
         reader=ThreadExecutor("holdfast-reader"),

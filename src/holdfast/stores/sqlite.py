@@ -1,12 +1,14 @@
-"""SQLite: one writer, full durability, grouped commits; readers beside it.
+"""SQLite: one writer, grouped commits; a reader beside it.
 
-WAL with `synchronous=FULL`: an acknowledged commit survives the loss of power. Every write begins
-with BEGIN IMMEDIATE, so that a second process on the same file waits its turn, for a bounded time.
+Every write begins with BEGIN IMMEDIATE, so that a second process on the same file waits its turn,
+for a bounded time.
 """
 
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from holdfast.core.commands import Command
 from holdfast.core.errors import StoreError, StoreUnavailable
@@ -17,9 +19,9 @@ from holdfast.stores.sql import migrations
 from holdfast.stores.sql.commands import plan
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.statements import Statement
+from holdfast.stores.sqlite_file import Connect, Link
 
 ResultT = TypeVar("ResultT")
-Connect = Callable[[], sqlite3.Connection]
 
 DIALECT = {
     "text": "text",
@@ -28,49 +30,31 @@ DIALECT = {
     "blob": "blob",
     "without_rowid": " without rowid",
 }
-BUSY_SECONDS = 5.0
-CACHED_STATEMENTS = 256
 
 
 class _LostUpdate(Exception):
     """A fenced statement changed no row: the facts of this decision are out of date."""
 
 
-def connect_file(path: str) -> Connect:
-    """Return how to open a database file with the settings that our promises need."""
-
-    def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            path,
-            timeout=BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-            cached_statements=CACHED_STATEMENTS,
-        )
-        try:
-            connection.execute("pragma journal_mode = wal")
-            connection.execute("pragma synchronous = full")
-            connection.execute("pragma foreign_keys = on")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    return connect
-
-
 class SqliteDriver:
     """Runs plans on SQLite. Connections are opened when first needed and again after a fault."""
 
     def __init__(
-        self, connect: Connect, *, clock: Clock, writer: Executor, reader: Executor | None = None
+        self,
+        connect: Connect,
+        *,
+        clock: Clock,
+        writer: Executor,
+        reader: Executor | None = None,
+        identity: Callable[[], object] = lambda: None,
     ) -> None:
-        self._connect = connect
         self._clock = clock
         self._writer = writer
         self._reader = reader or writer
-        self._write_connection: sqlite3.Connection | None = None
-        self._read_connection: sqlite3.Connection | None = None
+        self._write_link = Link(connect, identity)
+        self._read_link = self._write_link
+        if reader is not None:
+            self._read_link = Link(connect, identity, is_read_only=True)
         self._data_version: int | None = None
 
     def now(self) -> float:
@@ -95,64 +79,82 @@ class SqliteDriver:
 
     async def close(self) -> None:
         """Close both connections, then their threads."""
-        await self._writer.run(self._forget_writer)
-        await self._reader.run(self._forget_reader)
-        self._writer.close()
-        if self._reader is not self._writer:
-            self._reader.close()
+        try:
+            await self._writer.run(self._write_link.cut)
+            await self._reader.run(self._read_link.cut)
+        finally:
+            self._writer.close()
+            if self._reader is not self._writer:
+                self._reader.close()
 
     # ── in the executor ─────────────────────────────────────────────────────────────────────
 
-    def _writing(self) -> sqlite3.Connection:
-        if self._write_connection is None:
-            self._write_connection = self._connect()
-        return self._write_connection
-
-    def _reading(self) -> sqlite3.Connection:
-        if self._reader is self._writer:
-            return self._writing()
-        if self._read_connection is None:
-            self._read_connection = self._connect()
-            self._read_connection.execute("pragma query_only = on")
-        return self._read_connection
-
-    def _forget_writer(self) -> None:
-        if self._write_connection is not None:
-            connection, self._write_connection = self._write_connection, None
-            connection.close()
-
-    def _forget_reader(self) -> None:
-        if self._read_connection is not None:
-            connection, self._read_connection = self._read_connection, None
-            connection.close()
-
     def _commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         try:
-            return self._transact(commands)
+            connection = self._begin()
+        except sqlite3.Error as exc:
+            return [_explain(exc) for _ in commands]
+        try:
+            return self._transact(connection, commands)
         except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
             if len(commands) == 1:
                 return [_explain(exc)]
-        return [self._commit([command])[0] for command in commands]
+        return self._commit_each(commands)
 
-    def _transact(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        try:
-            connection = self._writing()
-            connection.execute("begin immediate")
+    def _commit_each(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        """Find out which of a batch failed; whether the whole of it was written is not known."""
+        results: list[Result] = []
+        for command in commands:
             try:
-                now = self._clock.now()
-                results: list[Result] = [
-                    self._carry_out(connection, command, now) for command in commands
-                ]
-                connection.execute("commit")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("rollback")
-                raise
+                connection = self._begin()
+            except sqlite3.Error as exc:
+                # The others would have to wait as long, only to hear the same.
+                return [*results, *(_explain(exc) for _ in commands[len(results) :])]
+            try:
+                results += self._transact(connection, [replace(command, again=True)])
+            except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
+                results.append(_explain(exc))
+        return results
+
+    def _begin(self) -> sqlite3.Connection:
+        try:
+            connection = self._write_link.connection()
+            connection.execute("begin immediate")
         except sqlite3.Error:
-            # After a fault of the disk a connection may stay poisoned; the next one is fresh.
             self._forget_writer()
             raise
+        return connection
+
+    def _transact(
+        self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]
+    ) -> list[Result]:
+        try:
+            now = self._clock.now()
+            results: list[Result] = [
+                self._carry_out(connection, command, now) for command in commands
+            ]
+            # What is written to a file that was taken away is lost, whatever SQLite says.
+            self._write_link.check()
+            connection.execute("commit")
+        except BaseException as exc:
+            self._roll_back(connection, exc)
+            raise
         return results
+
+    def _roll_back(self, connection: sqlite3.Connection, exc: BaseException) -> None:
+        # After a fault of the disk a connection may stay poisoned; the next one is fresh.
+        is_faulty = isinstance(exc, sqlite3.Error)
+        try:
+            if connection.in_transaction:
+                connection.execute("rollback")
+        except sqlite3.Error:
+            is_faulty = True
+        if is_faulty:
+            self._forget_writer()
+
+    def _forget_writer(self) -> None:
+        self._data_version = None
+        self._write_link.cut()
 
     def _carry_out(self, connection: sqlite3.Connection, command: Command[Any], now: float) -> Any:
         planned = _drive(connection, plan(command, now))
@@ -162,7 +164,8 @@ class SqliteDriver:
 
     def _read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         try:
-            connection = self._reading()
+            connection = self._read_link.connection()
+            self._read_link.check()
             if connection.in_transaction:
                 return _drive(connection, query(self._clock.now()))
             connection.execute("begin")
@@ -171,22 +174,24 @@ class SqliteDriver:
             finally:
                 connection.execute("rollback")
         except sqlite3.Error as exc:
-            self._forget_reader()
+            self._read_link.cut()
             raise _explain(exc) from exc
 
     def _has_news(self) -> bool:
         try:
-            (version,) = self._writing().execute("pragma data_version").fetchone()
+            connection = self._write_link.connection()
+            (version,) = connection.execute("pragma data_version").fetchone()
         except sqlite3.Error as exc:
             self._forget_writer()
             raise _explain(exc) from exc
-        is_news = self._data_version is not None and version != self._data_version
+        # A fresh connection does not know what was written before it: that may be news.
+        is_news: bool = version != self._data_version
         self._data_version = version
         return is_news
 
     def _migrate(self) -> None:
         try:
-            connection = self._writing()
+            connection = self._write_link.connection()
             connection.execute("begin immediate")
             try:
                 self._apply_pending(connection)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import WorkerId
 
 
@@ -35,9 +36,16 @@ class FileTokens:
 
     async def take(self, worker: WorkerId) -> None:
         """Lock the worker's file; the system unlocks it when this process ends."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BaseException:
+                os.close(handle)
+                raise
+        except OSError as exc:
+            raise StoreUnavailable(f"cannot lock a file in {self._folder}: {exc}") from exc
         self._held[worker] = handle
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
@@ -49,6 +57,8 @@ class FileTokens:
             handle = os.open(self._folder / worker, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
+        except OSError as exc:
+            raise StoreUnavailable(f"cannot look at {self._folder / worker}: {exc}") from exc
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -61,7 +71,8 @@ class FileTokens:
     async def drop(self, worker: WorkerId) -> None:
         """Unlock and remove the worker's file."""
         handle = self._held.pop(worker, None)
-        with contextlib.suppress(FileNotFoundError):
+        # A file that cannot be removed is in nobody's way: without its lock it is no token.
+        with contextlib.suppress(OSError):
             (self._folder / worker).unlink()
         if handle is not None:
             os.close(handle)

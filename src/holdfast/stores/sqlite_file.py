@@ -1,0 +1,86 @@
+"""A SQLite file and connections to it, with the settings that our promises need.
+
+WAL with `synchronous=FULL`: an acknowledged commit survives the loss of power.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable
+from urllib.parse import quote
+
+Connect = Callable[[], sqlite3.Connection]
+
+BUSY_SECONDS = 5.0
+CACHED_STATEMENTS = 256
+
+
+class DatabaseFile:
+    """A database on disk: made when it is first opened, never again once it was taken away."""
+
+    def __init__(self, path: str, *, busy_seconds: float = BUSY_SECONDS) -> None:
+        self._path = os.path.abspath(path)
+        self._busy_seconds = busy_seconds
+        self._is_made = False
+
+    def connect(self) -> sqlite3.Connection:
+        """Return a connection with the settings that our promises need."""
+        connection = sqlite3.connect(
+            f"file:{quote(self._path)}?mode={'rw' if self._is_made else 'rwc'}",
+            uri=True,
+            timeout=self._busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=CACHED_STATEMENTS,
+        )
+        try:
+            connection.execute("pragma journal_mode = wal")
+            connection.execute("pragma synchronous = full")
+            connection.execute("pragma foreign_keys = on")
+        except BaseException:
+            connection.close()
+            raise
+        self._is_made = True
+        return connection
+
+    def identity(self) -> object:
+        """Return which file stands under the path now, if any."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+class Link:
+    """One connection: made when it is needed, checked to be still of the file that is there."""
+
+    def __init__(
+        self, connect: Connect, identity: Callable[[], object], *, is_read_only: bool = False
+    ) -> None:
+        self._connect = connect
+        self._identity = identity
+        self._is_read_only = is_read_only
+        self._connection: sqlite3.Connection | None = None
+        self._file: object = None
+
+    def connection(self) -> sqlite3.Connection:
+        """Return the connection, opened now if there is none."""
+        if self._connection is None:
+            self._connection = self._connect()
+            self._file = self._identity()
+            if self._is_read_only:
+                self._connection.execute("pragma query_only = on")
+        return self._connection
+
+    def check(self) -> None:
+        """Raise if another file, or none, stands where the connection's own was."""
+        if self._identity() != self._file:
+            raise sqlite3.OperationalError("the database file was moved or removed")
+
+    def cut(self) -> None:
+        """Let go of the connection; the next one is fresh."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()

@@ -1,0 +1,238 @@
+"""The SQLite driver: batches that fail, commits nobody heard of, news from other processes."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.commands import Append, Appended, Started
+from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId
+from holdfast.stores.executors import InlineExecutor, ThreadExecutor
+from holdfast.stores.opening import open_store
+from holdfast.stores.sqlite import SqliteDriver
+from holdfast.stores.sqlite_file import DatabaseFile
+from holdfast.stores.store import SqlStore
+from holdfast.stores.worker_tokens import ProcessTokens
+from holdfast.testing.caller import Caller, said
+from holdfast.testing.clock import HandClock
+
+
+class Witness(sqlite3.Connection):
+    """A connection that notes what it is asked, and can break."""
+
+    asked: list[str]
+    after: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        self.asked.append(sql)
+        cursor = super().execute(sql, *parameters)
+        self.after(sql)
+        return cursor
+
+
+@asynccontextmanager
+async def a_store(
+    path: Path, kind: type[Witness] = Witness, *, busy_seconds: float = 0.0
+) -> AsyncIterator[SqlStore]:
+    """Open a store whose connections are of a kind."""
+    DatabaseFile(str(path)).connect().close()
+    clock = HandClock()
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(
+            path, timeout=busy_seconds, isolation_level=None, factory=kind,
+            check_same_thread=False,
+        )  # fmt: skip
+
+    driver = SqliteDriver(connect, clock=clock, writer=InlineExecutor())
+    await driver.migrate()
+    store = SqlStore(driver, ProcessTokens())
+    try:
+        yield store
+    finally:
+        kind.after = staticmethod(lambda _: None)
+        await store.close()
+
+
+def a_batch(caller: Caller, text: str, *, key: str) -> Append:
+    return Append(
+        tenant=caller.tenant,
+        turn_id=TurnId(caller.ids.new("turn")),
+        worker=caller.worker,
+        candidate_id=SessionId(caller.ids.new("ses")),
+        key=Key(key),
+        items=said(text),
+    )
+
+
+def witness() -> type[Witness]:
+    """Return a kind of connection of this test's own."""
+    return type("Witness", (Witness,), {"asked": []})
+
+
+async def test_a_command_that_breaks_spoils_no_other_of_its_batch(tmp_path: Path) -> None:
+    kind = witness()
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        broken = replace(a_batch(caller, "x", key="b"), items=None)
+        results = await asyncio.gather(
+            store.submit(a_batch(caller, "one", key="a")),
+            store.submit(broken),
+            store.submit(a_batch(caller, "two", key="c")),
+            return_exceptions=True,
+        )
+        first, second, third = results
+        assert isinstance(first, Appended)
+        assert isinstance(second, TypeError)
+        assert isinstance(third, Appended)
+        assert await caller.texts(first.session) == ["one"]
+        assert await caller.texts(third.session) == ["two"]
+
+
+async def test_a_batch_is_one_transaction(tmp_path: Path) -> None:
+    kind = witness()
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        kind.asked.clear()
+        commands = [a_batch(caller, "x", key=f"k{n}") for n in range(20)]
+        await asyncio.gather(*(store.submit(command) for command in commands))
+        assert kind.asked.count("begin immediate") == 1
+        assert kind.asked.count("commit") == 1
+
+
+async def test_a_batch_that_cannot_begin_waits_once_and_is_refused_whole(tmp_path: Path) -> None:
+    kind = witness()
+    path = tmp_path / "a.db"
+    async with a_store(path, kind) as store:
+        caller = Caller(store)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("begin immediate")
+        kind.asked.clear()
+        commands = [a_batch(caller, "x", key=f"k{n}") for n in range(20)]
+        results = await asyncio.gather(
+            *(store.submit(command) for command in commands), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [StoreUnavailable] * 20
+        assert len({id(result) for result in results}) == 20, "each has an error of its own"
+        assert kind.asked.count("begin immediate") == 1
+        other.execute("rollback")
+        other.close()
+        again = [store.submit(replace(command, again=True)) for command in commands]
+        assert len({done.session.id for done in await asyncio.gather(*again)}) == 20
+
+
+async def test_a_lock_taken_in_the_middle_of_a_batch_is_waited_for_once(tmp_path: Path) -> None:
+    kind = witness()
+    path = tmp_path / "a.db"
+    async with a_store(path, kind) as store:
+        caller = Caller(store)
+        other = sqlite3.connect(path, isolation_level=None)
+
+        def break_and_lock(sql: str) -> None:
+            if sql == "commit":
+                kind.after = staticmethod(lambda _: None)
+                other.execute("begin immediate")
+                raise sqlite3.OperationalError("disk I/O error")
+
+        kind.after = staticmethod(break_and_lock)
+        kind.asked.clear()
+        commands = [a_batch(caller, "x", key=f"k{n}") for n in range(20)]
+        results = await asyncio.gather(
+            *(store.submit(command) for command in commands), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [StoreUnavailable] * 20
+        assert kind.asked.count("begin immediate") == 2
+        other.close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_commit_nobody_heard_of_is_found_when_it_is_sent_again(
+    tmp_path: Path, count: int
+) -> None:
+    kind = witness()
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+
+        def lose_the_answer(sql: str) -> None:
+            if sql == "commit":
+                kind.after = staticmethod(lambda _: None)
+                raise sqlite3.OperationalError("disk I/O error")
+
+        kind.after = staticmethod(lose_the_answer)
+        commands = [caller.arrival("x", key=f"k{n}") for n in range(count)]
+        results = await asyncio.gather(
+            *(store.submit(command) for command in commands), return_exceptions=True
+        )
+        if count == 1:
+            assert [type(result) for result in results] == [StoreUnavailable]
+            results = [await store.submit(replace(commands[0], again=True))]
+        for command, result in zip(commands, results, strict=True):
+            assert isinstance(result, Started)
+            assert result.run.id == command.run_id
+            assert await caller.texts(result.session) == ["x"]
+
+
+async def test_the_first_look_and_a_fresh_connection_count_as_news(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    kind = witness()
+    async with a_store(path, kind) as here:
+        assert await here.has_news(), "what was written before the first look is not known"
+        assert not await here.has_news()
+        await Caller(here).append("mine", key="k")
+        assert not await here.has_news(), "our own writes are no news"
+        there = await open_store(f"sqlite:///{path}", clock=HandClock())
+        await Caller(there, "b").append("theirs", key="j")
+        await there.close()
+        assert await here.has_news()
+        assert not await here.has_news()
+
+        def break_once(sql: str) -> None:
+            if sql == "commit":
+                kind.after = staticmethod(lambda _: None)
+                raise sqlite3.OperationalError("disk I/O error")
+
+        kind.after = staticmethod(break_once)
+        with pytest.raises(StoreUnavailable):
+            await Caller(here, "c").append("lost", key="l")
+        assert await here.has_news(), "a fresh connection cannot know"
+
+
+async def test_a_broken_rule_of_the_schema_is_not_called_a_fault_of_the_store(
+    tmp_path: Path,
+) -> None:
+    async with a_store(tmp_path / "a.db", witness()) as store:
+        caller = Caller(store)
+        command = a_batch(caller, "x", key="k")
+        await store.submit(command)
+        with pytest.raises(StoreError, match="refused") as caught:
+            await store.submit(replace(command, key="other"))
+        assert not caught.value.retryable
+
+
+async def test_what_the_reader_sees_is_everything_that_was_acknowledged(tmp_path: Path) -> None:
+    file = DatabaseFile(str(tmp_path / "a.db"))
+    driver = SqliteDriver(
+        file.connect, clock=HandClock(), writer=ThreadExecutor("w"), reader=ThreadExecutor("r")
+    )
+    await driver.migrate()
+    store = SqlStore(driver, ProcessTokens())
+    caller = Caller(store)
+    for n in range(20):
+        appended = await caller.append(str(n), key="k")
+        view = await store.read.session(DEFAULT_TENANT, session_id=appended.session.id)
+        assert view is not None
+        assert view.session.head_seq == n + 1
+    await store.close()
+
+
+async def test_a_closed_store_says_so() -> None:
+    store = await open_store("memory:", clock=HandClock())
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await Caller(store).append("x", key="k")
