@@ -36,7 +36,7 @@ INVARIANTS = sorted((DOCS / "invariants").glob("I*.md"))
 
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+NAMED_TEST = re.compile(r"`((?:tests|src/holdfast/testing)/[\w/]+\.py)(?:::(\w+))?`")
 SOURCE_FILE = re.compile(r"`([\w/]+/\w+\.(?:py|sql))`")
 
 
@@ -182,6 +182,7 @@ def test_a_promise_says_who_owns_it_how_it_is_closed_and_which_tests_hold_it(pag
     for title in ("Owners", "How it is closed", "Failures it rules out", "Tests that hold it"):
         assert title in titles, f"no section {title!r}"
     assert "Not held yet" in titles
+    assert NAMED_TEST.findall(page.read_text()), "no test is named"
 
 
 def test_every_known_failure_mode_has_its_place_among_the_promises() -> None:

@@ -12,6 +12,7 @@ import pytest
 from holdfast.testing.provider import ProviderSimulator, SimulatorError
 
 BODY = {"model": "gpt-4.1", "input": "hello"}
+IMPATIENT = httpx.Timeout(20, read=0.1)
 
 
 @pytest.fixture(name="simulator")
@@ -126,7 +127,7 @@ def test_a_held_call_succeeds_late_although_its_client_gave_up(
     conversation = http.post("/conversations", json={}).json()["id"]
     with simulator.hold(when={"api": "responses"}) as barrier:
         with pytest.raises(httpx.ReadTimeout):
-            http.post("/responses", json=BODY | {"conversation": conversation}, timeout=0.2)
+            http.post("/responses", json=BODY | {"conversation": conversation}, timeout=IMPATIENT)
         barrier.wait_held(1)
         barrier.release()
     items = http.get(f"/conversations/{conversation}/items").json()["data"]
@@ -137,8 +138,11 @@ def test_a_late_success_is_kept_and_never_seen(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     simulator.add_fault("late", times=1)
-    with pytest.raises(httpx.ReadTimeout):
-        http.post("/responses", json=BODY, timeout=0.2)
+    with simulator.hold(at="running", times=1) as barrier:
+        with pytest.raises(httpx.ReadTimeout):
+            http.post("/responses", json=BODY, timeout=IMPATIENT)
+        barrier.wait_held(1)
+        barrier.release()
     (request,) = simulator.requests(api="responses")
     assert request.answer_id is not None
     assert http.get(f"/responses/{request.answer_id}").json()["status"] == "completed"
@@ -171,7 +175,7 @@ def test_a_hanging_call_says_nothing_until_it_is_released(
 ) -> None:
     simulator.add_fault("hang", times=1)
     with pytest.raises(httpx.ReadTimeout):
-        http.post("/responses", json=BODY, timeout=0.1)
+        http.post("/responses", json=BODY, timeout=IMPATIENT)
     simulator.add_fault("hang", times=1, event=2)
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(http.post, "/responses", json=BODY | {"stream": True})

@@ -1,5 +1,6 @@
 """The simulator as an ASGI application: it turns requests into calls and lets them be answered."""
 
+import logging
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -15,6 +16,7 @@ from holdfast.simulator.wire import Json, NotJson, decode_object
 from holdfast.simulator.world import World
 
 Scope = dict[str, Any]
+_log = logging.getLogger("holdfast.simulator")
 NOT_JSON = (
     "We could not parse the JSON body of your request. (HINT: This likely means you aren't using "
     "your HTTP library correctly. The OpenAI API expects a JSON payload, but what was sent was not "
@@ -33,11 +35,15 @@ class Application:
         self._sockets = ResponsesSockets(world, self.make_call)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] == "http":
-            await self._answer_http(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await self._sockets.serve(scope, receive, send)
+        """Answer one request; what breaks in the simulator itself is reported, not hidden."""
+        try:
+            if scope["type"] == "http":
+                await self._answer_http(scope, receive, send)
+            elif scope["type"] == "websocket":
+                await self._sockets.serve(scope, receive, send)
+        except Exception:
+            _log.exception("simulator.broken %s", scope.get("path"))
+            raise
 
     async def _answer_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw = await _read_body(receive)
@@ -138,7 +144,7 @@ def _refuse(problem: Problem) -> Any:
 
 async def _greet(send: Send) -> None:
     """Answer the bare address: some clients ask it whether anybody is there."""
-    headers = [(b"content-type", b"text/plain"), (b"content-length", b"29")]
+    body = b"holdfast provider simulator\n"
+    headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    body = b"holdfast provider simulator\n\n"
     await send({"type": "http.response.body", "body": body, "more_body": False})

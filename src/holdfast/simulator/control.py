@@ -12,6 +12,7 @@ from holdfast.simulator.barriers import Barrier
 from holdfast.simulator.catalogue import CATALOGUE
 from holdfast.simulator.http_outlet import Send
 from holdfast.simulator.matching import Match
+from holdfast.simulator.quantities import Count, Seconds
 from holdfast.simulator.scenario import BarrierSpec, Script, WrongInput, convert, fault_of
 from holdfast.simulator.wire import Json, NotJson, decode_object, encode
 from holdfast.simulator.world import World
@@ -52,16 +53,16 @@ class _ClockOrder(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _ReleaseOrder(msgspec.Struct, forbid_unknown_fields=True):
-    count: int | None = None
+    count: Count | None = None
 
 
 class _RefuseOrder(msgspec.Struct, forbid_unknown_fields=True):
-    connections: int
+    connections: Count
 
 
 class _ListenOrder(msgspec.Struct, forbid_unknown_fields=True):
     open: bool
-    seconds: float | None = None
+    seconds: Seconds | None = None
 
 
 class Control:
@@ -235,7 +236,7 @@ def _forget_order(body: Json) -> _ForgetOrder:
 
 def _match(query: dict[str, str]) -> Match:
     fields = {key: value for key, value in query.items() if key != "after"}
-    return convert(fields, Match)
+    return convert(fields, Match, from_text=True)
 
 
 def _after(query: dict[str, str]) -> int:
@@ -244,6 +245,9 @@ def _after(query: dict[str, str]) -> int:
 
 def _number(query: dict[str, str], name: str, default: float) -> float:
     try:
-        return float(query.get(name, default))
+        number = float(query.get(name, default))
     except ValueError:
-        raise WrongInput(f"{name}: expected a number, got {query[name]!r}") from None
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise WrongInput(f"{name}: expected a number from 0 on, got {query[name]!r}")
+    return number

@@ -129,8 +129,8 @@ class Delivery:
     async def _end(self) -> None:
         if self.answer.never_ends:
             await wait_until_gone(self.outlet, self.barriers)
-        else:
-            await self.outlet.end_stream(done=self.answer.ends_with_done)
+        is_done = self.answer.ends_with_done and not self.answer.never_ends
+        await self.outlet.end_stream(done=is_done)
 
 
 def _is_delta(event: Event) -> bool:

@@ -10,6 +10,14 @@ import msgspec
 
 from holdfast.simulator.catalogue import CATALOGUE
 from holdfast.simulator.matching import Match
+from holdfast.simulator.quantities import (
+    Chance,
+    Count,
+    HeaderName,
+    HeaderValue,
+    Seconds,
+    Status,
+)
 
 Ending = Literal["clean", "eof", "reset"]
 """How a cut answer ends: a proper end of body, a bare FIN in mid-body, or a RST."""
@@ -28,9 +36,9 @@ class Fault(
     """Which calls go wrong; the subclasses say how."""
 
     when: Match = _EVERY_CALL
-    times: int | None = None
+    times: Count | None = None
     """How many calls in all; None is every one."""
-    chance: float = 1.0
+    chance: Chance = 1.0
     """How likely each is, decided by the seed."""
 
 
@@ -44,19 +52,19 @@ class ListedFault(Fault, tag="listed", frozen=True):
 class ErrorFault(Fault, tag="error", frozen=True):
     """Answer with any status and message."""
 
-    status: int = 500
+    status: Status = 500
     message: str = "The server had an error while processing your request. Sorry about that!"
     type: str = "server_error"
     param: str | None = None
     code: str | None = None
-    retry_after_seconds: float | None = None
-    headers: dict[str, str] = {}
+    retry_after_seconds: Seconds | None = None
+    headers: dict[HeaderName, HeaderValue] = {}
 
 
 class RateLimit(Fault, tag="rate_limit", frozen=True):
     """429 `rate_limit_exceeded` with Retry-After (C05)."""
 
-    retry_after_seconds: float = 1.0
+    retry_after_seconds: Seconds = 1.0
 
 
 class Quota(Fault, tag="quota", frozen=True):
@@ -73,15 +81,15 @@ class Overloaded(Fault, tag="overloaded", frozen=True):
     """Anthropic's `overloaded_error`: 529 before output, or as an event of the stream."""
 
     at: Literal["before", "stream"] = "before"
-    event: int = 1
+    event: Count = 1
     """How many events leave first."""
 
 
 class Cut(Fault, tag="cut", frozen=True):
     """End the answer early: after `event` events, or after `byte` bytes of the body."""
 
-    event: int | None = None
-    byte: int | None = None
+    event: Count | None = None
+    byte: Count | None = None
     ending: Ending = "clean"
     terminal: bool = False
     """Send the terminal event last, so that only `[DONE]` and what lies between are missing."""
@@ -92,7 +100,7 @@ class Cut(Fault, tag="cut", frozen=True):
 class Failed(Fault, tag="failed", frozen=True):
     """The server fails in mid-stream (R12), or answers with status `failed`."""
 
-    event: int = 3
+    event: Count = 3
     style: Literal["failed", "error"] = "failed"
 
 
@@ -100,14 +108,14 @@ class Incomplete(Fault, tag="incomplete", frozen=True):
     """The answer stops early with `response.incomplete` (or a length finish)."""
 
     reason: Literal["max_output_tokens", "content_filter"] = "max_output_tokens"
-    words: int = 3
+    words: Count = 3
     """How many words of the text are said."""
 
 
 class Cancelled(Fault, tag="cancelled", frozen=True):
     """The response ends with status `cancelled` after `event` events."""
 
-    event: int = 3
+    event: Count = 3
 
 
 class Queued(Fault, tag="queued", frozen=True):
@@ -117,7 +125,7 @@ class Queued(Fault, tag="queued", frozen=True):
 class Hang(Fault, tag="hang", frozen=True):
     """Say nothing more: before the headers, or after `event` events; until released or closed."""
 
-    event: int | None = None
+    event: Count | None = None
 
 
 class Late(Fault, tag="late", frozen=True):
@@ -135,14 +143,14 @@ class Drop(Fault, tag="drop", frozen=True):
 class Slow(Fault, tag="slow", frozen=True):
     """Wait before the answer, or between its events."""
 
-    before_seconds: float = 0.0
-    between_seconds: float = 0.0
+    before_seconds: Seconds = 0.0
+    between_seconds: Seconds = 0.0
 
 
 class DuplicateChunks(Fault, tag="duplicate_chunks", frozen=True):
     """Send each delta twice, or only the event numbered `event`."""
 
-    event: int | None = None
+    event: Count | None = None
 
 
 class ConstantCallIds(Fault, tag="constant_call_ids", frozen=True):
@@ -212,9 +220,11 @@ def as_written(raw: Any) -> Any:
     if not isinstance(table, dict):
         return table
     kind = table.get("kind")
-    if not isinstance(kind, str) or kind not in CATALOGUE:
-        return table
     rest = {key: value for key, value in table.items() if key != "kind"}
+    if kind == "listed":
+        kind = rest.pop("id", None)
+    if not isinstance(kind, str) or kind not in CATALOGUE:
+        return {**rest, "kind": kind} if "kind" in table else table
     if kind in _LISTED_BEHAVIOURS:
         return _LISTED_BEHAVIOURS[kind] | rest
     return {"kind": "listed", "id": kind, **rest}

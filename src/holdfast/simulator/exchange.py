@@ -102,7 +102,7 @@ async def _ends_before_work(world: World, call: Call, outlet: Outlet) -> bool:
 def _work(world: World, call: Call, handler: Handler) -> Answer:
     try:
         return handler(world, call)
-    except (TypeError, AttributeError, KeyError, ValueError, IndexError) as exc:
+    except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as exc:
         # The handlers read bodies as they come: what they trip over is a value of a wrong type.
         message = f"Invalid request: the body has a value of an unexpected type ({exc})."
         raise Problem(400, openai_error(message)) from exc

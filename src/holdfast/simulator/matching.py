@@ -6,6 +6,8 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.simulator.quantities import Ordinal
+
 
 class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
     """What a call must be like; what is not given matches everything."""
@@ -26,9 +28,9 @@ class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, froz
     header: dict[str, str] = {}
     """Header names with a glob over each value."""
     stream: bool | None = None
-    nth: int | None = None
+    nth: Ordinal | None = None
     """Only the n-th call that matches everything else, counted from 1."""
-    every: int | None = None
+    every: Ordinal | None = None
     """Only each n-th call that matches everything else."""
 
 

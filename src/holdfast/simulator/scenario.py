@@ -9,6 +9,7 @@ import msgspec
 from holdfast.simulator.effects import Effect, read_fault
 from holdfast.simulator.matching import Match
 from holdfast.simulator.profiles import ProfileName
+from holdfast.simulator.quantities import Chance, Count, Name, Ordinal, Seconds
 
 DEFAULT_MODELS = ("gpt-4.1", "gpt-5.2", "gpt-5.4", "gpt-5.5", "claude-sonnet-4-5")
 _ANYTHING = Match()
@@ -30,23 +31,23 @@ class Script(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     """What the model is to answer, and to which calls."""
 
     when: Match = _ANYTHING
-    times: int | None = None
+    times: Count | None = None
     text: str | None = None
-    words: int | None = None
+    words: Count | None = None
     """A long answer of this many words."""
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[ScriptedCall] = []
-    between_seconds: float = 0.0
+    between_seconds: Seconds = 0.0
     """A slow drip: this long between two events."""
 
 
 class ForgetSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """When stored responses and items are gone."""
 
-    after_seconds: int | None = None
+    after_seconds: Count | None = None
     """Older than this by the simulator's clock."""
-    chance: float = 0.0
+    chance: Chance = 0.0
     """This share of all responses, chosen by the seed."""
 
 
@@ -56,12 +57,12 @@ BarrierStage = Literal["arrival", "running", "answer", "event"]
 class BarrierSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Which calls to hold, and where in their life."""
 
-    name: str | None = None
+    name: Name | None = None
     when: Match = _ANYTHING
     at: BarrierStage = "running"
-    event: int = 1
+    event: Count = 1
     """For `at = "event"`: hold after this many events."""
-    times: int | None = None
+    times: Count | None = None
 
 
 class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -73,16 +74,16 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     """The only keys accepted; empty accepts any."""
     models: list[str] = []
     """The only models that exist; empty accepts any."""
-    context_tokens: int | None = None
+    context_tokens: Ordinal | None = None
     """The context window; by default 400,000, and 200,000 of Anthropic's."""
-    context: dict[str, int] = {}
+    context: dict[str, Ordinal] = {}
     """Context windows by model glob."""
     reasoning_models: tuple[str, ...] = ("gpt-5*", "o1*", "o3*", "o4*")
     unlink_models: list[str] = []
     """Models with which conversations lose their earlier assistant items (R16)."""
     overflow: Literal["before", "stream"] = "before"
     forget: ForgetSettings = ForgetSettings()
-    record_limit: int = 100_000
+    record_limit: Ordinal = 100_000
     answers: list[Script] = msgspec.field(default_factory=list, name="answer")
     faults: list[Effect] = msgspec.field(default_factory=list, name="fault")
     barriers: list[BarrierSpec] = msgspec.field(default_factory=list, name="barrier")
@@ -121,9 +122,9 @@ def load_scenario(path: Path) -> Scenario:
         raise WrongInput(f"{path}: {exc}") from exc
 
 
-def convert(raw: Any, kind: type[T]) -> T:
-    """Return `raw` as a `kind`, or raise `WrongInput`."""
+def convert(raw: Any, kind: type[T], *, from_text: bool = False) -> T:
+    """Return `raw` as a `kind`, or raise `WrongInput`; `from_text` reads numbers in strings."""
     try:
-        return msgspec.convert(raw, kind)
+        return msgspec.convert(raw, kind, strict=not from_text)
     except msgspec.ValidationError as exc:
         raise WrongInput(str(exc)) from exc

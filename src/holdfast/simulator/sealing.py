@@ -5,7 +5,6 @@ the real ones are. (Nothing is secret here: the content is encoded, not encrypte
 """
 
 import base64
-import binascii
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +37,7 @@ def unseal(owner: Owner, blob: object) -> str | None:
         return None
     try:
         return base64.urlsafe_b64decode(payload).decode("utf-8", "surrogatepass")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         return None
 
 
@@ -56,6 +55,6 @@ def read_signature(owner: Owner, signature: object, text: str) -> Reading:
         return "genuine"
     try:
         plain = base64.b64decode(signature, validate=True).decode("ascii")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         return "foreign"
     return "altered" if plain.startswith(digest(owner.account, owner.model, size=16)) else "foreign"

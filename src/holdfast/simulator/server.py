@@ -19,6 +19,9 @@ from holdfast.simulator.world import World
 
 KEEP_ALIVE_SECONDS = 600
 STOP_SECONDS = 2.0
+_SILENT = logging.getLogger("holdfast.simulator.connections")
+"""Broken connections are this server's trade: uvicorn need not report them."""
+_SILENT.setLevel(logging.CRITICAL + 1)
 
 
 class _Protocol(HttpToolsProtocol):
@@ -26,6 +29,10 @@ class _Protocol(HttpToolsProtocol):
 
     server_of_ours: "Server"
     is_control = False
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger = _SILENT
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         super().connection_made(transport)
@@ -41,6 +48,10 @@ class _Protocol(HttpToolsProtocol):
 
 class _SocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol, which also lets the application see its transport."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger = _SILENT
 
     async def run_asgi(self) -> None:
         cast("dict[str, Any]", self.scope)["simulator.transport"] = self.transport
@@ -69,9 +80,6 @@ class Server:
 
     async def start(self) -> None:
         """Listen; a port of 0 is replaced by a free one."""
-        for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
-            # Broken connections are this server's trade: uvicorn need not report them.
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         self._config = uvicorn.Config(
             cast("Any", self._application),
             http=_Protocol,

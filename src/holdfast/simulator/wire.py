@@ -20,7 +20,7 @@ def decode_object(raw: bytes) -> Json:
         return {}
     try:
         value = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise NotJson(str(exc)) from exc
     if not isinstance(value, dict):
         raise NotJson(f"expected an object, got {type(value).__name__}")

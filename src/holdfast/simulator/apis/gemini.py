@@ -57,9 +57,13 @@ def _tools(given: Any) -> list[Tool]:
     declared = [
         declaration
         for group in (given if isinstance(given, list) else [])
+        if isinstance(group, dict)
         for declaration in group.get("functionDeclarations") or []
+        if isinstance(declaration, dict)
     ]
-    return [Tool(name=each["name"], schema=each.get("parameters") or {}) for each in declared]
+    return [
+        Tool(name=str(each.get("name")), schema=each.get("parameters") or {}) for each in declared
+    ]
 
 
 def _response(call: Call, reply: Reply, used: int) -> Json:

@@ -20,7 +20,7 @@ def create(world: World, call: Call) -> Answer:
     if agent.locked_by is not None:
         raise listed_problem("L01")
     given = call.body.get("messages")
-    if not isinstance(given, list) or not given:
+    if not isinstance(given, list) or not given or not all(isinstance(m, dict) for m in given):
         raise Problem(422, {"detail": "messages: field required"})
     agent.locked_by = call.number
     return _answer(call, agent, given)

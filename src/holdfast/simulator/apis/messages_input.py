@@ -1,7 +1,6 @@
 """The messages of an Anthropic call, checked as strictly as life."""
 
 import base64
-import binascii
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +14,7 @@ from holdfast.simulator.wire import Json
 from holdfast.simulator.world import World
 
 CONTEXT_TOKENS = 200_000
+_SYSTEM_BETA = "mid-conversation-system"
 _IMAGE_BEGINNINGS = {
     "image/png": (b"\x89PNG\r\n\x1a\n",),
     "image/jpeg": (b"\xff\xd8\xff",),
@@ -63,8 +63,14 @@ def read_messages(world: World, call: Call, *, needs_max_tokens: bool = True) ->
     return messages
 
 
+def _roles(call: Call) -> tuple[str, ...]:
+    """Return who may speak; the Claude Code CLI asks that the system may in mid-conversation."""
+    has_beta = _SYSTEM_BETA in call.headers.get("anthropic-beta", "")
+    return ("user", "assistant", "system") if has_beta else ("user", "assistant")
+
+
 def _in_blocks(reading: _Reading, message: Any, index: int) -> Json:
-    if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
+    if not isinstance(message, dict) or message.get("role") not in _roles(reading.call):
         raise reading.wrong(f"messages.{index}.role: Input should be 'user' or 'assistant'")
     content = message.get("content")
     if isinstance(content, str):
@@ -78,12 +84,16 @@ def _in_blocks(reading: _Reading, message: Any, index: int) -> Json:
 
 
 def _check_alternation(reading: _Reading, messages: list[Json]) -> None:
-    for before, after in pairwise(messages):
+    for before, after in pairwise(_spoken(messages)):
         if before["role"] == after["role"]:
             raise reading.wrong(
                 'messages: roles must alternate between "user" and "assistant", but found '
                 f'multiple "{after["role"]}" roles in a row'
             )
+
+
+def _spoken(messages: list[Json]) -> list[Json]:
+    return [message for message in messages if message["role"] != "system"]
 
 
 def _of_kind(message: Json, kind: str) -> list[tuple[int, Json]]:
@@ -94,20 +104,23 @@ def _check_tools(reading: _Reading, messages: list[Json]) -> None:
     """Each tool_use is answered in the next message, each tool_result answers the one before."""
     named: set[Any] = set()
     asked: list[Any] = []
+    asked_at = 0
     for index, message in enumerate(messages):
+        if message["role"] == "system":
+            continue
         results = _of_kind(message, "tool_result")
         for part, block in results:
             if block.get("tool_use_id") not in asked:
                 raise reading.listed("A02", index=index, part=part, id=block.get("tool_use_id"))
         answered = {block.get("tool_use_id") for _, block in results}
-        _require_answers(reading, index - 1, [each for each in asked if each not in answered])
-        asked = []
+        _require_answers(reading, asked_at, [each for each in asked if each not in answered])
+        asked, asked_at = [], index
         for part, block in _of_kind(message, "tool_use"):
             if block.get("id") in named:
                 raise reading.listed("A03", index=index, part=part)
             named.add(block.get("id"))
             asked.append(block.get("id"))
-    _require_answers(reading, len(messages) - 1, asked)
+    _require_answers(reading, asked_at, asked)
 
 
 def _require_answers(reading: _Reading, index: int, missing: list[Any]) -> None:
@@ -153,7 +166,7 @@ def _images(content: Any) -> list[Json]:
 def _is_image(media_type: Any, data: Any) -> bool:
     try:
         raw = base64.b64decode(data, validate=True)
-    except (binascii.Error, TypeError, ValueError):
+    except (TypeError, ValueError):
         return False
     return raw.startswith(_IMAGE_BEGINNINGS.get(str(media_type), (b"\0never",)))
 
@@ -186,9 +199,10 @@ def read_tools(given: Any) -> list[Tool]:
 
 def see(messages: list[Json]) -> Seen:
     """Return what the model notices of `messages`."""
-    last = messages[-1]["content"][-1] if messages[-1]["content"] else {}
+    spoken = _spoken(messages)
+    last = spoken[-1]["content"][-1] if spoken[-1]["content"] else {}
     return Seen(
-        messages=sum(bool(_of_kind(message, "text")) for message in messages),
+        messages=sum(bool(_of_kind(message, "text")) for message in spoken),
         last_text=text_of(last),
         ends_with_output=last.get("type") == "tool_result",
     )

@@ -39,8 +39,11 @@ def create(world: World, call: Call) -> Answer:
         return _overflowing(world, call)
     if overflow is not None and overflow.at == "stream" and call.is_stream:
         return _overflowing(world, call)
-    _lock(call, asked)
+    if asked.conversation is not None and asked.conversation.locked_by is not None:
+        raise listed_problem("R08")
     made = make_response(world, call, asked)
+    if asked.conversation is not None:
+        asked.conversation.locked_by = call.number
     return _answer(world, call, asked, made.response, made.between_seconds)
 
 
@@ -50,15 +53,6 @@ def _overflowing(world: World, call: Call) -> Answer:
     )
     response = make_response(world, call, asked).response
     return Answer(events=overflow_events(response), id=response["id"], fault="R11")
-
-
-def _lock(call: Call, asked: Asked) -> None:
-    conversation = asked.conversation
-    if conversation is None:
-        return
-    if conversation.locked_by is not None:
-        raise listed_problem("R08")
-    conversation.locked_by = call.number
 
 
 def _answer(

@@ -126,7 +126,8 @@ def _reasoning(call: Call, text: str) -> Json:
     wish = call.body.get("reasoning")
     summary = [{"type": "summary_text", "text": text}] if _wants_summary(wish) else []
     item: Json = {"id": call.ids.take("rs_"), "type": "reasoning", "summary": summary}
-    if "reasoning.encrypted_content" in (call.body.get("include") or ()):
+    include = call.body.get("include")
+    if isinstance(include, list) and "reasoning.encrypted_content" in include:
         item["encrypted_content"] = seal(call.owner, f"{item['id']}:{text}")
     return item
 

@@ -1,0 +1,71 @@
+"""Which calls a rule speaks of."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from holdfast.simulator.matching import Counter, Match, fits
+
+
+@dataclass
+class Some:
+    """A call that is what the test says."""
+
+    api: str = "responses"
+    operation: str = "create"
+    method: str = "POST"
+    path: str = "/v1/responses"
+    model: str = "gpt-5.4"
+    account_key: str = "sk-a"
+    text: str = '{"input":"hello"}'
+    headers: dict[str, str] = field(default_factory=lambda: {"x-who": "me"})
+    is_stream: bool = False
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        Match(),
+        Match(api="responses", operation="create", method="POST"),
+        Match(path="/v1/*", model="gpt-5.*", account="sk-a"),
+        Match(text="hello", header={"X-Who": "m?"}, stream=False),
+    ],
+)
+def test_a_call_fits_what_it_is(match: Match) -> None:
+    assert fits(match, Some())
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        Match(api="chat"),
+        Match(operation="retrieve"),
+        Match(method="GET"),
+        Match(path="/v2/*"),
+        Match(model="gpt-4*"),
+        Match(account="sk"),
+        Match(text="goodbye"),
+        Match(header={"x-who": "you"}),
+        Match(header={"x-other": "*e"}),
+        Match(stream=True),
+    ],
+)
+def test_a_call_does_not_fit_what_it_is_not(match: Match) -> None:
+    assert not fits(match, Some())
+
+
+def test_the_nth_is_counted_among_those_that_fit() -> None:
+    counter = Counter(Match(api="responses", nth=2))
+    calls = [Some(), Some(api="chat"), Some(), Some()]
+    assert [counter.takes(call) for call in calls] == [False, False, True, False]
+
+
+def test_every_nth_acts_as_often_as_it_may() -> None:
+    counter = Counter(Match(every=2), times=2)
+    assert [counter.takes(Some()) for _ in range(8)] == [False, True] * 2 + [False] * 4
+
+
+def test_a_rule_that_may_not_act_keeps_its_turn() -> None:
+    counter = Counter(Match(), times=1)
+    assert not counter.takes(Some(), may_act=False)
+    assert counter.takes(Some())
