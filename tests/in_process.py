@@ -14,11 +14,11 @@ from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.desk import Desk
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.responder import Responder
-from holdfast.engine.settings import LaneSettings
+from holdfast.engine.settings import LaneSettings, StreamSettings
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ingress.http.application import Application
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
-from holdfast.ports.store import ItemQuery
+from holdfast.ports.store import ItemQuery, Store
 from holdfast.stores.opening import open_store
 
 Item = dict[str, Any]
@@ -156,6 +156,8 @@ async def open_house(
     *,
     store_url: str = "memory:",
     lanes: LaneSettings | None = None,
+    streams: StreamSettings | None = None,
+    wrap: Callable[[Store], Store] = lambda store: store,
 ) -> AsyncIterator[House]:
     """Open a house for the length of a block."""
     model = model or ScriptedModel()
@@ -167,10 +169,11 @@ async def open_house(
         assert desk is not None
         await desk.carry_adopted(run)
 
-    gateway = Gateway(store, clock=clock, ids=ids, settings=lanes, handler=carry_adopted)
+    gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, handler=carry_adopted)
     desk = Desk(gateway, Responder(gateway, lambda _: model))
     await gateway.start()
-    house = House(Application(gateway, desk, model.models), gateway, model)
+    application = Application(gateway, desk, model.models, streams=streams)
+    house = House(application, gateway, model)
     try:
         yield house
     finally:

@@ -65,7 +65,7 @@ async def open_application(settings: Settings) -> AsyncIterator[Application]:
         desk = Desk(gateway, Responder(gateway, upstreams.provider))
         await gateway.start()
         try:
-            yield Application(gateway, desk, upstreams.models)
+            yield Application(gateway, desk, upstreams.models, streams=settings.streams)
         finally:
             await desk.stop(settings.server.grace_seconds)
             await gateway.stop()

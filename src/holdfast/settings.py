@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.engine.settings import LaneSettings
+from holdfast.engine.settings import LaneSettings, StreamSettings
 from holdfast.providers.settings import UpstreamApi, UpstreamSettings
 
 
@@ -39,5 +39,6 @@ class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     store_url: str = field(default_factory=default_store_url)
     lanes: LaneSettings = field(default_factory=LaneSettings)
+    streams: StreamSettings = field(default_factory=StreamSettings)
     upstreams: tuple[UpstreamSettings, ...] = ()
     """`[[upstream]]` of the configuration, in order; with none, the demo model answers."""

@@ -45,6 +45,8 @@ class HoldfastError(Exception):
 
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
+    param: str | None = None
+    """The part of the request that is wrong, if one is."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -52,9 +54,14 @@ class HoldfastError(Exception):
 
 
 class InvalidInput(HoldfastError):
-    """The request cannot be carried out as written."""
+    """The request cannot be carried out as written; `param` names the part that is wrong."""
 
     code = "invalid_input"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        if param is not None:
+            self.param = param
 
 
 class InvalidSessionKey(InvalidInput):

@@ -49,6 +49,11 @@ def response_id(turn_id: str, step: int) -> str:
     return f"{name}_{step}" if step else name
 
 
+def conversation_id(session_id: str) -> str:
+    """Return the name that the Conversations API has for a session."""
+    return "conv_" + session_id.removeprefix("ses_")
+
+
 def turn_of_response(name: str) -> tuple[TurnId, int] | None:
     """Return the turn and step that a response id names, if it can be one of ours."""
     if not name.startswith(RESPONSE_PREFIX):

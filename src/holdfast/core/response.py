@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.core.request import TurnRequest
 from holdfast.core.session import Usage
-from holdfast.core.turn import Outcome
+from holdfast.core.turn import RUN_AGAIN, Outcome, Run, Turn, TurnStatus
 
 ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
 
@@ -50,6 +50,29 @@ class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     usage: msgspec.Raw = msgspec.Raw(b"null")
     fields: dict[str, msgspec.Raw] = {}
     completed_at: float | None = None
+
+
+def status_of(turn: Turn, run: Run | None, turn_status: TurnStatus, step: int) -> ResponseStatus:
+    """Return the state of the response that a step of a turn gives, `run` being its last run."""
+    if run is not None and run.outcome == "completed":
+        return decode_answer(run.result).status if run.result else "completed"
+    if turn.outcome is not None:
+        return OUTCOME_STATUS[turn.outcome]
+    if turn.step == step and turn_status == "queued":
+        return "queued"
+    if turn_status == "interrupted" and turn.source not in RUN_AGAIN:
+        return "incomplete"
+    return "in_progress"
+
+
+ERROR_CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})
+"""Those of the closed set that an upstream of any make may give."""
+
+
+def error_value(code: str | None, message: str | None) -> dict[str, Any]:
+    """Return the error of a failed response; other codes than the API's own are not shown."""
+    shown = code if code in ERROR_CODES else "server_error"
+    return {"code": shown, "message": message or "the turn failed"}
 
 
 class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,40 +5,41 @@ kept for readers who come back, and its end is recorded whether anybody listens 
 """
 
 import asyncio
-from collections import OrderedDict
+from typing import Any
 
-from holdfast.core.commands import Accept, Queued, Repeated, Started
+from holdfast.core.commands import Accept, Cancel, Queued, Repeated, Started
 from holdfast.core.errors import (
     HoldfastError,
     SessionDeleted,
+    StoreUnavailable,
     TurnCancelled,
     TurnFailed,
     TurnInterrupted,
 )
 from holdfast.core.ids import Tenant
 from holdfast.core.request import TurnRequest, read_request, response_id
-from holdfast.core.response import OUTCOME_STATUS, ResponseFacts, decode_answer, response_value
+from holdfast.core.response import ResponseFacts, error_value
 from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
 from holdfast.engine.gateway import Gateway
-from holdfast.engine.live import LiveResponse
+from holdfast.engine.live import LiveResponse, Lives
 from holdfast.engine.log import log
-from holdfast.engine.responder import Answered, Responder, conversation_id
+from holdfast.engine.recorded import Recorded, conversation_of
+from holdfast.engine.responder import Answered, Responder
+from holdfast.engine.resumption import resume_live
+from holdfast.engine.stream_reader import StreamReader
 from holdfast.engine.turn_runner import ActiveRun
-from holdfast.ports.store import ItemQuery
-
-KEPT_LIVES = 256
-"""Ended streams kept in memory for readers who come back."""
+from holdfast.ports.store import ResponseView
 
 
 class Ticket:
     """A request that was taken in: its turn, its events, its one answer."""
 
-    def __init__(self, turn: Turn, session: Session, step: int, live: LiveResponse | None) -> None:
+    def __init__(self, desk: "Desk", turn: Turn, session: Session, step: int) -> None:
+        self._desk = desk
         self.turn = turn
         self.session = session
         self.step = step
-        self.live = live
         self.task: asyncio.Task[Answered] | None = None
         self.recorded: Answered | None = None
         self.is_rolled_over = False
@@ -48,12 +49,20 @@ class Ticket:
         """The id of the response that this request gives."""
         return response_id(self.turn.id, self.step)
 
+    def reader(self, after: int = -1) -> StreamReader:
+        """Return a reader of the response's events."""
+        return self._desk.reader(self.turn.tenant, self.response_id, after)
+
     async def answer(self) -> Answered:
         """Return the committed answer, or raise why there is none. Leaving stops nothing."""
         if self.recorded is not None:
             return self.recorded
         assert self.task is not None
         return await asyncio.shield(self.task)
+
+    async def abandon(self) -> None:
+        """Cancel the turn because its client has left, where that is the policy."""
+        await self._desk.cancel(self.turn, code="client_left")
 
 
 class Desk:
@@ -63,15 +72,17 @@ class Desk:
         self._gateway = gateway
         self._responder = responder
         self._tasks: set[asyncio.Task[Answered]] = set()
-        self._lives: OrderedDict[str, LiveResponse] = OrderedDict()
+        self._queued: set[asyncio.Task[Answered]] = set()
+        self._lives = Lives()
+        self.recorded = Recorded(gateway.read)
 
     async def take(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> Ticket:
         """Make the request durable and set it going; answer once it is accepted."""
         admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):
-            return await self._attach(accept.tenant, admission)
+            return await self._attach(accept.tenant, admission, request)
         live = self._go_live(admission, request) if is_live else None
-        ticket = Ticket(admission.turn, admission.session, admission.turn.step, live)
+        ticket = Ticket(self, admission.turn, admission.session, admission.turn.step)
         ticket.is_rolled_over = admission.is_rolled_over
         task = asyncio.create_task(self._carry(admission, request, live), name="holdfast-turn")
         ticket.task = task
@@ -84,65 +95,73 @@ class Desk:
         if not task.cancelled() and task.exception() is not None:
             log.info("turn.not_answered", reason=type(task.exception()).__name__)
 
-    def live(self, name: str) -> LiveResponse | None:
-        """Return a response's events, if this process has them."""
-        return self._lives.get(name)
+    def reader(self, tenant: Tenant, name: str, after: int = -1) -> StreamReader:
+        """Return a reader of a response's events, those to come included."""
+        return StreamReader(self.recorded, self._lives, tenant, name, after)
 
     def _go_live(self, admission: Started | Queued, request: TurnRequest) -> LiveResponse:
-        live = LiveResponse(response_id(admission.turn.id, admission.turn.step))
-        self._lives[live.id] = live
-        while len(self._lives) > KEPT_LIVES:
-            self._lives.popitem(last=False)
         is_queued = isinstance(admission, Queued)
-        facts = ResponseFacts(
-            id=live.id,
-            request=request,
-            created_at=admission.turn.accepted_at,
-            status="queued" if is_queued else "in_progress",
-            conversation_id=(
-                conversation_id(admission.session.id) if request.is_conversation else None
-            ),
-        )
-        live.publish("response.created", {"response": response_value(facts)})
-        if is_queued:
-            live.publish("response.queued", {"response": response_value(facts)})
+        live = LiveResponse(_begun(admission.turn, admission.session, request))
+        self._lives.add(live)
+        live.open("queued" if is_queued else "in_progress")
         return live
 
     async def _carry(
         self, admission: Started | Queued, request: TurnRequest, live: LiveResponse | None
     ) -> Answered:
-        """Get the lane, ask the model, commit the answer."""
+        """Get the lane, then carry the turn out."""
         run: ActiveRun | None = None
-        task: asyncio.Task[Answered] | None = asyncio.current_task()
+        task = asyncio.current_task()
         assert task is not None
+        self._queued.add(task)
         try:
             run = await self._gateway.enter(admission)
-            run.on_lost(lambda: _stop(task))
+            self._queued.discard(task)
+            return await self._carry_run(run, request, live)
+        finally:
+            self._queued.discard(task)
+            if run is not None:
+                self._gateway.leave(run)
+            if live is not None:
+                await self._close(live, admission.turn)
+
+    async def _carry_run(
+        self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None
+    ) -> Answered:
+        """Ask the model, commit the answer; stop as soon as the lane is taken away."""
+        task = asyncio.current_task()
+        assert task is not None
+        run.on_lost(lambda: _stop(task))
+        try:
             return await self._responder.respond(run, request, live)
         except asyncio.CancelledError:
-            if run is None or not run.is_lost:
+            if not run.is_lost:
                 raise
             task.uncancel()
             raise await self._why_lost(run.turn) from None
         except HoldfastError as exc:
-            if run is not None and run.is_lost:
+            if run.is_lost:
                 raise await self._why_lost(run.turn) from exc
             raise
-        finally:
-            if run is not None:
-                self._gateway.leave(run)
-            if live is not None and not live.is_ended:
-                self._end_without_answer(admission.turn, request, live)
 
-    def _end_without_answer(self, turn: Turn, request: TurnRequest, live: LiveResponse) -> None:
-        """Give a stream whose turn was taken away its terminal event all the same."""
-        facts = ResponseFacts(
-            id=live.id, request=request, created_at=turn.accepted_at, status="cancelled"
-        )
-        value = response_value(facts)
-        value["incomplete_details"] = {"reason": "cancelled"}
-        live.publish("response.incomplete", {"response": value})
-        live.end()
+    async def _close(self, live: LiveResponse, turn: Turn) -> None:
+        """Give a stream that has no end yet the one that is recorded."""
+        if not live.is_ended and live.is_shown_when_kept:
+            # Another attempt may go on where the journal ends: from here on it tells the rest.
+            live.cut()
+        elif not live.is_ended:
+            live.end(await self._recorded_end(live, turn) or _unknown_end(live.facts))
+        self._lives.settle(live)
+
+    async def _recorded_end(self, live: LiveResponse, turn: Turn) -> ResponseFacts | None:
+        try:
+            view = await self.recorded.find(turn.tenant, live.id)
+            facts = await self.recorded.facts(view) if view is not None else None
+        except StoreUnavailable:
+            return None
+        if facts is None or facts.status in ("queued", "in_progress"):
+            return None
+        return facts
 
     async def _why_lost(self, turn: Turn) -> HoldfastError:
         view = await self._gateway.read.turn(turn.tenant, turn.id)
@@ -152,18 +171,15 @@ class Desk:
             return TurnCancelled(turn.id, view.turn.error_code)
         return TurnInterrupted(f"turn {turn.id} was taken over by another worker; send it again")
 
-    async def _attach(self, tenant: Tenant, repeated: Repeated) -> Ticket:
-        """Stand by a turn that was taken in before: wait for its end, replay its answer."""
+    async def _attach(self, tenant: Tenant, repeated: Repeated, request: TurnRequest) -> Ticket:
+        """Stand by a turn that was taken in before; a plain request waits for its one answer."""
         turn, run = repeated.turn, repeated.run
+        ticket = Ticket(self, turn, repeated.session, repeated.step)
+        if request.is_stream or request.is_background:
+            return ticket
         if run is None or run.outcome is None:
             view = await self._gateway.wait_until_ended(tenant, turn.id, step=repeated.step)
-            turn = view.turn
-        ticket = Ticket(
-            turn,
-            repeated.session,
-            repeated.step,
-            self._lives.get(response_id(turn.id, repeated.step)),
-        )
+            turn = ticket.turn = view.turn
         ticket.recorded = await self.recall(tenant, turn, repeated.step)
         return ticket
 
@@ -180,29 +196,39 @@ class Desk:
 
     async def facts_of(self, turn: Turn, run: Run, session: Session) -> ResponseFacts:
         """Return what is recorded of a run's response."""
-        last = run.last_seq if run.last_seq is not None else run.first_seq - 1
-        count = max(last - run.first_seq + 1, 0)
-        query = ItemQuery(after=run.first_seq - 1, limit=count, view="log")
-        items = await self._gateway.read.items(session, query) if count else []
-        recorded = decode_answer(run.result) if run.result else None
-        status = recorded.status if recorded else OUTCOME_STATUS[run.outcome or "interrupted"]
-        request = read_request(turn.request)
-        return ResponseFacts(
-            id=response_id(turn.id, run.step),
-            request=request,
-            created_at=turn.accepted_at,
-            status=status,
-            output=[item.body for item in items],
-            answer=recorded,
-            conversation_id=conversation_id(session.id) if request.is_conversation else None,
+        status = turn.outcome or "running"
+        return await self.recorded.facts(ResponseView(turn, status, session, run, run.step))
+
+    async def cancel(self, turn: Turn, *, code: str = "turn_cancelled") -> Turn:
+        """End a turn that has not ended, wherever it runs; one that has stays as it is."""
+        return await self._gateway.submit(
+            Cancel(tenant=turn.tenant, turn_id=turn.id, reason="cancelled on request", code=code)
         )
 
     async def carry_adopted(self, run: ActiveRun) -> None:
         """Carry out a turn that a crash left behind: the gateway's handler."""
-        await self._responder.respond(run, read_request(run.turn.request))
+        request = read_request(run.turn.request)
+        live = None
+        if request.is_background and request.is_stored:
+            begun = _begun(run.turn, run.session, request)
+            view = await self.recorded.find(run.turn.tenant, begun.id)
+            live = await resume_live(self.recorded, view, begun)
+            self._lives.add(live)
+        try:
+            await self._carry_run(run, request, live)
+        finally:
+            if live is not None:
+                await self._close(live, run.turn)
+
+    def begin_stop(self) -> None:
+        """Begin nothing more: turns that wait stay durable, readers of others' streams go."""
+        self._lives.is_closing = True
+        for task in self._queued:
+            task.cancel()
 
     async def stop(self, grace_seconds: float) -> None:
         """Let running turns finish for a while; the rest stay durable for whoever comes next."""
+        self.begin_stop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_seconds)
         for task in self._tasks:
@@ -211,8 +237,30 @@ class Desk:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _stop(task: asyncio.Task[Answered]) -> None:
+def _stop(task: "asyncio.Task[Any]") -> None:
     task.cancel()
+
+
+def _begun(turn: Turn, session: Session, request: TurnRequest) -> ResponseFacts:
+    return ResponseFacts(
+        id=response_id(turn.id, turn.step),
+        request=request,
+        created_at=turn.accepted_at,
+        status="in_progress",
+        conversation_id=conversation_of(session, request),
+    )
+
+
+def _unknown_end(begun: ResponseFacts) -> ResponseFacts:
+    """Return the end of a response whose record is gone or out of reach."""
+    return ResponseFacts(
+        id=begun.id,
+        request=begun.request,
+        created_at=begun.created_at,
+        status="failed",
+        conversation_id=begun.conversation_id,
+        error=error_value("server_error", "the end of this response could not be recorded"),
+    )
 
 
 def _not_answered(turn: Turn) -> HoldfastError:

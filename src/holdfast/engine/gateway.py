@@ -214,7 +214,7 @@ class Gateway:
         view = await self._look(tenant, turn_id)
         waiter = self._wakeups.watch(view.turn.session_id)
         try:
-            while view.status in ("queued", "running") and not _is_past(view.turn, step):
+            while _is_under_way(view) and not _is_past(view.turn, step):
                 await waiter.wait(WATCH_SECONDS)
                 view = await self._look(tenant, turn_id)
         finally:
@@ -293,6 +293,13 @@ class Gateway:
     def new_session_id(self) -> SessionId:
         """Return an id for a session that may have to be made."""
         return SessionId(self.ids.new("ses"))
+
+
+def _is_under_way(view: TurnView) -> bool:
+    """Whether the turn will go on: also one whose worker died, if others run it again."""
+    if view.status in ("queued", "running"):
+        return True
+    return view.turn.is_open and view.status == "interrupted" and view.turn.source in RUN_AGAIN
 
 
 def _is_past(turn: Turn, step: int | None) -> bool:

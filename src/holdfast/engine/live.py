@@ -1,68 +1,213 @@
 """A response while it is being made: its events, numbered, for as many readers as want them.
 
-The run writes and never waits. A reader that is slow reads later; one that comes back asks for
-what followed the last number it saw.
+The run writes and never waits. What the journal has is let go of beyond a bounded window: a reader
+that is slower is fed from the journal, and cut off where there is none.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
+from holdfast.core.commands import JournalEntry
+from holdfast.core.journal import pack_events
+from holdfast.core.response import ResponseFacts, ResponseStatus
+from holdfast.core.stream import (
+    CREATED,
+    IN_PROGRESS,
+    QUEUED,
+    StreamEvent,
+    begun,
+    model_event,
+    prologue,
+    terminal,
+)
 
-_encode = msgspec.json.Encoder().encode
-
-
-class LiveEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event as it goes out: its type and its JSON, number included."""
-
-    type: str
-    body: bytes
+WINDOW_BYTES = 256 * 1024
+"""How far a reader may lag behind in memory."""
+ENDED_BYTES = 32 * 1024 * 1024
+"""How much of ended streams is kept in memory for readers who come back."""
 
 
 class LiveResponse:
     """The events of one response, from its first to its terminal one."""
 
-    def __init__(self, response_id: str) -> None:
-        self.id = response_id
+    def __init__(self, facts: ResponseFacts, *, first: int = 0) -> None:
+        self.id = facts.id
+        self.facts = facts
         self.is_ended = False
-        self._events: list[LiveEvent] = []
+        self.is_cut = False
+        self.is_journalled = facts.request.is_stored
+        self.is_shown_when_kept = facts.request.is_background
+        self.held_bytes = 0
+        self.unkept_bytes = 0
+        self._index_offset = 0
+        self._first = first
+        self._kept = first
+        self._told = first
+        self._events: list[StreamEvent] = []
         self._news = asyncio.Event()
 
-    def publish(self, kind: str, data: dict[str, Any]) -> None:
-        """Number an event and give it to every reader."""
-        number = len(self._events)
-        body = _encode({"type": kind, "sequence_number": number, **_unnumbered(data)})
-        self._events.append(LiveEvent(kind, body))
+    # ── the run's side ──────────────────────────────────────────────────────────────────────
+
+    def open(self, status: ResponseStatus) -> None:
+        """Tell that the response was taken in, as `queued` or `in_progress`."""
+        if self.is_shown_when_kept:
+            for event in prologue(self.facts):
+                self._add(event)
+            self._told = self.next_number
+        else:
+            self._add(begun(CREATED, self.next_number, self.facts, status))
+            if status == "queued":
+                self._add(begun(QUEUED, self.next_number, self.facts, status))
         self._wake()
 
-    def end(self) -> None:
-        """Say that nothing more will come."""
+    def start(self) -> None:
+        """Tell that a run has begun."""
+        self._add(begun(IN_PROGRESS, self.next_number, self.facts, "in_progress"))
+        self._wake()
+
+    def publish(self, kind: str, data: dict[str, Any]) -> int:
+        """Number an event of the model and give it to every reader; return its size."""
+        if self._index_offset and "output_index" in data:
+            data = {**data, "output_index": data["output_index"] + self._index_offset}
+        event = model_event(kind, self.next_number, data)
+        self._add(event)
+        if not self.is_journalled:
+            self._shrink()
+        self._wake()
+        return len(event.body)
+
+    def shift_indexes(self, count: int) -> None:
+        """Number output items from `count` on: those before belong to an earlier attempt."""
+        self._index_offset = count
+
+    def unkept(self) -> JournalEntry | None:
+        """Return what the journal does not have yet."""
+        events = self._events[self._kept - self._first :]
+        if not events or not self.is_journalled:
+            return None
+        return pack_events(self._kept, [event.kept() for event in events])
+
+    def keep(self, entry: JournalEntry | None) -> None:
+        """Say that a batch is durable: it may be read now, and let go of."""
+        if entry is None:
+            return
+        self._kept = entry.last + 1
+        fresh = self._events[self._kept - self._first :]
+        self.unkept_bytes = sum(len(event.body) for event in fresh)
+        self._shrink()
+        self._wake()
+
+    def end(self, facts: ResponseFacts) -> None:
+        """Publish the terminal event, once the end is recorded; nothing comes after it."""
+        if self.is_shown_when_kept:
+            # Nobody has seen what was never kept, and nobody will: numbers follow the journal.
+            del self._events[self._shown_end() - self._first :]
+        self._add(terminal(self.next_number, facts))
         self.is_ended = True
+        self._shrink()
         self._wake()
 
-    def events(self) -> list[LiveEvent]:
-        """Return what has been published so far."""
-        return self._events
+    def cut(self) -> None:
+        """Say that this process has nothing more to tell, although the response has not ended."""
+        self.is_cut = True
+        self._wake()
+
+    def _add(self, event: StreamEvent) -> None:
+        self._events.append(event)
+        self.held_bytes += len(event.body)
+        self.unkept_bytes += len(event.body)
+
+    def _shrink(self) -> None:
+        """Let go of the oldest events beyond the window, as far as nobody needs them from here."""
+        if self.held_bytes <= WINDOW_BYTES:
+            return
+        limit = self._kept if self.is_journalled else self.next_number - 1
+        count = 0
+        while self.held_bytes > WINDOW_BYTES // 2 and self._first + count < limit:
+            self.held_bytes -= len(self._events[count].body)
+            count += 1
+        del self._events[:count]
+        self._first += count
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    async def read(self, starting_after: int = -1) -> AsyncIterator[LiveEvent]:
-        """Yield every event after a number, those to come included."""
-        place = starting_after + 1
-        while True:
-            news = self._news
-            while place < len(self._events):
-                yield self._events[place]
-                place += 1
-            if self.is_ended:
-                return
-            await news.wait()
+    # ── the readers' side ───────────────────────────────────────────────────────────────────
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next event gets."""
+        return self._first + len(self._events)
+
+    @property
+    def first_held(self) -> int:
+        """The number of the oldest event that is still in memory."""
+        return self._first
+
+    def _shown_end(self) -> int:
+        if self.is_ended or not self.is_shown_when_kept:
+            return self.next_number
+        return max(self._kept, self._told)
+
+    def after(self, number: int, max_bytes: int) -> Sequence[StreamEvent]:
+        """Return events that follow a number and may be seen, about so many bytes of them."""
+        place, end = number + 1 - self._first, self._shown_end() - self._first
+        size, stop = 0, place
+        while stop < end and size < max_bytes:
+            size += len(self._events[stop].body)
+            stop += 1
+        return self._events[place:stop]
+
+    async def wait(self, number: int, seconds: float) -> bool:
+        """Wait until there is news after a number, for so long at most; return whether there is."""
+        news = self._news
+        if self.is_ended or self.is_cut or number + 1 < self._shown_end():
+            return True
+        try:
+            async with asyncio.timeout(seconds):
+                await news.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
-def _unnumbered(data: dict[str, Any]) -> dict[str, Any]:
-    if "sequence_number" not in data and "type" not in data:
-        return data
-    return {k: v for k, v in data.items() if k not in ("sequence_number", "type")}
+class Lives:
+    """The streams of this process, running and just ended, bounded in bytes."""
+
+    def __init__(self, max_bytes: int = ENDED_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._running: dict[str, LiveResponse] = {}
+        self._ended: OrderedDict[str, LiveResponse] = OrderedDict()
+        self._ended_bytes = 0
+        self.is_closing = False
+        """Whether this process is about to end: readers of what it does not run are let go."""
+
+    def get(self, name: str) -> LiveResponse | None:
+        """Return a response's events, if this process has them."""
+        return self._running.get(name) or self._ended.get(name)
+
+    def add(self, live: LiveResponse) -> None:
+        """Hold a stream that begins."""
+        self._forget(live.id)
+        self._running[live.id] = live
+
+    def settle(self, live: LiveResponse) -> None:
+        """Hold a stream that has ended for a while; one that was cut is let go of."""
+        if self._running.get(live.id) is not live:
+            return
+        del self._running[live.id]
+        if not live.is_ended:
+            return
+        self._ended[live.id] = live
+        self._ended_bytes += live.held_bytes
+        while self._ended_bytes > self._max_bytes:
+            _, oldest = self._ended.popitem(last=False)
+            self._ended_bytes -= oldest.held_bytes
+
+    def _forget(self, name: str) -> None:
+        old = self._ended.pop(name, None)
+        if old is not None:
+            self._ended_bytes -= old.held_bytes

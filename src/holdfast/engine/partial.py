@@ -18,11 +18,14 @@ class PartialOutput:
         self._texts: dict[int, list[str]] = {}
         self._finished: dict[int, bytes] = {}
         self.has_news = False
+        self.next_index = 0
 
     def see(self, event: ModelEvent) -> None:
         """Take in one event."""
         data = event.data
         index = data.get("output_index", 0)
+        if event.type.startswith("response.output_item."):
+            self.next_index = max(self.next_index, index + 1)
         match event.type:
             case "response.output_text.delta":
                 self._texts.setdefault(index, []).append(data.get("delta", ""))
@@ -42,18 +45,23 @@ class PartialOutput:
     def items(self) -> tuple[NewItem, ...]:
         """Return the messages that it did not finish, as incomplete items."""
         return tuple(
-            write_item(
-                {
-                    **{k: v for k, v in self._open.get(index, {}).items() if k != "content"},
-                    "type": "message",
-                    "role": "assistant",
-                    "status": "incomplete",
-                    "content": [{"type": "output_text", "text": "".join(texts), "annotations": []}],
-                }
-            )
+            write_item(self._incomplete(index))
             for index, texts in sorted(self._texts.items())
             if texts
         )
+
+    def open_items(self) -> list[tuple[int, dict[str, Any]]]:
+        """Return every item that was begun and not finished, as it would be if it ended here."""
+        indexes = sorted({*self._open, *self._texts})
+        return [(index, self._incomplete(index)) for index in indexes]
+
+    def _incomplete(self, index: int) -> dict[str, Any]:
+        item = {**self._open.get(index, {}), "status": "incomplete"}
+        if index in self._texts:
+            text = "".join(self._texts[index])
+            part = {"type": "output_text", "text": text, "annotations": []}
+            item.update({"type": "message", "role": "assistant", "content": [part]})
+        return item
 
     def take(self) -> tuple[NewItem, ...]:
         """Return everything so far, to be remembered in case of a crash."""

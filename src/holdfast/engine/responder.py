@@ -8,32 +8,31 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
 
 import msgspec
 
 from holdfast.core.commands import Finish, StoredCompletion
-from holdfast.core.errors import HoldfastError, ProviderFailure, RunFenced
+from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.core.items import NewItem, read_item
-from holdfast.core.request import TurnRequest, response_id
+from holdfast.core.request import TurnRequest, conversation_id, response_id
 from holdfast.core.response import (
     RecordedAnswer,
     ResponseFacts,
     ResponseStatus,
     encode_answer,
-    response_value,
+    error_value,
     usage_value,
 )
 from holdfast.core.session import Session
-from holdfast.core.turn import Turn
+from holdfast.core.turn import RUN_AGAIN, Turn
 from holdfast.engine.gateway import Gateway
+from holdfast.engine.journal import JournalWriter
 from holdfast.engine.live import LiveResponse
 from holdfast.engine.log import log
-from holdfast.engine.partial import PartialOutput
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.provider import Answer, ModelCall, Provider
 
-CHECKPOINT_SECONDS = 0.25
+BREATH_BYTES = 64 * 1024
 CLIENT_CALLS = frozenset(
     {
         "function_call", "custom_tool_call", "local_shell_call", "shell_call",
@@ -64,31 +63,27 @@ class Responder:
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
     ) -> Answered:
         """Run the turn to its end. Failures of the model are recorded, then raised."""
-        partial = PartialOutput()
+        writer = JournalWriter(run, live) if live is not None else None
         try:
-            answer = await self._ask(run, request, live, partial)
+            answer = await self._ask(run, request, writer)
         except HoldfastError as error:
             if not run.is_lost:
-                await self._fail(run, request, partial, error, live)
+                await self._fail(run, request, error, writer)
             raise
         except Exception:
             # A fault of our own must not keep the lane either.
             log.exception("run.broke", run_id=run.fence.run_id)
             ours = HoldfastError("something broke on our side")
-            await self._fail(run, request, partial, ours, live)
+            await self._fail(run, request, ours, writer)
             raise
         except asyncio.CancelledError:
             if not run.is_lost:
-                await asyncio.shield(self._interrupt(run, partial))
+                await asyncio.shield(self._break_off(run, writer))
             raise
-        return await self._complete(run, request, answer, live)
+        return await self._complete(run, request, answer, writer)
 
     async def _ask(
-        self,
-        run: ActiveRun,
-        request: TurnRequest,
-        live: LiveResponse | None,
-        partial: PartialOutput,
+        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> Answer:
         provider = self._route(request.model)
         call = ModelCall(
@@ -96,46 +91,34 @@ class Responder:
             items=await run.context(),
             fields=request.fields,
             chat_fields=request.chat_fields,
-            is_stream=live is not None,
+            is_stream=writer is not None,
             session_id=run.session.id,
         )
-        if live is None:
+        if writer is None:
             return await provider.answer(call)
-        live.publish("response.in_progress", {"response": _as_running(run, request)})
-        return await self._follow(run, provider, call, live, partial)
+        writer.start()
+        return await self._follow(provider, call, writer)
 
-    async def _follow(
-        self,
-        run: ActiveRun,
-        provider: Provider,
-        call: ModelCall,
-        live: LiveResponse,
-        partial: PartialOutput,
-    ) -> Answer:
-        """Pass events on as they come, and make the text so far durable now and then."""
-        saved_at = time.monotonic()
-        saving: asyncio.Task[Any] | None = None
-        try:
-            async with aclosing(provider.stream(call)) as events:
-                async for event in events:
-                    if isinstance(event, Answer):
-                        return event
-                    partial.see(event)
-                    live.publish(event.type, event.data)
-                    is_due = time.monotonic() - saved_at >= CHECKPOINT_SECONDS
-                    if is_due and partial.has_news and (saving is None or saving.done()):
-                        saved_at = time.monotonic()
-                        saving = asyncio.create_task(_checkpoint(run, partial.take()))
-        finally:
-            if saving is not None:
-                await asyncio.gather(saving, return_exceptions=True)
+    async def _follow(self, provider: Provider, call: ModelCall, writer: JournalWriter) -> Answer:
+        """Pass events on as they come; what they say becomes durable as it goes."""
+        said = 0
+        async with aclosing(provider.stream(call)) as events:
+            async for event in events:
+                if isinstance(event, Answer):
+                    return event
+                said += writer.pass_on(event)
+                if said > BREATH_BYTES:
+                    # A model may say much at once; readers are not slow for that.
+                    said = 0
+                    await asyncio.sleep(0)
         raise ProviderFailure("the stream ended without an answer", failure_class="transient")
 
     async def _complete(
-        self, run: ActiveRun, request: TurnRequest, answer: Answer, live: LiveResponse | None
+        self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None
     ) -> Answered:
         items = tuple(read_item(body) for body in answer.items)
         recorded = _record(answer)
+        journal = await writer.settle() if writer is not None else None
         ended = await run.finish(
             Finish(
                 fence=run.fence,
@@ -147,66 +130,64 @@ class Responder:
                 completion=_stored_completion(request),
                 pending_calls=_pending(items) if answer.status == "completed" else (),
                 hold_seconds=self._gateway.settings.tool_wait_seconds,
+                journal=journal,
             )
         )
         facts = facts_of(ended.turn.id, run, request, recorded.status, answer.items, recorded)
-        if live is not None:
-            live.publish(f"response.{recorded.status}", {"response": response_value(facts)})
-            live.end()
+        if writer is not None:
+            writer.end(journal, facts)
         return Answered(ended.turn, ended.session, facts)
 
     async def _fail(
         self,
         run: ActiveRun,
         request: TurnRequest,
-        partial: PartialOutput,
         error: HoldfastError,
-        live: LiveResponse | None,
+        writer: JournalWriter | None,
     ) -> None:
         failure = error if isinstance(error, ProviderFailure) else None
-        kept = partial.items()
+        code = (failure and failure.provider_code) or error.code
+        finished, kept = writer.broken_off() if writer is not None else ((), ())
+        journal = await writer.settle() if writer is not None else None
         await run.finish(
             Finish(
                 fence=run.fence,
                 outcome="failed",
-                items=tuple(read_item(body) for body in partial.finished()),
+                items=finished,
                 partial=kept,
-                error_code=(failure and failure.provider_code) or error.code,
+                error_code=code,
                 error_message=error.message[:2000],
                 is_retryable=(failure.failure_class == "transient" if failure else error.retryable),
+                journal=journal,
             )
         )
-        if live is not None:
-            output = [*partial.finished(), *(item.body for item in kept)]
+        if writer is not None:
+            output = [item.body for item in (*finished, *kept)]
             facts = facts_of(run.turn.id, run, request, "failed", output, None)
-            shown = {"code": _closed_code(error), "message": error.message}
-            value = response_value(msgspec.structs.replace(facts, error=shown))
-            live.publish("response.failed", {"response": value})
-            live.end()
+            shown = error_value(code, error.message)
+            writer.end(journal, msgspec.structs.replace(facts, error=shown))
 
-    async def _interrupt(self, run: ActiveRun, partial: PartialOutput) -> None:
+    async def _break_off(self, run: ActiveRun, writer: JournalWriter | None) -> None:
+        """Leave a run that this process may not finish: whoever comes next takes it up."""
+        finished, kept = writer.broken_off() if writer is not None else ((), ())
+        journal = await writer.settle() if writer is not None else None
+        if run.turn.source in RUN_AGAIN:
+            run.abandon()
+            return
         try:
             await run.finish(
                 Finish(
                     fence=run.fence,
                     outcome="interrupted",
-                    items=tuple(read_item(body) for body in partial.finished()),
-                    partial=partial.items(),
+                    items=finished,
+                    partial=kept,
                     error_code="caller_left",
                     is_retryable=True,
+                    journal=journal,
                 )
             )
         except HoldfastError as exc:
             log.warning("run.not_settled", run_id=run.fence.run_id, code=exc.code)
-
-
-async def _checkpoint(run: ActiveRun, partial: tuple[NewItem, ...]) -> None:
-    try:
-        await run.extend(partial=partial)
-    except RunFenced:
-        return
-    except HoldfastError as exc:
-        log.warning("run.not_checkpointed", run_id=run.fence.run_id, code=exc.code)
 
 
 def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:
@@ -255,19 +236,3 @@ def facts_of(
         answer=recorded,
         conversation_id=conversation_id(run.session.id) if request.is_conversation else None,
     )
-
-
-def _as_running(run: ActiveRun, request: TurnRequest) -> dict[str, Any]:
-    return response_value(facts_of(run.turn.id, run, request, "in_progress", [], None))
-
-
-def conversation_id(session_id: str) -> str:
-    """Return the name that the Conversations API has for a session."""
-    return "conv_" + session_id.removeprefix("ses_")
-
-
-def _closed_code(error: HoldfastError) -> str:
-    """Return one of the codes that a Response's error may have."""
-    known = {"rate_limit_exceeded", "invalid_prompt", "server_error"}
-    code = error.provider_code if isinstance(error, ProviderFailure) else None
-    return code if code is not None and code in known else "server_error"

@@ -1,10 +1,34 @@
 """What can be set about lanes and workers."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from holdfast.core.commands import LaneLimits
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.turn import OnBusy
+
+OnDisconnect = Literal["complete", "cancel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """How streams are held open, and what becomes of a turn whose client leaves."""
+
+    on_disconnect: OnDisconnect = "complete"
+    """What a turn does whose client leaves: end as if nothing had happened, or be cancelled."""
+    keep_alive_seconds: float = 15.0
+    """How long a stream may be quiet before a comment is sent to keep its connection open."""
+    websocket_seconds: float = 3600.0
+    """How long a WebSocket connection may last."""
+
+    def __post_init__(self) -> None:
+        if self.on_disconnect not in ("complete", "cancel"):
+            raise InvalidSetting(
+                f"sessions.on_disconnect must be complete or cancel, not {self.on_disconnect!r}"
+            )
+        for name in ("keep_alive_seconds", "websocket_seconds"):
+            if not getattr(self, name) > 0:
+                raise InvalidSetting(f"streams.{name} must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Ended, Extend, Finish, Started
+from holdfast.core.commands import Ended, Extend, Finish, JournalEntry, Started
 from holdfast.core.context import project
 from holdfast.core.errors import RunFenced, StoreUnavailable
 from holdfast.core.items import NewItem, StoredItem
@@ -31,6 +31,7 @@ class ActiveRun:
         self._end: Ended | None = None
         self._unwritten: Finish | None = None
         self._unsaved: tuple[NewItem, ...] = ()
+        self._is_abandoned = False
         self._store = store
         self._wakeups = wakeups
         self._on_lost: Callable[[], None] | None = None
@@ -57,7 +58,10 @@ class ActiveRun:
         return project(await self.items())
 
     async def extend(
-        self, items: Sequence[NewItem] = (), partial: Sequence[NewItem] | None = None
+        self,
+        items: Sequence[NewItem] = (),
+        partial: Sequence[NewItem] | None = None,
+        journal: JournalEntry | None = None,
     ) -> Session:
         """Make finished items durable now, and remember unfinished ones in case of a crash.
 
@@ -69,6 +73,7 @@ class ActiveRun:
             items=self._unsaved,
             after_seq=self.session.head_seq,
             partial=tuple(partial) if partial is not None else None,
+            journal=journal,
         )
         try:
             self.session = await self._store.submit(command)
@@ -113,12 +118,13 @@ class ActiveRun:
 
     def owed_end(self) -> Finish | None:
         """Return the end that is still to be written for a run that its task has left."""
-        if self._end is not None or self.is_lost:
+        if self._end is not None or self.is_lost or self._is_abandoned:
             return None
         return self._unwritten or left_end(self.fence)
 
     def abandon(self) -> None:
         """Leave the run as it is, for recovery to take up."""
+        self._is_abandoned = True
         self._wakeups.off_stop(self.fence.run_id)
 
     def _lose_quietly(self) -> None:

@@ -7,6 +7,7 @@ from holdfast.core.errors import HoldfastError, ModelNotFound
 from holdfast.engine.desk import Desk
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.log import log
+from holdfast.engine.settings import StreamSettings
 from holdfast.ingress.http.asgi import (
     AnyReply,
     ClientLeft,
@@ -31,16 +32,25 @@ ListModels = Callable[[], Awaitable[list[dict[str, object]]]]
 class Application:
     """One gateway behind HTTP."""
 
-    def __init__(self, gateway: Gateway, desk: Desk, list_models: ListModels) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        desk: Desk,
+        list_models: ListModels,
+        *,
+        streams: StreamSettings | None = None,
+    ) -> None:
         self._gateway = gateway
         self._list_models = list_models
         self._routes = Routes()
-        turns = TurnDesk(gateway, desk)
+        turns = TurnDesk(gateway, desk, streams=streams)
         responses, chat = ResponsesApi(turns), ChatApi(turns)
         sessions = SessionsApi(gateway)
         add = self._routes.add
         add("POST", "/v1/responses", responses.create)
         add("GET", "/v1/responses/{id}", responses.get)
+        add("DELETE", "/v1/responses/{id}", responses.delete)
+        add("POST", "/v1/responses/{id}/cancel", responses.cancel)
         add("POST", "/v1/chat/completions", chat.create)
         add("GET", "/v1/models", self._models)
         add("GET", "/v1/models/{model}", self._model)
@@ -62,8 +72,8 @@ class Application:
         except ClientLeft:
             return
         reply.headers.append((b"x-request-id", request.id.encode()))
-        await reply.send(send)
-        if reply.on_sent is not None:
+        is_sent = await reply.send(send, request)
+        if is_sent and reply.on_sent is not None:
             reply.on_sent()
 
     async def _reply(self, request: Request) -> AnyReply:

@@ -1,13 +1,15 @@
 """The little of a web framework that we need: requests, replies, a table of routes."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from holdfast.core.errors import InvalidInput
+from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
+from holdfast.engine.log import log
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -103,11 +105,12 @@ class Reply:
         self.headers = list(headers)
         self.on_sent: Callable[[], None] | None = None
 
-    async def send(self, send: Send) -> None:
-        """Write it out."""
+    async def send(self, send: Send, _: Request) -> bool:
+        """Write it out; return whether all of it left."""
         self.headers.append((b"content-length", str(len(self.body)).encode()))
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         await send({"type": "http.response.body", "body": self.body})
+        return True
 
 
 class StreamReply:
@@ -117,14 +120,38 @@ class StreamReply:
         self.chunks = chunks
         self.status = 200
         self.on_sent: Callable[[], None] | None = None
+        self.on_left: Callable[[], Awaitable[None]] | None = None
         self.headers = [*headers, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
-    async def send(self, send: Send) -> None:
-        """Write it out as it comes."""
+    async def send(self, send: Send, request: Request) -> bool:
+        """Write it out as it comes, until it ends or the client leaves; return whether it ended.
+
+        What cannot be continued is broken off: a client must not take it for the end.
+        """
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
-        async for chunk in self.chunks:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        pump = asyncio.create_task(self._pump(send), name="holdfast-stream")
+        left = asyncio.create_task(request.until_left(), name="holdfast-client")
+        try:
+            await asyncio.wait({pump, left}, return_when=asyncio.FIRST_COMPLETED)
+            if pump.done():
+                return pump.result()
+        finally:
+            for task in (pump, left):
+                task.cancel()
+            await asyncio.gather(pump, left, return_exceptions=True)
+        if self.on_left is not None:
+            await self.on_left()
+        return False
+
+    async def _pump(self, send: Send) -> bool:
+        try:
+            async for chunk in self.chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except HoldfastError as exc:
+            log.info("stream.broken_off", code=exc.code, reason=exc.message)
+            return False
         await send({"type": "http.response.body", "body": b""})
+        return True
 
 
 AnyReply = Reply | StreamReply

@@ -11,10 +11,10 @@ from holdfast.core.items import write_item
 from holdfast.core.request import TurnRequest
 from holdfast.core.response import ResponseFacts
 from holdfast.engine.desk import Ticket
-from holdfast.ingress.http.asgi import SSE, AnyReply, Request, StreamReply, json_reply
+from holdfast.ingress.http.asgi import SSE, AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import Fields, read_fields, take
-from holdfast.ingress.http.responses_api import DONE
 from holdfast.ingress.http.session_headers import answer_headers, read_session_headers
+from holdfast.ingress.http.sse import DONE, KEEP_ALIVE
 from holdfast.ingress.http.turns import TurnDesk, session_of
 
 _encode = msgspec.json.Encoder().encode
@@ -38,10 +38,11 @@ class ChatApi:
         new = [write_item(item) for item in items]
         ticket = await self._turns.take(request, asked, headers, session_of(headers), new)
         out = answer_headers(ticket.session, ticket.turn.id)
-        if asked.is_stream and ticket.live is not None:
-            stream = StreamReply(_chunks(ticket, asked), [SSE, *out])
-            return self._turns.noting(ticket, stream)
-        answered = await ticket.answer()
+        if asked.is_stream:
+            return self._turns.stream(
+                ticket, _chunks(ticket, asked, self._turns.streams.keep_alive_seconds), [SSE, *out]
+            )
+        answered = await self._turns.answer(request, ticket)
         reply = json_reply(completion(answered.response), headers=out)
         return self._turns.noting(ticket, reply)
 
@@ -95,9 +96,10 @@ def completion(facts: ResponseFacts) -> dict[str, Any]:
     }
 
 
-async def _chunks(ticket: Ticket, asked: TurnRequest) -> AsyncIterator[bytes]:
+async def _chunks(
+    ticket: Ticket, asked: TurnRequest, keep_alive_seconds: float
+) -> AsyncIterator[bytes]:
     """Yield a response's events as chat chunks."""
-    assert ticket.live is not None
     head = {
         "id": completion_id(ticket.response_id),
         "object": "chat.completion.chunk",
@@ -111,8 +113,10 @@ async def _chunks(ticket: Ticket, asked: TurnRequest) -> AsyncIterator[bytes]:
 
     yield chunk({"role": "assistant", "content": ""})
     calls = 0
-    async for event in ticket.live.read():
-        if event.type == "response.output_text.delta":
+    async for event in ticket.reader().read(keep_alive_seconds):
+        if event is None:
+            yield KEEP_ALIVE
+        elif event.type == "response.output_text.delta":
             yield chunk({"content": msgspec.json.decode(event.body)["delta"]})
         elif event.type == "response.output_item.done":
             item = msgspec.json.decode(event.body)["item"]

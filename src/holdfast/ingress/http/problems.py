@@ -89,8 +89,7 @@ def reply_to(error: err.HoldfastError) -> Reply:
     if isinstance(error, err.TurnCancelled | err.SessionRetired | err.SessionChanged):
         headers.append(NO_RETRY)
     code = error.failure_code if isinstance(error, err.TurnFailed) else error.code
-    param = error.param if isinstance(error, err.UnsupportedByUpstream) else None
-    return problem(status, error.message, code=code, param=param, headers=tuple(headers))
+    return problem(status, error.message, code=code, param=error.param, headers=tuple(headers))
 
 
 def _provider_problem(error: err.ProviderFailure) -> Reply:

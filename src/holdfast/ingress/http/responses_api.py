@@ -1,27 +1,31 @@
 """The Responses API: a turn for every request, a range of a session's log for every response."""
 
-from collections.abc import AsyncIterator
-
 import msgspec
 
-from holdfast.core.commands import Parent
+from holdfast.core.commands import DropResponse, Parent
 from holdfast.core.errors import InvalidInput, NotFound
 from holdfast.core.items import NewItem, message, read_item
-from holdfast.core.request import TurnRequest, read_request, turn_of_response
-from holdfast.core.response import OUTCOME_STATUS, ResponseFacts, ResponseStatus, write_response
+from holdfast.core.request import TurnRequest, read_request
+from holdfast.core.response import ResponseFacts, write_response
 from holdfast.engine.desk import Ticket
-from holdfast.engine.live import LiveResponse
-from holdfast.ingress.http.asgi import JSON, SSE, AnyReply, Reply, Request, StreamReply
+from holdfast.ingress.http.asgi import (
+    JSON,
+    SSE,
+    AnyReply,
+    Reply,
+    Request,
+    StreamReply,
+    json_reply,
+)
 from holdfast.ingress.http.bodies import Fields, read_fields, take, take_list
 from holdfast.ingress.http.session_headers import (
     SessionHeaders,
     answer_headers,
     read_session_headers,
 )
+from holdfast.ingress.http.sse import sse
 from holdfast.ingress.http.turns import Target, TurnDesk, conversation_session, session_of
-from holdfast.ports.store import TurnView
-
-DONE = b"data: [DONE]\n\n"
+from holdfast.ports.store import ResponseView
 
 
 class ResponseNotFound(NotFound):
@@ -37,7 +41,7 @@ class ParentNotFound(InvalidInput):
 
 
 class ResponsesApi:
-    """POST, GET on /v1/responses."""
+    """POST, GET and DELETE on /v1/responses."""
 
     def __init__(self, turns: TurnDesk) -> None:
         self._turns = turns
@@ -52,7 +56,7 @@ class ResponsesApi:
         asked = msgspec.structs.replace(asked, is_conversation=conversation is not None)
         target = await self._target(request, headers, conversation, asked)
         ticket = await self._turns.take(request, asked, headers, target, items)
-        return await self._reply(ticket, asked)
+        return await self._reply(request, ticket, asked)
 
     async def _target(
         self,
@@ -71,63 +75,100 @@ class ResponsesApi:
 
     async def _behind(self, request: Request, name: str) -> Target:
         """Return the place behind an earlier response, waiting for one still being made."""
-        found = turn_of_response(name)
-        unknown = ParentNotFound(f"Previous response with id '{name}' not found.")
-        view = found and await self._turns.gateway.read.turn(request.tenant, found[0])
-        if not found or not view:
-            raise unknown
-        turn_id, step = found
-        view = await self._turns.gateway.wait_until_ended(request.tenant, turn_id, step=step)
-        runs = await self._turns.gateway.read.runs(turn_id)
-        done = [run for run in runs if run.step == step and run.outcome == "completed"]
-        if not done or not read_request(view.turn.request).is_stored:
-            raise unknown
-        last = done[-1]
-        assert last.last_seq is not None
-        return Target(session_id=last.session_id, parent=Parent(last.last_seq, last.record_no or 0))
+        recorded = self._turns.desk.recorded
+        view = await recorded.find(request.tenant, name)
+        if view is not None and view.turn.outcome is None and view.turn.step == view.step:
+            await self._turns.gateway.wait_until_ended(request.tenant, view.turn.id, step=view.step)
+            view = await recorded.find(request.tenant, name)
+        if view is None or not _can_be_continued(view):
+            raise ParentNotFound(
+                f"Previous response with id '{name}' not found.", param="previous_response_id"
+            )
+        run = view.run
+        assert run is not None
+        assert run.last_seq is not None
+        return Target(session_id=run.session_id, parent=Parent(run.last_seq, run.record_no or 0))
 
-    async def _reply(self, ticket: Ticket, asked: TurnRequest) -> AnyReply:
+    async def _reply(self, request: Request, ticket: Ticket, asked: TurnRequest) -> AnyReply:
         headers = answer_headers(ticket.session, ticket.turn.id)
-        if asked.is_stream and ticket.live is not None:
-            return StreamReply(sse(ticket.live), [SSE, *headers])
-        answered = await ticket.answer()
-        return Reply(write_response(answered.response), headers=[JSON, *headers])
+        if asked.is_stream:
+            chunks = sse(ticket.reader(), self._turns.streams.keep_alive_seconds)
+            return self._turns.stream(ticket, chunks, [SSE, *headers])
+        if asked.is_background:
+            facts = await self._facts(await self._view(request, ticket.response_id))
+        else:
+            facts = (await self._turns.answer(request, ticket)).response
+        reply = Reply(write_response(facts), headers=[JSON, *headers])
+        return self._turns.noting(ticket, reply)
 
     async def get(self, request: Request) -> AnyReply:
-        """Return a response as it is now."""
-        facts = await self._find(request, request.params["id"])
+        """Return a response as it is now, or its events, from the first or after a number."""
+        name, asked = request.params["id"], request.query()
+        view = await self._view(request, name)
+        after = _starting_after(asked)
+        if not _flag(asked, "stream"):
+            if after is not None:
+                raise InvalidInput("starting_after needs stream=true", param="starting_after")
+            return Reply(write_response(await self._facts(view)))
+        reader = self._turns.desk.reader(request.tenant, name, -1 if after is None else after)
+        chunks = sse(reader, self._turns.streams.keep_alive_seconds)
+        return StreamReply(chunks, [SSE, *answer_headers(view.session, view.turn.id)])
+
+    async def cancel(self, request: Request) -> AnyReply:
+        """End a background response that has not ended; one that has stays as it is."""
+        view = await self._view(request, request.params["id"])
+        if not read_request(view.turn.request).is_background:
+            raise InvalidInput("Only responses created with background=true can be cancelled.")
+        facts = await self._facts(view)
+        if facts.status in ("queued", "in_progress"):
+            await self._turns.desk.cancel(view.turn)
+            facts = await self._facts(await self._view(request, facts.id))
         return Reply(write_response(facts))
 
-    async def _find(self, request: Request, name: str) -> ResponseFacts:
-        found = turn_of_response(name)
-        read = self._turns.gateway.read
-        view = await read.turn(request.tenant, found[0]) if found else None
-        if found is None or view is None:
+    async def delete(self, request: Request) -> AnyReply:
+        """Take a response out of reach; the session's history stays as it is."""
+        view = await self._view(request, request.params["id"])
+        await self._turns.gateway.submit(
+            DropResponse(tenant=request.tenant, turn_id=view.turn.id, step=view.step)
+        )
+        return json_reply({"id": request.params["id"], "object": "response", "deleted": True})
+
+    async def _facts(self, view: ResponseView) -> ResponseFacts:
+        return await self._turns.desk.recorded.facts(view)
+
+    async def _view(self, request: Request, name: str) -> ResponseView:
+        """Return what is stored under a response id."""
+        view = await self._turns.desk.recorded.find(request.tenant, name)
+        if view is None or not read_request(view.turn.request).is_stored:
             raise ResponseNotFound(f"Response with id '{name}' not found.")
-        asked = read_request(view.turn.request)
-        session = await read.session(request.tenant, session_id=view.turn.session_id)
-        if not asked.is_stored or session is None or found[1] > view.turn.step:
-            raise ResponseNotFound(f"Response with id '{name}' not found.")
-        runs = [run for run in await read.runs(view.turn.id) if run.step == found[1]]
-        if not runs or runs[-1].outcome is None:
-            return _unfinished(name, view, asked)
-        return await self._turns.desk.facts_of(view.turn, runs[-1], session.session)
+        return view
 
 
-def _unfinished(name: str, view: TurnView, asked: TurnRequest) -> ResponseFacts:
-    status: ResponseStatus
-    match view.status:
-        case "queued":
-            status = "queued"
-        case "running" | "requires_action":
-            status = "in_progress"
-        case _ if view.turn.outcome is not None:
-            status = OUTCOME_STATUS[view.turn.outcome]
-        case _:
-            status = "incomplete"
-    return ResponseFacts(
-        id=name, request=asked, created_at=view.turn.accepted_at, status=status
-    )  # fmt: skip
+def _can_be_continued(view: ResponseView) -> bool:
+    """Whether a turn may go on behind a response: one that was stored, and neither failed nor
+    was cancelled. What broke off may be continued, as far as it went."""
+    run = view.run
+    if run is None or run.last_seq is None or not read_request(view.turn.request).is_stored:
+        return False
+    return run.outcome == "completed" or (
+        run.outcome == "interrupted" and view.turn.outcome == "interrupted"
+    )
+
+
+def _flag(asked: dict[str, str], name: str) -> bool:
+    raw = asked.get(name, "false").lower()
+    if raw not in ("true", "false", "1", "0"):
+        raise InvalidInput(f"{name} is true or false, not {raw!r}", param=name)
+    return raw in ("true", "1")
+
+
+def _starting_after(asked: dict[str, str]) -> int | None:
+    raw = asked.get("starting_after")
+    if raw is None:
+        return None
+    if not (raw.isascii() and raw.isdecimal() and len(raw) < 10):
+        raise InvalidInput("starting_after is a sequence number", param="starting_after")
+    return int(raw)
 
 
 def read_input(fields: Fields) -> list[NewItem]:
@@ -145,12 +186,16 @@ def read_asked(fields: Fields) -> TurnRequest:
     """Take what concerns us out of the body; the rest stays as it came."""
     model = take(fields, "model", str)
     if not model:
-        raise InvalidInput("you must provide a model parameter")
+        raise InvalidInput("you must provide a model parameter", param="model")
+    is_stored = take(fields, "store", bool, True)
+    is_background = take(fields, "background", bool, False)
+    if is_background and not is_stored:
+        raise InvalidInput("background responses must be stored", param="background")
     return TurnRequest(
         api="responses",
         model=model,
-        is_stored=take(fields, "store", bool, True),
-        is_background=take(fields, "background", bool, False),
+        is_stored=is_stored,
+        is_background=is_background,
         is_stream=take(fields, "stream", bool, False),
         previous_response_id=take(fields, "previous_response_id", str),
         fields={k: v for k, v in fields.items() if k not in ("conversation", "input")},
@@ -164,10 +209,3 @@ class _Conversation(msgspec.Struct):
 def _conversation(fields: Fields) -> str | None:
     named: str | _Conversation | None = take(fields, "conversation", str | _Conversation)
     return named.id if isinstance(named, _Conversation) else named
-
-
-async def sse(live: LiveResponse, starting_after: int = -1) -> AsyncIterator[bytes]:
-    """Yield a response's events as server-sent events, and the mark that ends them."""
-    async for event in live.read(starting_after):
-        yield b"event: %s\ndata: %s\n\n" % (event.type.encode(), event.body)
-    yield DONE

@@ -1,7 +1,8 @@
 """From a request to a turn at the desk: what the Responses and Chat APIs have in common."""
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -16,7 +17,9 @@ from holdfast.core.turn import Source
 from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.recognition import Recognised, recognise
-from holdfast.ingress.http.asgi import Reply, Request, StreamReply
+from holdfast.engine.responder import Answered
+from holdfast.engine.settings import StreamSettings
+from holdfast.ingress.http.asgi import Header, Reply, Request, StreamReply
 from holdfast.ingress.http.session_headers import SessionHeaders
 
 ReplyT = TypeVar("ReplyT", Reply, StreamReply)
@@ -35,9 +38,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class TurnDesk:
     """Hands turns of HTTP requests in."""
 
-    def __init__(self, gateway: Gateway, desk: Desk, reset: ResetPolicy = NEVER) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        desk: Desk,
+        reset: ResetPolicy = NEVER,
+        streams: StreamSettings | None = None,
+    ) -> None:
         self.gateway = gateway
         self.desk = desk
+        self.streams = streams or StreamSettings()
         self._reset = reset
 
     async def take(
@@ -108,6 +118,31 @@ class TurnDesk:
             reset=self._reset,
         )
         return await self.desk.take(accept, asked, is_live=asked.is_stream or asked.is_background)
+
+    def stream(
+        self, ticket: Ticket, chunks: AsyncIterator[bytes], headers: Iterable[Header]
+    ) -> StreamReply:
+        """Return a stream of a turn; what its client's leaving means is a setting."""
+        reply = self.noting(ticket, StreamReply(chunks, headers))
+        is_kept = self.streams.on_disconnect == "complete" or ticket.turn.source != "user"
+        if not is_kept:
+            reply.on_left = ticket.abandon
+        return reply
+
+    async def answer(self, request: Request, ticket: Ticket) -> Answered:
+        """Return a turn's answer to a client that waits for it."""
+        if self.streams.on_disconnect == "complete":
+            return await ticket.answer()
+        answering = asyncio.ensure_future(ticket.answer())
+        left = asyncio.ensure_future(request.until_left())
+        try:
+            await asyncio.wait({answering, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                await ticket.abandon()
+            return await answering
+        finally:
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
 
     def noting(self, ticket: Ticket, reply: ReplyT) -> ReplyT:
         """Have the answer noted as delivered once all of it has left."""

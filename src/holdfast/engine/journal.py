@@ -1,0 +1,117 @@
+"""What a stream leaves behind as it runs: batches of its events, and the text so far.
+
+Background streams are kept before they are seen. Others are kept at their end, or as soon as
+they outgrow their window. The text so far is written at least every quarter of a second.
+"""
+
+import asyncio
+
+from holdfast.core.commands import JournalEntry
+from holdfast.core.errors import HoldfastError, RunFenced
+from holdfast.core.items import NewItem, read_item
+from holdfast.core.response import ResponseFacts
+from holdfast.engine.live import WINDOW_BYTES, LiveResponse
+from holdfast.engine.log import log
+from holdfast.engine.partial import PartialOutput
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.ports.provider import ModelEvent
+
+BATCH_SECONDS = 0.04
+"""How long events of a background stream are gathered; with the commit, under 50 ms."""
+CHECKPOINT_SECONDS = 0.2
+"""How long text is gathered before it is made durable; with the commit, under 250 ms."""
+
+
+class JournalWriter:
+    """Tells one run's stream and keeps it; `settle` comes before the end is recorded."""
+
+    def __init__(self, run: ActiveRun, live: LiveResponse) -> None:
+        self._run = run
+        self._live = live
+        self._partial = PartialOutput()
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._is_settled = False
+        self._saved_at = asyncio.get_running_loop().time()
+
+    def start(self) -> None:
+        """Tell that the run has begun."""
+        self._live.start()
+        self._note()
+
+    def pass_on(self, event: ModelEvent) -> int:
+        """Pass on what the model says, and return how much it was."""
+        self._partial.see(event)
+        size = self._live.publish(event.type, event.data)
+        self._note()
+        return size
+
+    def broken_off(self) -> tuple[tuple[NewItem, ...], tuple[NewItem, ...]]:
+        """Return what the model had finished, and what it had begun."""
+        finished = tuple(read_item(body) for body in self._partial.finished())
+        return finished, self._partial.items()
+
+    def end(self, journal: JournalEntry | None, facts: ResponseFacts) -> None:
+        """Tell how it ended, once that is recorded together with the rest of the journal."""
+        self._live.keep(journal)
+        self._live.end(facts)
+
+    def _note(self) -> None:
+        """Something was said: write it soon, or now if there is much of it."""
+        if self._writing is not None:
+            return
+        if self._is_overgrown:
+            self._write()
+        elif self._timer is None:
+            is_first_kept = self._live.is_shown_when_kept
+            seconds = BATCH_SECONDS if is_first_kept else CHECKPOINT_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._write)
+
+    @property
+    def _is_overgrown(self) -> bool:
+        return self._live.is_journalled and self._live.unkept_bytes > WINDOW_BYTES
+
+    async def settle(self) -> JournalEntry | None:
+        """Write no more; return what the record of the run's end must bring along."""
+        self._is_settled = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
+        return self._live.unkept()
+
+    def _write(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is None and not self._is_settled:
+            self._writing = asyncio.create_task(self._keep(), name="holdfast-journal")
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        live, partial = self._live, self._partial
+        is_batch = live.is_shown_when_kept or self._is_overgrown
+        entry = live.unkept() if is_batch else None
+        text = None
+        if partial.has_news and loop.time() - self._saved_at >= CHECKPOINT_SECONDS:
+            self._saved_at = loop.time()
+            text = partial.take()
+        try:
+            if entry is not None or text is not None:
+                await self._run.extend(partial=text, journal=entry)
+                live.keep(entry)
+        except RunFenced:
+            self._is_settled = True
+        except HoldfastError as exc:
+            partial.has_news = partial.has_news or text is not None
+            log.warning("run.not_kept", run_id=self._run.fence.run_id, code=exc.code)
+        finally:
+            self._writing = None
+            if not self._is_settled and (partial.has_news or live.unkept_bytes):
+                self._again()
+
+    def _again(self) -> None:
+        """There is more by now; a foreground stream has it in memory until its end."""
+        if self._live.is_shown_when_kept or self._partial.has_news or self._is_overgrown:
+            self._note()

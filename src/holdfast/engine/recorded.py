@@ -1,0 +1,105 @@
+"""What is recorded of a response: its facts, the items it was given, the events it was told in."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.ids import Tenant
+from holdfast.core.items import StoredItem
+from holdfast.core.journal import unpack_events
+from holdfast.core.request import (
+    TurnRequest,
+    conversation_id,
+    read_request,
+    response_id,
+    turn_of_response,
+)
+from holdfast.core.response import (
+    ResponseFacts,
+    decode_answer,
+    error_value,
+    status_of,
+)
+from holdfast.core.session import Session
+from holdfast.core.stream import StreamEvent, recall
+from holdfast.core.turn import Run, Turn
+from holdfast.ports.store import ItemQuery, Reader, ResponseView
+
+JOURNAL_BATCHES = 64
+"""Batches of a journal that are read at once."""
+
+
+class Recorded:
+    """The reading side of responses."""
+
+    def __init__(self, read: Reader) -> None:
+        self._read = read
+
+    async def find(self, tenant: Tenant, name: str) -> ResponseView | None:
+        """Return what a response id names; a foreign, deleted or unknown one is `None`."""
+        named = turn_of_response(name)
+        view = await self._read.response(tenant, *named) if named else None
+        return view if view is not None and view.turn.request else None
+
+    async def facts(self, view: ResponseView) -> ResponseFacts:
+        """Return a response as it is in the record."""
+        turn, run = view.turn, view.run
+        status = status_of(turn, run, view.turn_status, view.step)
+        output = await self._output(view.session, run) if run is not None else []
+        request = read_request(turn.request)
+        return ResponseFacts(
+            id=response_id(turn.id, view.step),
+            request=request,
+            created_at=turn.accepted_at,
+            status=status,
+            output=output,
+            answer=decode_answer(run.result) if run is not None and run.result else None,
+            conversation_id=conversation_of(view.session, request),
+            error=_error(turn, run) if status == "failed" else None,
+        )
+
+    async def _output(self, session: Session, run: Run) -> Sequence[bytes]:
+        if run.outcome is None or run.last_seq is None or run.last_seq < run.first_seq:
+            return []
+        count = run.last_seq - run.first_seq + 1
+        query = ItemQuery(after=run.first_seq - 1, limit=count, view="log")
+        return [item.body for item in await self._read.items(session, query)]
+
+    async def given(self, view: ResponseView, query: ItemQuery) -> list[StoredItem]:
+        """Return a page of what the model was given: the history it continued, then its input."""
+        run = view.run
+        if run is None:
+            return []
+        records = view.session.record_no if run.record_no is None else run.record_no
+        then = replace(view.session, head_seq=run.first_seq - 1, record_no=records, hidden_count=1)
+        return await self._read.items(then, query)
+
+    async def events(
+        self, view: ResponseView, facts: ResponseFacts, after: int
+    ) -> list[StreamEvent]:
+        """Return what the journal has after a number, a bounded part of it."""
+        rows = await self._read.journal(view.turn.id, view.step, after=after, limit=JOURNAL_BATCHES)
+        found: list[StreamEvent] = []
+        for row in rows:
+            kept = unpack_events(row)
+            for number, event in enumerate(kept, row.first_no):
+                if number > after:
+                    found.append(recall(event, number, facts))
+        return found
+
+    async def has_journal(self, view: ResponseView) -> bool:
+        """Whether anything of the stream was kept."""
+        return bool(await self._read.journal(view.turn.id, view.step, after=-1, limit=1))
+
+
+def conversation_of(session: Session, request: TurnRequest) -> str | None:
+    """Return the name that the Conversations API has for a response's session, if it was used."""
+    return conversation_id(session.id) if request.is_conversation else None
+
+
+def _error(turn: Turn, run: Run | None) -> dict[str, msgspec.Raw | str]:
+    code, message = turn.error_code, turn.error_message
+    if run is not None and run.outcome == "failed":
+        code, message = run.error_code, run.error_message
+    return error_value(code, message)

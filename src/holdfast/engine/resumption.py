@@ -1,0 +1,53 @@
+"""A stream that goes on after its worker died: the same numbers, what was torn off closed."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.response import ResponseFacts
+from holdfast.engine.live import LiveResponse
+from holdfast.engine.partial import PartialOutput
+from holdfast.engine.recorded import Recorded
+from holdfast.ports.provider import ModelEvent
+from holdfast.ports.store import ResponseView
+
+
+async def resume_live(
+    recorded: Recorded, view: ResponseView | None, begun: ResponseFacts
+) -> LiveResponse:
+    """Return a live response that continues the journal of an earlier attempt.
+
+    Items that the attempt left open are closed as incomplete; new ones get output indexes of
+    their own, so that nobody joins the text of two attempts.
+    """
+    torn = PartialOutput()
+    last = -1
+    while view is not None:
+        events = await recorded.events(view, begun, last)
+        if not events:
+            break
+        for event in events:
+            torn.see(ModelEvent(event.type, msgspec.json.decode(event.body)))
+        last = events[-1].number
+    if last < 0:
+        live = LiveResponse(begun)
+        live.open("queued")
+        return live
+    live = LiveResponse(begun, first=last + 1)
+    for kind, data in _closing(torn):
+        live.publish(kind, data)
+    live.shift_indexes(torn.next_index)
+    return live
+
+
+def _closing(torn: PartialOutput) -> list[tuple[str, dict[str, Any]]]:
+    events: list[tuple[str, dict[str, Any]]] = []
+    for index, item in torn.open_items():
+        at = {"item_id": item.get("id"), "output_index": index, "content_index": 0}
+        if item.get("type") == "message" and item.get("content"):
+            part = item["content"][0]
+            text = {**at, "text": part["text"], "logprobs": []}
+            events.append(("response.output_text.done", text))
+            events.append(("response.content_part.done", {**at, "part": part}))
+        events.append(("response.output_item.done", {"output_index": index, "item": item}))
+    return events

@@ -1,0 +1,145 @@
+"""One reader's place in a response's stream: from memory while it is near, else from the journal.
+
+A reader never holds up a run. Where neither memory nor a journal has what it missed, it is told
+so instead of being given a stream with a gap.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.ids import Tenant
+from holdfast.core.response import ResponseFacts
+from holdfast.core.stream import StreamEvent, prologue, retold, terminal
+from holdfast.engine.live import LiveResponse, Lives
+from holdfast.engine.recorded import Recorded
+from holdfast.ports.store import ResponseView
+
+TAKE_BYTES = 64 * 1024
+"""About how much a reader is given at once."""
+LOOK_SECONDS = 0.1
+"""How often a stream of another process is looked at."""
+
+
+class StreamLost(HoldfastError):
+    """The stream cannot be continued here without a gap; the response itself can be fetched."""
+
+    code = "stream_lost"
+    retryable = True
+
+
+class StreamReader:
+    """Reads one response from a number on."""
+
+    def __init__(
+        self, recorded: Recorded, lives: Lives, tenant: Tenant, name: str, after: int = -1
+    ) -> None:
+        self._recorded = recorded
+        self._lives = lives
+        self._tenant = tenant
+        self._name = name
+        self._after = after
+        self._is_over = False
+
+    async def take(self, seconds: float) -> Sequence[StreamEvent] | None:
+        """Return the next events; none if there were none for so long; `None` at the end."""
+        if self._is_over:
+            return None
+        live = self._lives.get(self._name)
+        if live is None:
+            return self._seen(await self._follow_record(seconds))
+        if self._after + 1 < live.first_held:
+            return self._seen(await self._catch_up(live))
+        return await self._follow(live, seconds)
+
+    async def read(self, quiet_seconds: float) -> AsyncIterator[StreamEvent | None]:
+        """Yield every event to the last, and `None` whenever it was quiet for so long."""
+        while (events := await self.take(quiet_seconds)) is not None:
+            for event in events:
+                yield event
+            if not events:
+                yield None
+
+    def _seen(self, events: Sequence[StreamEvent]) -> Sequence[StreamEvent] | None:
+        if events:
+            self._after = events[-1].number
+        return None if self._is_over and not events else events
+
+    async def _follow(self, live: LiveResponse, seconds: float) -> Sequence[StreamEvent] | None:
+        events = live.after(self._after, TAKE_BYTES)
+        if not events:
+            if live.is_ended:
+                self._is_over = True
+                return None
+            if live.is_cut:
+                return self._seen(await self._follow_record(seconds))
+            if not await live.wait(self._after, seconds):
+                return ()
+            if self._after + 1 < live.first_held:
+                return self._seen(await self._catch_up(live))
+            events = live.after(self._after, TAKE_BYTES)
+        return self._seen(events)
+
+    async def _catch_up(self, live: LiveResponse) -> Sequence[StreamEvent]:
+        """Feed a reader that fell behind what is in memory."""
+        view = await self._find() if live.is_journalled else None
+        if view is None:
+            raise StreamLost(f"the reader of {self._name} fell too far behind")
+        events = await self._recorded.events(view, live.facts, self._after)
+        if not events:
+            raise StreamLost(f"the journal of {self._name} is gone")
+        return events
+
+    async def _follow_record(self, seconds: float) -> Sequence[StreamEvent]:
+        """Read a stream that this process does not have: another's, or one that has ended."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while True:
+            events = await self._look()
+            if events or self._is_over:
+                return events
+            if self._lives.is_closing:
+                raise StreamLost(f"response {self._name} goes on elsewhere; come back for it")
+            left = until - loop.time()
+            if left <= 0 or self._lives.get(self._name) is not None:
+                return ()
+            await asyncio.sleep(min(left, LOOK_SECONDS))
+
+    async def _look(self) -> Sequence[StreamEvent]:
+        # The end is looked at first: whatever was kept before it is then in the journal.
+        view = await self._find()
+        if view is None:
+            raise StreamLost(f"response {self._name} is gone")
+        facts = await self._recorded.facts(view)
+        events = await self._recorded.events(view, facts, self._after)
+        if events:
+            return events
+        if facts.status in ("queued", "in_progress"):
+            return await self._beginning(view, facts)
+        self._is_over = True
+        return await self._ending(view, facts)
+
+    async def _beginning(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:
+        """Return what can be told of a background stream before its journal begins."""
+        if not facts.request.is_background or await self._recorded.has_journal(view):
+            return []
+        return self._missed(prologue(facts))
+
+    async def _ending(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:
+        """Return what follows the journal of a response that has ended: its terminal event."""
+        if await self._recorded.has_journal(view):
+            is_told = not await self._recorded.events(view, facts, self._after - 1)
+            return [] if is_told else [terminal(self._after + 1, facts)]
+        if facts.request.is_background and not facts.output:
+            told = prologue(facts)
+            return self._missed([*told, terminal(len(told), facts)])
+        # It was told without a journal: a reader who comes back is owed at least its end.
+        told = self._missed(retold(facts))
+        number = told[-1].number + 1 if told else self._after + 1
+        return [*told, terminal(number, facts)]
+
+    def _missed(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        return [event for event in events if event.number > self._after]
+
+    async def _find(self) -> ResponseView | None:
+        return await self._recorded.find(self._tenant, self._name)
