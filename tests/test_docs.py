@@ -357,5 +357,6 @@ def test_every_command_and_option_of_the_command_line_is_documented() -> None:
 def test_every_endpoint_that_is_documented_exists() -> None:
     routes = re.findall(r'add\("(\w+)", "([^"]+)"', inspect.getsource(application))
     documented = set(_table(REFERENCE / "http.md", "Endpoints"))
+    documented |= set(_table(REFERENCE / "conversations.md", "Conversations"))
     assert documented
     assert documented <= {f"{method} {path}" for method, path in routes}

@@ -60,7 +60,7 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return _repeat(command, facts)
     if command.is_internal:
         return _accept_internal(command, facts)
-    if facts.session is not None and _is_implicit_repeat(command, facts):
+    if _is_implicit_repeat(command, facts):
         return _repeat(command, facts)
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)
@@ -313,10 +313,12 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     return draft.decide(replace(started, session=draft.session))
 
 
-def _is_implicit_repeat(command: Accept, facts: Facts) -> bool:
+def _is_implicit_repeat(command: Accept | Append, facts: Facts) -> bool:
     """Whether an SDK sends its latest request again of its own accord (and not a user)."""
     turn = facts.turn
     if command.retry_count <= 0 or command.idempotency_key is not None or turn is None:
+        return False
+    if turn.tenant != command.tenant or turn.id == command.turn_id:
         return False
     if turn.body_hash != command.body_hash or turn.retry_claim >= command.retry_count:
         return False
@@ -421,23 +423,17 @@ def reserve(command: Reserve, facts: Facts) -> Decision[Session]:
 
 def append(command: Append, facts: Facts) -> Decision[Appended]:
     """Add items with no run: one turn, begun and completed in the same commit."""
-    row, session = facts.repeat, facts.session
-    if row is not None:
-        if row.body_hash != (command.body_hash or b""):
-            return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
-        if facts.turn is None or session is None or session.deleted_at is not None:
-            return refuse(SessionDeleted("the session of this batch was deleted"))
-        if facts.turn.outcome != "completed":
-            # It was to be appended behind others, and waits or was torn off: its lane decides.
-            return refuse(SessionBusy(f"batch {row.key!r} is not in the log yet"))
-        return Decision(Appended(session, facts.turn))
-    if command.again and facts.turn is not None and session is not None:
-        return Decision(Appended(session, facts.turn))
+    session = facts.session
+    if command.again and facts.turn is not None and facts.turn.id == command.turn_id:
+        return _appended_before(command, facts)
+    if facts.repeat is not None or _is_implicit_repeat(command, facts):
+        return _appended_before(command, facts)
     refusal = _unusable(command, facts)
     if refusal is not None:
         return refuse(refusal)
     if session is None:
         draft = _new_draft(command, facts)
+        draft.set(metadata=command.metadata)
         draft.tell("session.created", generation=draft.session.generation)
     else:
         draft = Draft(session, now=facts.now)
@@ -464,3 +460,18 @@ def append(command: Append, facts: Facts) -> Decision[Appended]:
     draft.add_turn(turn)
     draft.tell("items.appended", turn, first_seq=first, last_seq=last)
     return draft.decide(Appended(draft.session, turn))
+
+
+def _appended_before(command: Append, facts: Facts) -> Decision[Appended]:
+    """Answer a batch that came before with the turn that it was."""
+    row, session, turn = facts.repeat, facts.session, facts.turn
+    if row is not None and row.body_hash != (command.body_hash or b""):
+        return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
+    if turn is None or session is None or session.deleted_at is not None:
+        return refuse(SessionDeleted("the session of this batch was deleted"))
+    if turn.outcome != "completed":
+        # It was to be appended behind others, and waits or was torn off: its lane decides.
+        return refuse(SessionBusy(f"the batch of turn {turn.id} is not in the log yet"))
+    if row is None and not command.again:
+        turn = replace(turn, retry_claim=command.retry_count)
+    return Decision(Appended(session, turn), _claimed(turn, facts))

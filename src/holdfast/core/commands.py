@@ -223,10 +223,13 @@ class Append(Command["Appended"], frozen=True, kw_only=True):
     source: Source = "system"
     idempotency_key: str | None = None
     body_hash: bytes | None = None
+    retry_count: int = 0
+    metadata: bytes = b"{}"
+    """Of the session, should this append have to make one."""
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Where the items stand now."""
+    """Where the items stand now: they are the last ones of their turn."""
 
     session: Session
     turn: Turn

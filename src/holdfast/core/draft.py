@@ -25,6 +25,7 @@ from holdfast.core.changes import (
 )
 from holdfast.core.commands import JournalEntry
 from holdfast.core.ids import RunId, TurnId
+from holdfast.core.item_names import mint_name
 from holdfast.core.items import NewItem, StoredItem
 from holdfast.core.records import Record, RecordKind, Span, count_hidden, merge_spans
 from holdfast.core.session import Session
@@ -57,7 +58,7 @@ class Draft:
     def append(
         self, items: Iterable[NewItem], turn_number: int, *, is_partial: bool = False
     ) -> int:
-        """Append items at the head, giving each the next sequence number; return the head."""
+        """Append items at the head, giving each the next sequence number and an id of its own."""
         session = self.session
         seq = session.head_seq
         stored = tuple(
@@ -66,7 +67,7 @@ class Draft:
                 seq + offset,
                 turn_number,
                 item.kind,
-                item.item_id,
+                item.item_id or mint_name(item.kind, session.id, seq + offset),
                 item.call_id,
                 item.fingerprint,
                 is_partial,

@@ -12,6 +12,8 @@ import msgspec
 from holdfast.core.errors import InvalidItem
 
 OUTPUT_SUFFIX = "_output"
+MAX_ID_BYTES = 1024
+"""A longer id stays in its item's bytes; the item is listed under one of ours."""
 
 
 class NewItem(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +67,17 @@ def read_item(body: bytes) -> NewItem:
     kind = head.type or ("message" if head.role else None)
     if not kind:
         raise InvalidItem("an item needs a 'type' or a 'role'")
-    return NewItem(body, kind, head.id, head.call_id, _fingerprint(kind, head))
+    for name, value in (("type", kind), ("call_id", head.call_id)):
+        if value is not None and "\0" in value:
+            raise InvalidItem(f"the {name} of an item has no NUL characters")
+    return NewItem(body, kind, _usable_id(head.id), head.call_id, _fingerprint(kind, head))
+
+
+def _usable_id(given: str | None) -> str | None:
+    """Return an id that an item can be found by, if it brought one."""
+    if not given or "\0" in given or len(given.encode()) > MAX_ID_BYTES:
+        return None
+    return given
 
 
 def write_item(value: dict[str, Any]) -> NewItem:

@@ -23,10 +23,12 @@ from holdfast.core.errors import (
     LaneTimeout,
     SessionBusy,
     StoreUnavailable,
+    TurnCancelled,
+    TurnInterrupted,
     TurnNotFound,
 )
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.turn import RUN_AGAIN, Turn
+from holdfast.core.turn import RUN_AGAIN, OnBusy, Turn
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turn_runner import FIRST_PAUSE_SECONDS, ActiveRun, left_end
 from holdfast.engine.wakeups import Wakeups
@@ -241,15 +243,16 @@ class Gateway:
 
     # ── short turns ─────────────────────────────────────────────────────────────────────────
 
-    async def append(self, command: Append) -> Appended:
+    async def append(self, command: Append, *, on_busy: OnBusy = "enqueue") -> Appended:
         """Add items with no run: in one commit where the lane is free, else in its turn."""
         try:
             return await self.submit(command)
         except SessionBusy:
-            pass
-        return await self._append_in_turn(command)
+            if on_busy == "reject":
+                raise
+        return await self._append_in_turn(command, on_busy)
 
-    async def _append_in_turn(self, command: Append) -> Appended:
+    async def _append_in_turn(self, command: Append, on_busy: OnBusy) -> Appended:
         accept = Accept(
             tenant=command.tenant,
             turn_id=command.turn_id,
@@ -260,19 +263,32 @@ class Gateway:
             session_id=command.session_id,
             items=command.items,
             source=command.source,
+            on_busy=on_busy,
             idempotency_key=command.idempotency_key,
             body_hash=command.body_hash,
+            retry_count=command.retry_count,
             limits=self.limits,
         )
         admission = await self.accept(accept)
         if isinstance(admission, Repeated):
-            return Appended(admission.session, admission.turn)
+            return await self._appended_before(admission)
         run = await self.enter(admission)
         try:
             ended = await run.finish(Finish(fence=run.fence, outcome="completed"))
         finally:
             self.leave(run)
         return Appended(ended.session, ended.turn)
+
+    async def _appended_before(self, repeated: Repeated) -> Appended:
+        """Wait for the one turn of a batch, and take its end as this one's."""
+        turn = repeated.turn
+        if turn.is_open:
+            turn = (await self.wait_until_ended(turn.tenant, turn.id)).turn
+        if turn.outcome == "completed":
+            return Appended(repeated.session, turn)
+        if turn.outcome == "cancelled":
+            raise TurnCancelled(turn.id, turn.error_code)
+        raise TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
 
     # ── everything else ─────────────────────────────────────────────────────────────────────
 

@@ -56,6 +56,14 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
     view: Literal["visible", "log"] = "visible"
 
 
+class ListedItem(msgspec.Struct, frozen=True):
+    """An item as a list shows it: `name` is an id that no other entry of its log goes by."""
+
+    item: StoredItem
+    name: str
+    hidden_by: Record | None = None
+
+
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A page of a tenant's sessions. Hidden and erased ones are never listed."""
 
@@ -129,6 +137,17 @@ class Reader(Protocol):
 
         Items of a turn that runs are left out; those of one that waits for tools are not.
         """
+        ...
+
+    async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
+        """Return the same page with a name for each item, also where ids are shared or missing.
+
+        In the log's view each entry says what hides it.
+        """
+        ...
+
+    async def item(self, session: Session, name: str) -> ListedItem | None:
+        """Return the item that goes by a name, hidden or not."""
         ...
 
     async def hidden(self, session: Session) -> list[Span]:

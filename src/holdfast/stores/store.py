@@ -16,6 +16,7 @@ from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,
     ItemQuery,
+    ListedItem,
     Listener,
     Order,
     Outline,
@@ -26,7 +27,7 @@ from holdfast.ports.store import (
     TurnView,
 )
 from holdfast.stores.committer import Committer, Result
-from holdfast.stores.sql import queries
+from holdfast.stores.sql import listing, queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Plan, every
 from holdfast.stores.worker_tokens import WorkerTokens
@@ -80,6 +81,14 @@ class SqlReader:
     ) -> Outline | None:
         """Return the settled, visible log without its content."""
         return await self._run(lambda now: queries.outline(tenant, session_id, key, now))
+
+    async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
+        """Return a page of a session's items with a name for each."""
+        return await self._run(lambda _: listing.listing(session, query))
+
+    async def item(self, session: Session, name: str) -> ListedItem | None:
+        """Return the item that goes by a name, hidden or not."""
+        return await self._run(lambda _: listing.find_listed(session, name))
 
     async def hidden(self, session: Session) -> list[Span]:
         """Return the ranges that records hide."""

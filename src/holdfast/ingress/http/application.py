@@ -20,6 +20,7 @@ from holdfast.ingress.http.asgi import (
     json_reply,
 )
 from holdfast.ingress.http.chat_api import ChatApi
+from holdfast.ingress.http.conversations_api import ConversationsApi
 from holdfast.ingress.http.problems import problem, reply_to
 from holdfast.ingress.http.responses_api import ResponsesApi
 from holdfast.ingress.http.sessions_api import SessionsApi
@@ -45,13 +46,21 @@ class Application:
         self._routes = Routes()
         turns = TurnDesk(gateway, desk, streams=streams)
         responses, chat = ResponsesApi(turns), ChatApi(turns)
-        sessions = SessionsApi(gateway)
+        sessions, conversations = SessionsApi(gateway), ConversationsApi(gateway)
         add = self._routes.add
         add("POST", "/v1/responses", responses.create)
         add("GET", "/v1/responses/{id}", responses.get)
         add("DELETE", "/v1/responses/{id}", responses.delete)
         add("POST", "/v1/responses/{id}/cancel", responses.cancel)
         add("POST", "/v1/chat/completions", chat.create)
+        add("POST", "/v1/conversations", conversations.create)
+        add("GET", "/v1/conversations/{id}", conversations.get)
+        add("POST", "/v1/conversations/{id}", conversations.update)
+        add("DELETE", "/v1/conversations/{id}", conversations.delete)
+        add("GET", "/v1/conversations/{id}/items", conversations.items)
+        add("POST", "/v1/conversations/{id}/items", conversations.add_items)
+        add("GET", "/v1/conversations/{id}/items/{item_id}", conversations.get_item)
+        add("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item)
         add("GET", "/v1/models", self._models)
         add("GET", "/v1/models/{model}", self._model)
         add("GET", "/v1/models/{owner}/{model}", self._model)

@@ -4,14 +4,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import InvalidInput, SessionNotFound
+from holdfast.core.errors import SessionNotFound
 from holdfast.core.ids import SessionId, read_key
 from holdfast.core.turn import Turn
 from holdfast.engine.gateway import Gateway
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
-from holdfast.ports.store import ItemQuery, SessionQuery, SessionView
-
-MAX_PAGE = 100
+from holdfast.ingress.http.pages import page, read_choice, read_page
+from holdfast.ingress.http.transcripts import Transcripts
+from holdfast.ports.store import SessionQuery, SessionView
 
 
 class SessionsApi:
@@ -19,26 +19,24 @@ class SessionsApi:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._transcripts = Transcripts(gateway)
 
     async def list(self, request: Request) -> AnyReply:
         """Return a page of sessions."""
-        asked = request.query()
-        limit = read_limit(asked)
+        asked, wanted = request.query(), read_page(request)
         key = asked.get("key")
-        order = asked.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise InvalidInput("order is asc or desc")
         found = await self._gateway.read.sessions(
             request.tenant,
             SessionQuery(
                 key=read_key(key) if key is not None else None,
                 generations=asked.get("generations") == "true",
-                after=SessionId(asked["after"]) if asked.get("after") else None,
-                limit=limit + 1,
-                order="asc" if order == "asc" else "desc",
+                after=SessionId(wanted.after) if wanted.after else None,
+                limit=wanted.limit + 1,
+                order=wanted.order,
             ),
         )
-        return json_reply(page([session_value(view) for view in found], limit))
+        names = [view.session.id for view in found]
+        return json_reply(page([session_value(view) for view in found], names, wanted.limit))
 
     async def get(self, request: Request) -> AnyReply:
         """Return one session."""
@@ -46,40 +44,17 @@ class SessionsApi:
 
     async def items(self, request: Request) -> AnyReply:
         """Return a page of a session's items."""
+        asked = read_page(request, order="asc")
         view = await self._find(request)
-        asked = request.query()
-        limit = read_limit(asked)
-        items = await self._gateway.read.items(view.session, ItemQuery(limit=limit + 1))
-        return json_reply(page([msgspec.json.decode(item.body) for item in items], limit))
+        is_log = read_choice(request.query(), "view", ("visible", "log")) == "log"
+        return json_reply(await self._transcripts.listed(view.session, asked, is_log=is_log))
 
     async def _find(self, request: Request) -> SessionView:
         name = request.params["id"]
-        view = await self._gateway.read.session(request.tenant, session_id=SessionId(name))
+        view = await self._transcripts.session(request.tenant, SessionId(name))
         if view is None:
             raise SessionNotFound(f"no session {name}")
         return view
-
-
-def read_limit(asked: dict[str, str], default: int = 20) -> int:
-    """Return a page's size."""
-    raw = asked.get("limit")
-    if raw is None:
-        return default
-    if not (raw.isascii() and raw.isdecimal()) or not 1 <= int(raw) <= MAX_PAGE:
-        raise InvalidInput(f"limit is a number from 1 to {MAX_PAGE}")
-    return int(raw)
-
-
-def page(found: "list[dict[str, Any]]", limit: int) -> dict[str, Any]:
-    """Return a page as OpenAI's lists are; one entry more than asked says that more follow."""
-    shown = found[:limit]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0].get("id") if shown else None,
-        "last_id": shown[-1].get("id") if shown else None,
-        "has_more": len(found) > limit,
-    }
 
 
 def session_value(view: SessionView) -> dict[str, Any]:

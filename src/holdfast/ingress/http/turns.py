@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.core.commands import Accept, Parent
-from holdfast.core.errors import InvalidInput, SessionBusy, SessionMoved
+from holdfast.core.errors import NotFound, SessionBusy, SessionMoved
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest, write_request
@@ -25,6 +25,12 @@ from holdfast.ingress.http.session_headers import SessionHeaders
 ReplyT = TypeVar("ReplyT", Reply, StreamReply)
 RECOGNITION_TRIES = 16
 _HASHED_HEADERS = (b"x-session-key", b"x-openclaw-session-key", b"x-session-id")
+
+
+class ConversationNotFound(NotFound):
+    """No conversation has this id."""
+
+    code = "conversation_not_found"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +171,7 @@ def conversation_session(name: str) -> SessionId:
         return SessionId("ses_" + name.removeprefix("conv_"))
     if name.startswith("ses_"):
         return SessionId(name)
-    raise InvalidInput(f"{name!r} is no conversation id")
+    raise ConversationNotFound(f"Conversation with id '{name}' not found.")
 
 
 def session_of(headers: SessionHeaders) -> Target:

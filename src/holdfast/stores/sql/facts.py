@@ -51,6 +51,17 @@ def find_run(run_id: RunId | None) -> Plan[Run | None]:
     return Run(*row) if row else None
 
 
+def find_lineage(session: Session) -> Plan[list[Session]]:
+    """Return a session and those whose history it continues, the nearest first."""
+    line = [session]
+    while line[-1].parent_id is not None:
+        row = yield from one(sql.SESSION_BY_ID, line[-1].parent_id)
+        if row is None:
+            break
+        line.append(read_session(row))
+    return line
+
+
 def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
     """Return what records hide of a session's log, its ancestors' part included."""
     spans: list[Span] = []
@@ -131,7 +142,9 @@ def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
         row = None
     facts = yield from lane_facts(row, now)
     if isinstance(command, Append):
-        return (yield from _with_generation(facts, command)) if row is None else facts
+        if facts.session is None:
+            return (yield from _with_generation(facts, command))
+        return (yield from _with_latest(command, facts, facts.session))
     return (yield from _more_for_accept(command, facts))
 
 
@@ -204,14 +217,21 @@ def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
         facts = replace(facts, hidden=(yield from find_hidden(as_then)))
     if not session.is_live:
         return (yield from _with_live(facts, session))
-    if command.retry_count > 0 and command.idempotency_key is None:
-        row = yield from one(sql.LATEST_TURN, session.id)
-        if row is not None:
-            turn = Turn(*row)
-            facts = yield from _with_last_run(replace(facts, turn=turn), turn, turn.step)
+    facts = yield from _with_latest(command, facts, session)
     if command.is_internal or command.on_busy == "rollback" or command.rewind is not None:
         facts = replace(facts, hidden=(yield from find_hidden(session)))
     return facts
+
+
+def _with_latest(command: Accept | Append, facts: Facts, session: Session) -> Plan[Facts]:
+    """Add the session's latest turn, should this be an SDK's own repeat of it."""
+    if command.retry_count <= 0 or command.idempotency_key is not None:
+        return facts
+    row = yield from one(sql.LATEST_TURN, session.id)
+    if row is None:
+        return facts
+    turn = Turn(*row)
+    return (yield from _with_last_run(replace(facts, turn=turn), turn, turn.step))
 
 
 def _with_live(facts: Facts, session: Session) -> Plan[Facts]:

@@ -164,6 +164,18 @@ ITEMS_DOWN = Statement(
     f"select {_columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
     "order by seq desc limit ?4",
 )
+# Ids are a client's own affair and may come twice; names may not.
+PLACES_OF_ITEM = Statement(
+    "places_of_item",
+    "select seq from items where session_id = ?1 and item_id = ?2 and seq between ?3 and ?4 "
+    "order by seq",
+)
+SHARED_ITEM_IDS = Statement(
+    "shared_item_ids",
+    "select i.seq from items i where i.session_id = ?1 and i.seq between ?2 and ?3 "
+    "and exists (select 1 from items j where j.session_id = ?4 and j.item_id = i.item_id "
+    "and j.seq between ?5 and ?6 and j.seq <> i.seq)",
+)
 ERASE_ITEM = Statement(
     "erase_item",
     "update items set body = ?3, fingerprint = ?4, call_id = null "

@@ -1,0 +1,118 @@
+"""Items by name, on every store: each entry of a log can be found again, forks included."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.commands import Fork, Hide
+from holdfast.core.ids import SessionId
+from holdfast.core.items import NewItem, write_item
+from holdfast.core.session import Session
+from holdfast.ports.store import ItemQuery
+from holdfast.stores.opening import open_store
+from holdfast.testing.caller import Caller
+from holdfast.testing.clock import HandClock
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store of each kind."""
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'holdfast.db'}"}
+    return urls.get(request.param) or str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def caller(url: str) -> AsyncIterator[Caller]:
+    store = await open_store(url, clock=HandClock())
+    try:
+        caller = Caller(store)
+        await caller.enlist()
+        yield caller
+    finally:
+        await store.close()
+
+
+def named(*ids: str) -> list[NewItem]:
+    return [write_item({"id": one, "role": "user", "content": one}) for one in ids]
+
+
+async def session_of(caller: Caller, *ids: str) -> Session:
+    started = await caller.start(key="k", items=named(*ids))
+    return (await caller.finish(started, "done")).session
+
+
+async def names(caller: Caller, session: Session, view: str = "visible") -> list[str]:
+    query = ItemQuery(view="log" if view == "log" else "visible")
+    return [one.name for one in await caller.read.listing(session, query)]
+
+
+async def hide(caller: Caller, session: Session, seq: int) -> Session:
+    return await caller.submit(
+        Hide(tenant=caller.tenant, session_id=session.id, from_seq=seq, to_seq=seq)
+    )
+
+
+async def fork(caller: Caller, session: Session, after: int) -> Session:
+    new_id = SessionId(caller.ids.new("ses"))
+    return await caller.submit(
+        Fork(tenant=caller.tenant, session_id=session.id, new_id=new_id, after_seq=after)
+    )
+
+
+async def check_every_name_is_found(caller: Caller, session: Session) -> None:
+    listed = await caller.read.listing(session, ItemQuery(view="log"))
+    assert len({one.name for one in listed}) == len(listed)
+    for one in listed:
+        assert await caller.read.item(session, one.name) == one
+
+
+async def test_shared_ids_are_told_apart_and_found_again(caller: Caller) -> None:
+    session = await session_of(caller, "a", "b", "a", "a")
+    assert (await names(caller, session))[:4] == ["a", "b", "a.3", "a.4"]
+    await check_every_name_is_found(caller, session)
+    session = await hide(caller, session, 1)
+    assert (await names(caller, session))[:3] == ["b", "a", "a.4"]
+    assert (await names(caller, session, "log"))[:4] == ["a.1", "b", "a", "a.4"]
+    await check_every_name_is_found(caller, session)
+
+
+async def test_a_fork_shares_names_with_its_parent_and_tells_its_own_apart(caller: Caller) -> None:
+    parent = await session_of(caller, "a", "b", "c")
+    child = await fork(caller, parent, 2)
+    started = await caller.start(session_id=child.id, items=named("a", "x"))
+    child = (await caller.finish(started, "done")).session
+    assert (await names(caller, child))[:4] == ["a", "b", "a.3", "x"]
+    assert (await names(caller, parent))[:3] == ["a", "b", "c"]
+    assert await caller.read.item(child, "c") is None
+    assert await caller.read.item(parent, "x") is None
+    await check_every_name_is_found(caller, child)
+
+
+async def test_the_log_says_what_hides_an_item_and_a_parents_later_records_hide_nothing(
+    caller: Caller,
+) -> None:
+    parent = await session_of(caller, "a", "b", "c")
+    parent = await hide(caller, parent, 1)
+    child = await fork(caller, parent, 3)
+    parent = await hide(caller, parent, 2)
+    child = await hide(caller, child, 3)
+    listed = await caller.read.listing(child, ItemQuery(view="log"))
+    kinds = [(one.name, one.hidden_by.session_id if one.hidden_by else None) for one in listed]
+    assert kinds == [("a", parent.id), ("b", None), ("c", child.id)]
+    assert await names(caller, child) == ["b"]
+    assert (await names(caller, parent))[:1] == ["c"]
+
+
+async def test_a_name_that_is_nobodys_finds_nothing(caller: Caller) -> None:
+    session = await session_of(caller, "a", "b")
+    for name in ("z", "a.2", "z.1", "a.99", "item.1", "", ".", "a.0"):
+        assert await caller.read.item(session, name) is None
+
+
+async def test_pages_have_the_same_names_as_the_whole(caller: Caller) -> None:
+    session = await session_of(caller, "a", "a", "b", "a", "b")
+    whole = await names(caller, session)
+    for seq in range(1, 7):
+        (one,) = await caller.read.listing(session, ItemQuery(after=seq - 1, limit=1))
+        assert one.name == whole[seq - 1]
