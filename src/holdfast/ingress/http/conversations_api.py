@@ -6,9 +6,9 @@ import msgspec
 
 from holdfast.core.commands import Annotate, Delete, Reserve
 from holdfast.core.errors import InvalidInput
+from holdfast.core.request import conversation_id
 from holdfast.core.session import Session
 from holdfast.engine.gateway import Gateway
-from holdfast.engine.responder import conversation_id
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import read_fields
 from holdfast.ingress.http.metadata import take_metadata
