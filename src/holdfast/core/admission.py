@@ -30,6 +30,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.facts import Facts, Waiting
 from holdfast.core.lane import (
+    WORKER_LOST,
     Settled,
     begin,
     front_position,
@@ -152,6 +153,9 @@ def _accept_known(command: Accept, facts: Facts, session: Session) -> Decision[A
     verdict = None
     if is_idle and command.source in USER_ACTIVITY:
         verdict = command.reset.judge(session.last_user_activity_at, facts.now)
+    if verdict == "hard" and (command.key is None or session.key is None):
+        # Whoever names a session by its id means that one; only a key moves on.
+        verdict = None
     if verdict == "hard":
         return _accept_after_reset(command, facts, session)
     draft = Draft(session, now=facts.now)
@@ -379,6 +383,8 @@ def _reopen(
         is_retryable=False,
         ended_at=None,
         owner=command.worker,
+        # Only attempts that lost their worker count against a turn, not those that ended.
+        attempts=turn.attempts if turn.error_code == WORKER_LOST else 0,
         position=tail_position(draft.session.turn_count, settled.waiting, facts.active),
     )
     if not settled.is_free or settled.waiting.count:

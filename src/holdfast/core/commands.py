@@ -61,6 +61,12 @@ class Repeated(msgspec.Struct, frozen=True):
     run: Run | None
     step: int
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the request has its answer or its end, so that there is nothing to wait for."""
+        is_answered = self.run is not None and self.run.outcome == "completed"
+        return is_answered or not self.turn.is_open or self.turn.step > self.step
+
 
 class Parent(msgspec.Struct, frozen=True, gc=False):
     """Where an earlier answer ended: a new turn goes on there, in place or as a fork."""
@@ -298,6 +304,8 @@ class Recover(Command[Session], frozen=True, kw_only=True):
 
     session_id: SessionId
     worker: WorkerId
+    forsaken: tuple[RunId | TurnId, ...] = ()
+    """Runs and waiting turns of this worker that no task of it cares for: lost, though it lives."""
     limits: LaneLimits = LaneLimits()
 
 

@@ -26,6 +26,8 @@ FREE: dict[str, Any] = {
     "pending_calls": None,
 }
 
+WORKER_LOST = "worker_lost"
+
 _encode_items = msgspec.msgpack.Encoder().encode
 _decode_items = msgspec.msgpack.Decoder(tuple[NewItem, ...]).decode
 
@@ -187,7 +189,9 @@ class Settled(NamedTuple):
     turn: Turn | None = None
 
 
-def settle_gone(draft: Draft, facts: Facts, *, worker: WorkerId, limits: LaneLimits) -> Settled:
+def settle_gone(
+    draft: Draft, facts: Facts, *, worker: WorkerId, limits: LaneLimits, is_forsaken: bool = False
+) -> Settled:
     """Free the lane if its holder is gone.
 
     A run whose worker died ends as interrupted; where nobody waits on a socket it goes back to
@@ -205,7 +209,7 @@ def settle_gone(draft: Draft, facts: Facts, *, worker: WorkerId, limits: LaneLim
             is_retryable=False,
         )  # fmt: skip
         return Settled(True, facts.waiting, turn)
-    if facts.has_live_owner or session.owner == worker:
+    if (facts.has_live_owner or session.owner == worker) and not is_forsaken:
         # Who asks is alive, also where its lease ran out while the store was away.
         return Settled(False, facts.waiting)
     if turn.attempts >= limits.max_attempts:
@@ -215,12 +219,12 @@ def settle_gone(draft: Draft, facts: Facts, *, worker: WorkerId, limits: LaneLim
         )
         return Settled(True, facts.waiting, turn)
     if turn.source in RUN_AGAIN and limits.can_run_again:
-        turn = replace(_let_go(draft, facts, "interrupted", "worker_lost"), owner=worker)
+        turn = replace(_let_go(draft, facts, "interrupted", WORKER_LOST), owner=worker)
         draft.save_turn(turn)
         draft.tell("turn.requeued", turn, attempts=turn.attempts)
         return Settled(True, _with_front(facts.waiting, turn.position), turn)
     turn = stop_active(
-        draft, facts, "interrupted", code="worker_lost",
+        draft, facts, "interrupted", code=WORKER_LOST,
         message="the worker of this turn went away", is_retryable=True,
     )  # fmt: skip
     return Settled(True, facts.waiting, turn)

@@ -7,7 +7,7 @@ from holdfast.core.commands import Claim, Queued, Recover, Started
 from holdfast.core.draft import Draft
 from holdfast.core.errors import SessionNotFound, TurnCancelled, TurnInterrupted, TurnNotFound
 from holdfast.core.facts import Facts
-from holdfast.core.lane import begin, end_turn, queued, settle_gone
+from holdfast.core.lane import WORKER_LOST, begin, end_turn, queued, settle_gone
 from holdfast.core.session import Session
 from holdfast.core.turn import RUN_AGAIN, Fence, Turn
 
@@ -48,12 +48,15 @@ def recover(command: Recover, facts: Facts) -> Decision[Session]:
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     draft = Draft(session, now=facts.now)
     before = draft.session
-    settle_gone(draft, facts, worker=command.worker, limits=command.limits)
+    is_forsaken = session.owner == command.worker and session.active_run_id in command.forsaken
+    settle_gone(draft, facts, worker=command.worker, limits=command.limits, is_forsaken=is_forsaken)
     is_touched = draft.session is not before
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
             continue
-        if turn.owner in facts.gone_owners and turn.owner != command.worker:
+        is_own = turn.owner == command.worker
+        is_forsaken = is_own and turn.id in command.forsaken
+        if is_forsaken or (turn.owner in facts.gone_owners and not is_own):
             _inherit(draft, turn, command)
             is_touched = True
     if not is_touched:
@@ -68,6 +71,6 @@ def _inherit(draft: Draft, turn: Turn, command: Recover) -> None:
         draft.save_turn(replace(turn, owner=command.worker))
         return
     end_turn(
-        draft, turn, "interrupted", code="worker_lost",
+        draft, turn, "interrupted", code=WORKER_LOST,
         message="the worker of this turn went away", is_retryable=True,
     )  # fmt: skip

@@ -173,11 +173,11 @@ class Desk:
 
     async def _attach(self, tenant: Tenant, repeated: Repeated, request: TurnRequest) -> Ticket:
         """Stand by a turn that was taken in before; a plain request waits for its one answer."""
-        turn, run = repeated.turn, repeated.run
+        turn = repeated.turn
         ticket = Ticket(self, turn, repeated.session, repeated.step)
         if request.is_stream or request.is_background:
             return ticket
-        if run is None or run.outcome is None:
+        if not repeated.is_settled:
             view = await self._gateway.wait_until_ended(tenant, turn.id, step=repeated.step)
             turn = ticket.turn = view.turn
         ticket.recorded = await self.recall(tenant, turn, repeated.step)

@@ -286,9 +286,11 @@ class TurnHandle:
     async def _attach(self, repeated: Repeated) -> None:
         """Wait for the one turn of this request, and take its end as ours."""
         turn = repeated.turn
-        if repeated.run is None or repeated.run.outcome is None:
+        if not repeated.is_settled:
             view = await self._gateway.wait_until_ended(turn.tenant, turn.id, step=repeated.step)
             turn = view.turn
+            if view.status == "interrupted" and turn.outcome is None:
+                raise TurnInterrupted(f"turn {turn.id} lost its worker; send it again")
         if turn.outcome == "cancelled":
             raise TurnCancelled(turn.id, turn.error_code)
         if turn.outcome == "failed":
@@ -347,7 +349,7 @@ class TurnHandle:
         first = turn.first_seq + len(self._accept.items)
         query = ItemQuery(after=first - 1, limit=max(turn.last_seq - first + 1, 0), view="log")
         stored = await self._gateway.read.items(view.session, query)
-        return [msgspec.json.decode(item.body) for item in stored]
+        return [msgspec.json.decode(item.body) for item in stored if not item.is_partial]
 
     async def __aexit__(
         self,

@@ -16,6 +16,7 @@ from holdfast.core.commands import (
     Deliver,
     Finish,
     Queued,
+    Recover,
     Repeated,
     Started,
 )
@@ -28,7 +29,7 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.turn import RUN_AGAIN, OnBusy, Turn
+from holdfast.core.turn import RUN_AGAIN, Fence, OnBusy, Turn
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turn_runner import FIRST_PAUSE_SECONDS, ActiveRun, left_end
 from holdfast.engine.wakeups import Wakeups
@@ -85,13 +86,33 @@ class Gateway:
     # ── turns ───────────────────────────────────────────────────────────────────────────────
 
     async def accept(self, command: Accept) -> Started | Queued | Repeated:
-        """Make a turn durable; `command` brings ids from `self.ids` and this worker's name."""
+        """Make a turn durable; `command` brings ids from `self.ids`.
+
+        The caller answers for what it gets: a started or queued turn is to be entered.
+        """
+        # The worker may have been born again since the command was written down.
+        command = replace(command, worker=self.worker.id)
         self._wakeups.begin_care(command.turn_id)
         try:
-            return await self._stay_for(command)
+            admission = await self._stay_for(command)
         except BaseException:
             self._wakeups.end_care(command.turn_id)
             raise
+        return self._take_care(command, admission)
+
+    def _take_care(
+        self, command: Accept, admission: Started | Queued | Repeated
+    ) -> Started | Queued | Repeated:
+        """Answer for the turn that this request is, which may be an earlier one's."""
+        turn = admission.turn
+        if isinstance(admission, Repeated) or turn.id != command.turn_id:
+            self._wakeups.end_care(command.turn_id)
+        if isinstance(admission, Repeated) or turn.id == command.turn_id:
+            return admission
+        if not self._wakeups.begin_care(turn.id) and isinstance(admission, Queued):
+            # Another caller of this process waits for the same turn already: attach to it.
+            return Repeated(turn, admission.session, None, turn.step)
+        return admission
 
     async def _stay_for(self, command: Command[AdmissionT]) -> AdmissionT:
         """Submit what may give a turn its lane; if the caller leaves meanwhile, free it again."""
@@ -107,7 +128,7 @@ class Gateway:
             return
         outcome = submitting.result()
         if isinstance(outcome, Started):
-            self.worker.owe(outcome.run.id, left_end(outcome.fence))
+            self._give_back(outcome.turn, outcome.fence, None)
         elif isinstance(outcome, Queued):
             self._leave_queue(outcome.turn)
 
@@ -144,9 +165,27 @@ class Gateway:
     def leave(self, run: ActiveRun) -> None:
         """Say that nobody here cares for the run's turn any more; an end it lacks is written."""
         self._wakeups.end_care(run.turn.id)
-        end = run.owed_end()
-        if end is not None:
-            self.worker.owe(run.fence.run_id, end)
+        if not run.is_ended:
+            self._give_back(run.turn, run.fence, run.unwritten)
+
+    def _give_back(self, turn: Turn, fence: Fence, unwritten: Finish | None) -> None:
+        """Free the lane of a run that was left: by the end it lacks, or to be run again.
+
+        A turn that nobody waits for on a socket goes back into its queue; of a worker that stops,
+        its heirs take it.
+        """
+        if unwritten is not None:
+            self.worker.owe(fence.run_id, unwritten)
+        elif turn.source not in RUN_AGAIN or self._handler is None:
+            self.worker.owe(fence.run_id, left_end(fence))
+        elif not self.worker.is_stopping:
+            command = Recover(
+                session_id=fence.session_id,
+                worker=self.worker.id,
+                forsaken=(fence.run_id,),
+                limits=self.limits,
+            )
+            self.worker.owe(fence.run_id, command)
 
     async def _wait_for_lane(self, queued: Queued) -> Started:
         waiter = self._wakeups.queue(queued.turn.session_id, queued.turn.position)

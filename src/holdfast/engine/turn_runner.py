@@ -29,9 +29,8 @@ class ActiveRun:
         self.is_rolled_over = started.is_rolled_over
         self.is_lost = False
         self._end: Ended | None = None
-        self._unwritten: Finish | None = None
+        self.unwritten: Finish | None = None
         self._unsaved: tuple[NewItem, ...] = ()
-        self._is_abandoned = False
         self._store = store
         self._wakeups = wakeups
         self._on_lost: Callable[[], None] | None = None
@@ -88,7 +87,7 @@ class ActiveRun:
         self._wakeups.off_stop(self.fence.run_id)
         items = (*self._unsaved, *command.items)
         command = replace(command, items=items, after_seq=self.session.head_seq)
-        self._unwritten = replace(command, again=True)
+        self.unwritten = replace(command, again=True)
         pause = FIRST_PAUSE_SECONDS
         again = False
         for left in reversed(range(FINISH_TRIES)):
@@ -116,15 +115,13 @@ class ActiveRun:
                 return ended
         raise AssertionError("the last try returns or raises")
 
-    def owed_end(self) -> Finish | None:
-        """Return the end that is still to be written for a run that its task has left."""
-        if self._end is not None or self.is_lost or self._is_abandoned:
-            return None
-        return self._unwritten or left_end(self.fence)
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing is left to be written for the run: it has its end, or lost its lane."""
+        return self._end is not None or self.is_lost
 
     def abandon(self) -> None:
         """Leave the run as it is, for recovery to take up."""
-        self._is_abandoned = True
         self._wakeups.off_stop(self.fence.run_id)
 
     def _lose_quietly(self) -> None:

@@ -41,6 +41,10 @@ class Wakeups:
         self._cared_for.add(turn_id)
         return True
 
+    def is_cared_for(self, turn_id: TurnId, run_id: RunId | None = None) -> bool:
+        """Whether a task of this process answers for the turn, or for its run."""
+        return turn_id in self._cared_for or run_id in self._stops
+
     def end_care(self, turn_id: TurnId) -> None:
         """The turn ended, or its task did."""
         self._cared_for.discard(turn_id)

@@ -6,12 +6,12 @@ covers all its runs, and is renewed as one row.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from holdfast.core.commands import Bury, Cancel, Finish, Recover, Renew
 from holdfast.core.errors import HoldfastError, RunFenced, StoreUnavailable
-from holdfast.core.ids import SessionId, WorkerId
+from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
 from holdfast.core.turn import RUN_AGAIN, Turn
 from holdfast.engine.log import log
 from holdfast.engine.settings import LaneSettings
@@ -37,8 +37,10 @@ class Worker:
         self._adopt: Adopt | None = None
         self._chore: Chore | None = None
         self._adopted: set[asyncio.Task[None]] = set()
-        self._owed: dict[str, Finish | Cancel] = {}
+        self._forsaken: set[RunId | TurnId] = set()
+        self._owed: dict[str, Finish | Cancel | Recover] = {}
         self.id = WorkerId(ids.new("wrk"))
+        self.is_stopping = False
         self.recovered_sessions = 0
 
     async def start(self, adopt: Adopt | None = None, chore: Chore | None = None) -> None:
@@ -55,9 +57,11 @@ class Worker:
 
     async def stop(self) -> None:
         """End: stop adopted turns, and let others take at once what is left."""
+        self.is_stopping = True
         for task in [*self._tasks, *self._adopted]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._adopted, return_exceptions=True)
+        await self._pay()
         with contextlib.suppress(HoldfastError):
             await self._store.dismiss(self.id)
 
@@ -67,6 +71,7 @@ class Worker:
         settled = await self._recover_all()
         for worker in gone:
             await self._store.dismiss(worker)
+        await self._recover_forsaken()
         await self._adopt_turns()
         return settled
 
@@ -91,9 +96,13 @@ class Worker:
             seen.update(fresh)
             await asyncio.gather(*(self._recover(session_id) for session_id in fresh))
 
-    async def _recover(self, session_id: SessionId) -> None:
+    async def _recover(
+        self, session_id: SessionId, forsaken: Sequence[RunId | TurnId] = ()
+    ) -> None:
         limits = self._settings.limits(can_run_again=self._adopt is not None)
-        command = Recover(session_id=session_id, worker=self.id, limits=limits)
+        command = Recover(
+            session_id=session_id, worker=self.id, limits=limits, forsaken=tuple(forsaken)
+        )
         try:
             await self._store.submit(command)
         except StoreUnavailable:
@@ -104,12 +113,14 @@ class Worker:
         self.recovered_sessions += 1
         log.info("recovery.settled", session_id=session_id)
 
-    def owe(self, name: str, end: Finish | Cancel) -> None:
+    def owe(self, name: str, end: Finish | Cancel | Recover) -> None:
         """Take over an end that its task could not write or did not stay for.
 
         A lane whose owner lives is taken by nobody, so it is written now, or as soon as it can be.
         """
         self._owed[name] = end
+        if self.is_stopping:
+            return
         self._start(self._pay(), name="holdfast-owed")
 
     async def _pay(self) -> None:
@@ -128,6 +139,26 @@ class Worker:
         task = asyncio.create_task(work, name=name)
         self._adopted.add(task)
         task.add_done_callback(self._adopted.discard)
+
+    async def _recover_forsaken(self) -> None:
+        """Settle what is our own and no task here cares for: it began, and nobody heard of it.
+
+        Only what was so at the last look too: a task that has just begun may not have said so yet.
+        """
+        found: dict[RunId | TurnId, SessionId] = {}
+        for run in await self._store.owned_runs(self.id):
+            if not self._wakeups.is_cared_for(run.turn_id, run.run_id):
+                found[run.run_id] = run.session_id
+        for turn in await self._store.owned_turns(self.id):
+            is_adopted = turn.source in RUN_AGAIN and self._adopt is not None
+            if not is_adopted and not self._wakeups.is_cared_for(turn.id):
+                found[turn.id] = turn.session_id
+        again = {name: session_id for name, session_id in found.items() if name in self._forsaken}
+        self._forsaken = found.keys() - again.keys()
+        for session_id in sorted(set(again.values())):
+            names = [name for name, place in again.items() if place == session_id]
+            log.warning("turns.forsaken", session_id=session_id, names=names)
+            await self._recover(session_id, names)
 
     async def _adopt_turns(self) -> None:
         """Run turns that were handed to this worker and that nobody here cares for yet."""
@@ -175,8 +206,9 @@ class Worker:
             self.id = WorkerId(self._ids.new("wrk"))
             await self._store.enlist(self.id, lease)
             return
-        owned = set(await self._store.owned_runs(self.id)) if running else set()
-        self._wakeups.hear((), [run_id for run_id in running if run_id not in owned])
+        if running:
+            owned = {run.run_id for run in await self._store.owned_runs(self.id)}
+            self._wakeups.hear((), [run_id for run_id in running if run_id not in owned])
 
     async def _watch_others(self) -> None:
         """Look out for other processes' writes, as long as somebody here waits for any."""

@@ -109,6 +109,14 @@ class GoneWorker(msgspec.Struct, frozen=True, gc=False):
     alive_until: float
 
 
+class OwnedRun(msgspec.Struct, frozen=True, gc=False):
+    """A run that has its lane."""
+
+    session_id: SessionId
+    turn_id: TurnId
+    run_id: RunId
+
+
 class Reader(Protocol):
     """Reads see everything that was acknowledged, and never wait for a run."""
 
@@ -235,14 +243,14 @@ class Store(Protocol):
         ...
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:
-        """Return sessions in which a gone worker left a run or a waiting turn."""
+        """Return sessions in which a gone worker left something, or a hold ran out."""
         ...
 
     async def owned_turns(self, worker: WorkerId) -> list[Turn]:
-        """Return the open turns that a worker answers for, in the order of their lanes."""
+        """Return the waiting turns that a worker answers for, in the order of their lanes."""
         ...
 
-    async def owned_runs(self, worker: WorkerId) -> list[RunId]:
+    async def owned_runs(self, worker: WorkerId) -> list[OwnedRun]:
         """Return the runs that still own a lane for this worker."""
         ...
 

@@ -20,6 +20,7 @@ from holdfast.ports.store import (
     Listener,
     Order,
     Outline,
+    OwnedRun,
     Reader,
     ResponseView,
     SessionQuery,
@@ -194,7 +195,7 @@ class SqlStore:
         return [worker for worker, _ in found if worker.id not in living]
 
     async def orphaned_sessions(self, limit: int) -> list[SessionId]:
-        """Return sessions in which a gone worker left a run or a waiting turn."""
+        """Return sessions in which a gone worker left something, or a hold ran out."""
 
         def query(now: float) -> Plan[list[SessionId]]:
             rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)
@@ -203,7 +204,7 @@ class SqlStore:
         return await self._driver.read(query)
 
     async def owned_turns(self, worker: WorkerId) -> list[Turn]:
-        """Return the open turns that a worker answers for."""
+        """Return the waiting turns that a worker answers for."""
 
         def query(_: float) -> Plan[list[Turn]]:
             rows = yield from every(sql.OWNED_TURNS, worker)
@@ -211,12 +212,12 @@ class SqlStore:
 
         return await self._driver.read(query)
 
-    async def owned_runs(self, worker: WorkerId) -> list[RunId]:
+    async def owned_runs(self, worker: WorkerId) -> list[OwnedRun]:
         """Return the runs that still own a lane for this worker."""
 
-        def query(_: float) -> Plan[list[RunId]]:
+        def query(_: float) -> Plan[list[OwnedRun]]:
             rows = yield from every(sql.OWNED_RUNS, worker)
-            return [row[0] for row in rows]
+            return [OwnedRun(*row) for row in rows]
 
         return await self._driver.read(query)
 

@@ -142,19 +142,21 @@ class Caller:
         """Carry out a whole turn."""
         return await self.finish(await self.start(text, **more), answer)
 
+    def batch(self, *texts: str, key: str | None = None, **more: Any) -> Append:
+        """Return the command to add items without a run."""
+        return Append(
+            tenant=self.tenant,
+            turn_id=TurnId(self.ids.new("turn")),
+            worker=self.worker,
+            candidate_id=SessionId(self.ids.new("ses")),
+            key=Key(key) if key is not None else None,
+            items=said(*texts),
+            **more,
+        )
+
     async def append(self, *texts: str, key: str | None = None, **more: Any) -> Appended:
         """Add items without a run."""
-        return await self.submit(
-            Append(
-                tenant=self.tenant,
-                turn_id=TurnId(self.ids.new("turn")),
-                worker=self.worker,
-                candidate_id=SessionId(self.ids.new("ses")),
-                key=Key(key) if key is not None else None,
-                items=said(*texts),
-                **more,
-            )
-        )
+        return await self.submit(self.batch(*texts, key=key, **more))
 
     async def reserve(self, key: str | None = None) -> Session:
         """Have the session of a key made or found."""

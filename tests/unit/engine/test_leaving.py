@@ -154,7 +154,7 @@ async def test_an_end_that_could_not_be_written_is_written_when_the_store_is_bac
         assert [item["content"][0]["text"] for item in await again.output()] == ["the answer"]
 
 
-async def test_a_handler_that_breaks_settles_its_turn() -> None:
+async def test_a_turn_whose_handler_keeps_breaking_is_given_up() -> None:
     async def handler(run: ActiveRun) -> None:
         raise ValueError("a bug in the handler")
 
@@ -168,7 +168,7 @@ async def test_a_handler_that_breaks_settles_its_turn() -> None:
         await hf.gateway.worker.sweep()
         async with asyncio.timeout(IN_TIME):
             view = await hf.gateway.wait_until_ended(DEFAULT_TENANT, accepted.turn.id)
-        assert (view.status, view.turn.error_code) == ("interrupted", "caller_left")
+        assert (view.status, view.turn.error_code) == ("failed", "turn_abandoned")
         await _next_turn_runs(hf)
 
 

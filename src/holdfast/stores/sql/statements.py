@@ -286,7 +286,9 @@ ERASURES = (
     Statement(
         "erase_runs",
         "update runs set partial = null, result = null, heals = null, late = null, "
-        "error_message = null where session_id = ?1",
+        "error_message = null, outcome = coalesce(outcome, 'cancelled'), "
+        "error_code = case when outcome is null then 'session_deleted' else error_code end "
+        "where session_id = ?1",
     ),
     Statement(
         "erase_turns",
@@ -322,9 +324,15 @@ ORPHANED_SESSIONS = Statement(
     "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
     "limit ?2",
 )
+# Turns that wait; the one that has its lane is a run's business, or its client's.
 OWNED_TURNS = Statement(
     "owned_turns",
-    f"select {_columns(Turn)} from turns where owner = ?1 and outcome is null "
-    "order by session_id, position",
+    f"select {_columns(Turn, 't.')} from turns t where t.owner = ?1 and t.outcome is null "
+    "and not exists "
+    "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
+    "order by t.session_id, t.position",
 )
-OWNED_RUNS = Statement("owned_runs", "select active_run_id from sessions where owner = ?1")
+OWNED_RUNS = Statement(
+    "owned_runs",
+    "select id, active_turn_id, active_run_id from sessions where owner = ?1 order by id",
+)

@@ -1,0 +1,100 @@
+"""One process's engine on a store in memory, with a clock and ids that tests move and count."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from holdfast.core.commands import Accept, Command, Finish, Queued, Repeated, Started
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.turn import Turn
+from holdfast.engine.gateway import Gateway, Handler
+from holdfast.engine.settings import LaneSettings
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.ports.store import Store
+from holdfast.stores.opening import open_store
+from holdfast.testing.caller import Caller, answered
+from holdfast.testing.clock import HandClock
+from holdfast.testing.ids import CountedIds
+
+OutcomeT = TypeVar("OutcomeT")
+
+
+class UnsureStore:
+    """A store that does as it is told and, while `is_silent` says so, does not answer."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.is_silent: Callable[[Command[Any]], bool] = lambda _: False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
+        """Carry the command out; then lose the answer, if that is how it is."""
+        outcome = await self._inner.submit(command)
+        if self.is_silent(command):
+            raise StoreUnavailable("nobody answers")
+        return outcome
+
+
+class Room:
+    """A gateway, and short ways to use it."""
+
+    def __init__(self, gateway: Gateway, store: UnsureStore, clock: HandClock) -> None:
+        self.gateway = gateway
+        self.store = store
+        self.clock = clock
+        self.caller = Caller(gateway.store, "c")
+
+    def arrival(self, *texts: str, **more: Any) -> Accept:
+        """Return the command to take in some input under the key `k`."""
+        more.setdefault("limits", self.gateway.limits)
+        if "session_id" not in more:
+            more.setdefault("key", "k")
+        return self.caller.arrival(*texts, **more)
+
+    async def accept(self, *texts: str, **more: Any) -> Started | Queued | Repeated:
+        """Have some input taken in by the gateway."""
+        return await self.gateway.accept(self.arrival(*texts, **more))
+
+    async def enter(self, *texts: str, **more: Any) -> ActiveRun:
+        """Have some input taken in, and wait for its lane."""
+        admission = await self.accept(*texts, **more)
+        assert not isinstance(admission, Repeated), admission
+        return await self.gateway.enter(admission)
+
+    async def finish(self, run: ActiveRun, *texts: str, **more: Any) -> None:
+        """End a run, completed if nothing else is said."""
+        more.setdefault("outcome", "completed")
+        await run.finish(Finish(fence=run.fence, items=answered(*texts), **more))
+        self.gateway.leave(run)
+
+    async def turn(self, turn: Turn | str) -> Turn:
+        """Return a turn as it is now."""
+        turn_id: Any = turn if isinstance(turn, str) else turn.id
+        view = await self.gateway.read.turn(self.caller.tenant, turn_id)
+        assert view is not None
+        return view.turn
+
+
+@asynccontextmanager
+async def a_room(
+    *, handler: Handler | None = None, settings: LaneSettings | None = None
+) -> AsyncIterator[Room]:
+    """Open a room; its worker lives, and sweeps only when a test says so."""
+    clock = HandClock()
+    store = UnsureStore(await open_store("memory:", clock=clock))
+    gateway = Gateway(store, clock=clock, ids=CountedIds("g"), settings=settings, handler=handler)
+    await gateway.start()
+    try:
+        yield Room(gateway, store, clock)
+    finally:
+        await gateway.stop()
+        await store.close()
+
+
+async def let_others_run() -> None:
+    """Let every task that can go on do so, until each waits for something."""
+    for _ in range(50):
+        await asyncio.sleep(0)
