@@ -1,4 +1,6 @@
 -- Sessions, their lanes, turns, runs, items and records.
+-- Rows that carry content are kept by number (no without_rowid): in a tree ordered by their key,
+-- finding one would read the whole content of others, and one damaged page would hide its neighbours.
 
 create table workers (
   id {text} primary key,
@@ -86,7 +88,7 @@ create table turns (
   delivered_at {real},
   retry_claim {int} not null,
   constraint only_ends_are_stored check (outcome in ('completed', 'failed', 'cancelled', 'interrupted'))
-){without_rowid};
+);
 
 create unique index turns_number on turns (session_id, number);
 create unique index turns_waiting on turns (session_id, position) where outcome is null;
@@ -116,7 +118,7 @@ create table runs (
   result {blob},
   heals {blob},
   late {blob}
-){without_rowid};
+);
 
 create unique index runs_epoch on runs (session_id, epoch);
 create index runs_turn on runs (turn_id, epoch);
@@ -132,7 +134,7 @@ create table items (
   is_partial {int} not null,
   body {blob} not null,
   primary key (session_id, seq)
-){without_rowid};
+);
 
 create index items_item_id on items (session_id, item_id) where item_id is not null;
 

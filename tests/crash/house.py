@@ -1,0 +1,109 @@
+"""A Holdfast over one SQLite file, put together so that the file under it can be tampered with."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.commands import Command
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.core.reset import NEVER
+from holdfast.engine.clock import RandomIds, SystemClock
+from holdfast.engine.embedded import Holdfast, Item
+from holdfast.engine.gateway import Gateway
+from holdfast.engine.settings import LaneSettings
+from holdfast.ports.clock import Clock
+from holdfast.stores.committer import Result
+from holdfast.stores.executors import ThreadExecutor
+from holdfast.stores.sqlite import SqliteDriver
+from holdfast.stores.sqlite_file import DatabaseFile
+from holdfast.stores.store import SqlStore
+from holdfast.stores.worker_tokens import FileTokens
+
+BUSY_SECONDS = 0.05
+Alter = Callable[[sqlite3.Connection], None]
+
+
+class Driver(SqliteDriver):
+    """The driver itself, which tells when a batch was refused."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.was_refused = asyncio.Event()
+
+    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        results = await super().commit(commands)
+        if any(isinstance(result, StoreUnavailable) for result in results):
+            self.was_refused.set()
+        return results
+
+
+class House:
+    """A file, every connection to it, and the Holdfast over it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connections: list[sqlite3.Connection] = []
+        self.driver: Driver
+        self.hf: Holdfast
+        self._alteration: Alter = lambda _: None
+        self._file = DatabaseFile(str(path), busy_seconds=BUSY_SECONDS)
+
+    def connect(self) -> sqlite3.Connection:
+        """Open a connection, altered like the others."""
+        connection = self._file.connect()
+        self.connections.append(connection)
+        self._alteration(connection)
+        return connection
+
+    def identity(self) -> object:
+        """Return which file it is."""
+        return self._file.identity()
+
+    def alter(self, alteration: Alter) -> None:
+        """Do something to every connection, those to come included."""
+        self._alteration = alteration
+        for connection in list(self.connections):
+            try:
+                alteration(connection)
+            except sqlite3.ProgrammingError:
+                self.connections.remove(connection)  # it was closed
+
+    async def texts(self, key: str = "k") -> list[str]:
+        """Return what a conversation says."""
+        return [text_of(item) for item in await (await self.hf.session(key)).items()]
+
+
+def text_of(item: Item) -> str:
+    """Return the text of a message."""
+    text: str = item["content"][0]["text"]
+    return text
+
+
+@asynccontextmanager
+async def a_house(
+    path: Path, *, clock: Clock | None = None, lanes: LaneSettings | None = None
+) -> AsyncIterator[House]:
+    """Open a house; nothing of it is left behind."""
+    clock = clock or SystemClock()
+    house = House(path)
+    house.driver = Driver(
+        house.connect,
+        identity=house.identity,
+        clock=clock,
+        writer=ThreadExecutor("writer"),
+        reader=ThreadExecutor("reader"),
+    )
+    await house.driver.migrate()
+    store = SqlStore(house.driver, FileTokens(path.with_name(path.name + "-workers")))
+    gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=lanes)
+    await gateway.start()
+    house.hf = Holdfast(gateway, DEFAULT_TENANT, NEVER)
+    try:
+        yield house
+    finally:
+        await gateway.stop()
+        await store.close()
