@@ -111,8 +111,11 @@ class ScriptedModel:
 class House:
     """An application, its parts, and a client."""
 
-    def __init__(self, application: Application, gateway: Gateway, model: ScriptedModel) -> None:
+    def __init__(
+        self, application: Application, gateway: Gateway, desk: Desk, model: ScriptedModel
+    ) -> None:
         self.application = application
+        self.desk = desk
         self.gateway = gateway
         self.model = model
         transport = httpx.ASGITransport(application)  # type: ignore[arg-type]  # scope is a dict
@@ -173,7 +176,7 @@ async def open_house(
     desk = Desk(gateway, Responder(gateway, lambda _: model))
     await gateway.start()
     application = Application(gateway, desk, model.models, streams=streams)
-    house = House(application, gateway, model)
+    house = House(application, gateway, desk, model)
     try:
         yield house
     finally:

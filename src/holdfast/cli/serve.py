@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
@@ -14,6 +14,15 @@ from holdfast.settings import Settings
 
 class _Server(uvicorn.Server):
     """Uvicorn, with the signals left to us: a second one means now."""
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Have nothing new begun while running turns and their streams come to their end."""
+        self._on_stop()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -44,7 +53,7 @@ async def serve(settings: Settings) -> None:
                 lifespan="off",
                 timeout_graceful_shutdown=int(settings.server.grace_seconds) or 1,
             )
-            server = _Server(config)
+            server = _Server(config, application.begin_stop)
             print(f"holdfast listening on http://{host}:{port}", flush=True)
             _say_what_to_try(host, port)
             await server.serve(sockets=[listener])

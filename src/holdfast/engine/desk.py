@@ -74,6 +74,7 @@ class Desk:
         self._tasks: set[asyncio.Task[Answered]] = set()
         self._queued: set[asyncio.Task[Answered]] = set()
         self._lives = Lives()
+        self._stopping_since: float | None = None
         self.recorded = Recorded(gateway.read)
 
     async def take(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> Ticket:
@@ -94,6 +95,10 @@ class Desk:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.info("turn.not_answered", reason=type(task.exception()).__name__)
+
+    def live(self, name: str) -> LiveResponse | None:
+        """Return the stream of a response that this process has in memory."""
+        return self._lives.get(name)
 
     def reader(self, tenant: Tenant, name: str, after: int = -1) -> StreamReader:
         """Return a reader of a response's events, those to come included."""
@@ -222,6 +227,8 @@ class Desk:
 
     def begin_stop(self) -> None:
         """Begin nothing more: turns that wait stay durable, readers of others' streams go."""
+        if self._stopping_since is None:
+            self._stopping_since = asyncio.get_running_loop().time()
         self._lives.is_closing = True
         for task in self._queued:
             task.cancel()
@@ -229,8 +236,10 @@ class Desk:
     async def stop(self, grace_seconds: float) -> None:
         """Let running turns finish for a while; the rest stay durable for whoever comes next."""
         self.begin_stop()
+        assert self._stopping_since is not None
+        gone = asyncio.get_running_loop().time() - self._stopping_since
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_seconds)
+            await asyncio.wait(self._tasks, timeout=max(grace_seconds - gone, 0.0))
         for task in self._tasks:
             task.cancel()
         if self._tasks:

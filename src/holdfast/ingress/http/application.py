@@ -42,6 +42,7 @@ class Application:
         streams: StreamSettings | None = None,
     ) -> None:
         self._gateway = gateway
+        self._desk = desk
         self._list_models = list_models
         self._routes = Routes()
         turns = TurnDesk(gateway, desk, streams=streams)
@@ -69,6 +70,10 @@ class Application:
         add("GET", "/v1/sessions/{id}/items", sessions.items)
         add("GET", "/healthz", self._healthz)
         add("GET", "/readyz", self._readyz)
+
+    def begin_stop(self) -> None:
+        """Begin nothing more; what runs may finish, and its readers may read to the end."""
+        self._desk.begin_stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's request."""
