@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.request import TurnRequest
+from holdfast.core.sealing import open_body, shows_sealed
 from holdfast.core.session import Usage
 from holdfast.core.turn import RUN_AGAIN, Outcome, Run, Turn, TurnStatus
 
@@ -86,6 +87,8 @@ class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):
     answer: RecordedAnswer | None = None
     conversation_id: str | None = None
     error: dict[str, Any] | None = None
+    shows_sealed: bool = False
+    """Whether encrypted reasoning is shown although the request did not ask for it."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -106,7 +109,7 @@ def response_value(facts: ResponseFacts) -> dict[str, Any]:
         "error": facts.error,
         "incomplete_details": _incomplete(facts, answer),
         "model": request.model,
-        "output": [msgspec.Raw(body) for body in facts.output],
+        "output": [msgspec.Raw(body) for body in _shown(facts)],
         "previous_response_id": request.previous_response_id,
         "store": request.is_stored,
         "usage": answer.usage if answer else None,
@@ -118,6 +121,12 @@ def response_value(facts: ResponseFacts) -> dict[str, Any]:
     if answer is not None:
         value.update(answer.fields)
     return value
+
+
+def _shown(facts: ResponseFacts) -> Sequence[bytes]:
+    if facts.shows_sealed or shows_sealed(facts.request):
+        return facts.output
+    return [open_body(body) for body in facts.output]
 
 
 def write_response(facts: ResponseFacts) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.core.commands import JournalEntry
 from holdfast.core.journal import pack_events
 from holdfast.core.response import ResponseFacts, ResponseStatus
+from holdfast.core.sealing import open_item, shows_sealed
 from holdfast.core.stream import (
     CREATED,
     IN_PROGRESS,
@@ -42,6 +43,7 @@ class LiveResponse:
         self.held_bytes = 0
         self.unkept_bytes = 0
         self._index_offset = 0
+        self._shows_sealed = shows_sealed(facts.request)
         self._first = first
         self._kept = first
         self._told = first
@@ -71,6 +73,9 @@ class LiveResponse:
         """Number an event of the model and give it to every reader; return its size."""
         if self._index_offset and "output_index" in data:
             data = {**data, "output_index": data["output_index"] + self._index_offset}
+        item = data.get("item")
+        if not self._shows_sealed and isinstance(item, dict):
+            data = {**data, "item": open_item(item)}
         event = model_event(kind, self.next_number, data)
         self._add(event)
         if not self.is_journalled:

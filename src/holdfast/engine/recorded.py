@@ -6,7 +6,6 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.ids import Tenant
-from holdfast.core.items import StoredItem
 from holdfast.core.journal import unpack_events
 from holdfast.core.request import (
     TurnRequest,
@@ -66,15 +65,6 @@ class Recorded:
         query = ItemQuery(after=run.first_seq - 1, limit=count, view="log")
         return [item.body for item in await self._read.items(session, query)]
 
-    async def given(self, view: ResponseView, query: ItemQuery) -> list[StoredItem]:
-        """Return a page of what the model was given: the history it continued, then its input."""
-        run = view.run
-        if run is None:
-            return []
-        records = view.session.record_no if run.record_no is None else run.record_no
-        then = replace(view.session, head_seq=run.first_seq - 1, record_no=records, hidden_count=1)
-        return await self._read.items(then, query)
-
     async def events(
         self, view: ResponseView, facts: ResponseFacts, after: int
     ) -> list[StreamEvent]:
@@ -91,6 +81,20 @@ class Recorded:
     async def has_journal(self, view: ResponseView) -> bool:
         """Whether anything of the stream was kept."""
         return bool(await self._read.journal(view.turn.id, view.step, after=-1, limit=1))
+
+
+def given_then(view: ResponseView) -> Session | None:
+    """Return the session as it was when the response was begun: what its model was given."""
+    run = view.run
+    if run is None:
+        return None
+    records = view.session.record_no if run.record_no is None else run.record_no
+    return as_of(view.session, run.first_seq - 1, records)
+
+
+def as_of(session: Session, seq: int, record_no: int) -> Session:
+    """Return a session as it read when its log ended at `seq`, under the records of then."""
+    return replace(session, head_seq=seq, record_no=record_no, hidden_count=1)
 
 
 def conversation_of(session: Session, request: TurnRequest) -> str | None:

@@ -53,6 +53,8 @@ class Application:
         add("GET", "/v1/responses/{id}", responses.get)
         add("DELETE", "/v1/responses/{id}", responses.delete)
         add("POST", "/v1/responses/{id}/cancel", responses.cancel)
+        add("GET", "/v1/responses/{id}/input_items", responses.input_items)
+        add("POST", "/v1/responses/input_tokens", responses.input_tokens)
         add("POST", "/v1/chat/completions", chat.create)
         add("POST", "/v1/conversations", conversations.create)
         add("GET", "/v1/conversations/{id}", conversations.get)

@@ -66,6 +66,11 @@ class Request:
         """Return the query parameters."""
         return dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
 
+    def query_list(self, name: str) -> list[str]:
+        """Return every value of a parameter, also as clients write lists: `name[]`."""
+        pairs = parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True)
+        return [value for key, value in pairs if key in (name, f"{name}[]")]
+
     async def body(self) -> bytes:
         """Return the whole body, bounded."""
         if self._body is not None:

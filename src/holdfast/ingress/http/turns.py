@@ -8,7 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.core.commands import Accept, Parent
-from holdfast.core.errors import NotFound, SessionBusy, SessionMoved
+from holdfast.core.context import project
+from holdfast.core.errors import NotFound, SessionBusy, SessionMoved, SessionNotFound
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest, write_request
@@ -17,10 +18,12 @@ from holdfast.core.turn import Source
 from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.recognition import Recognised, recognise
+from holdfast.engine.recorded import as_of
 from holdfast.engine.responder import Answered
 from holdfast.engine.settings import StreamSettings
 from holdfast.ingress.http.asgi import Header, Reply, Request, StreamReply
 from holdfast.ingress.http.session_headers import SessionHeaders
+from holdfast.ports.store import ItemQuery
 
 ReplyT = TypeVar("ReplyT", Reply, StreamReply)
 RECOGNITION_TRIES = 16
@@ -124,6 +127,21 @@ class TurnDesk:
             reset=self._reset,
         )
         return await self.desk.take(accept, asked, is_live=asked.is_stream or asked.is_background)
+
+    async def history(self, request: Request, target: Target) -> list[bytes]:
+        """Return what a model would be shown before a turn's own input."""
+        read = self.gateway.read
+        if target.session_id is None and target.key is None:
+            return []
+        view = await read.session(request.tenant, session_id=target.session_id, key=target.key)
+        if view is None:
+            if target.key is None:
+                raise SessionNotFound(f"no session {target.session_id}")
+            return []
+        session = view.session
+        if target.parent is not None:
+            session = as_of(session, target.parent.seq, target.parent.record_no)
+        return project(await read.items(session, ItemQuery()))
 
     def stream(
         self, ticket: Ticket, chunks: AsyncIterator[bytes], headers: Iterable[Header]
