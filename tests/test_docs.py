@@ -22,7 +22,7 @@ from holdfast.cli.commands import app
 from holdfast.core.commands import Command
 from holdfast.core.errors import HoldfastError
 from holdfast.core.turn import Outcome
-from holdfast.engine.settings import StreamSettings
+from holdfast.engine.settings import HealSettings, StreamSettings
 from holdfast.ingress.http import application
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
 from holdfast.settings import ServerSettings
@@ -261,7 +261,14 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
 
 @pytest.mark.parametrize(
     "settings",
-    [holdfast.LaneSettings, StreamSettings, ServerSettings, UpstreamSettings, TimeoutSettings],
+    [
+        holdfast.LaneSettings,
+        StreamSettings,
+        HealSettings,
+        ServerSettings,
+        UpstreamSettings,
+        TimeoutSettings,
+    ],
 )
 def test_every_setting_is_documented_with_its_default(settings: Any) -> None:
     rows = _table(REFERENCE / "settings.md", settings.__name__)

@@ -62,7 +62,7 @@ async def open_application(settings: Settings) -> AsyncIterator[Application]:
         gateway = Gateway(
             store, clock=clock, ids=ids, settings=settings.lanes, handler=carry_adopted
         )
-        desk = Desk(gateway, Responder(gateway, upstreams.provider))
+        desk = Desk(gateway, Responder(gateway, upstreams.provider, settings.heals))
         await gateway.start()
         try:
             yield Application(gateway, desk, upstreams.models, streams=settings.streams)

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.engine.settings import LaneSettings, StreamSettings
+from holdfast.engine.settings import HealSettings, LaneSettings, StreamSettings
 from holdfast.providers.settings import UpstreamApi, UpstreamSettings
 
 
@@ -40,5 +40,6 @@ class Settings:
     store_url: str = field(default_factory=default_store_url)
     lanes: LaneSettings = field(default_factory=LaneSettings)
     streams: StreamSettings = field(default_factory=StreamSettings)
+    heals: HealSettings = field(default_factory=HealSettings)
     upstreams: tuple[UpstreamSettings, ...] = ()
     """`[[upstream]]` of the configuration, in order; with none, the demo model answers."""

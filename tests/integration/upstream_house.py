@@ -8,6 +8,10 @@ from typing import Any
 import httpx
 
 from holdfast.app import open_application
+from holdfast.core.commands import Reset
+from holdfast.core.ids import DEFAULT_TENANT, SessionId
+from holdfast.engine.gateway import Gateway
+from holdfast.engine.settings import HealSettings
 from holdfast.ingress.http.application import Application
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import Settings
@@ -20,6 +24,7 @@ class UpstreamHouse:
     """An application over real upstreams, and a client."""
 
     def __init__(self, application: Application) -> None:
+        self.gateway: Gateway = application._gateway
         transport = httpx.ASGITransport(application)  # type: ignore[arg-type]  # scope is a dict
         self.client = httpx.AsyncClient(
             transport=transport, base_url="http://127.0.0.1", timeout=30
@@ -37,6 +42,12 @@ class UpstreamHouse:
         answer = await self.post("/v1/responses", key, input=said, **more)
         assert answer.status_code == 200, answer.text
         return read(answer)
+
+    async def reset(self, session_id: SessionId) -> None:
+        """Begin the key's next generation."""
+        new_id = self.gateway.new_session_id()
+        command = Reset(tenant=DEFAULT_TENANT, session_id=session_id, new_id=new_id)
+        await self.gateway.submit(command)
 
     async def post(self, path: str, key: str | None = "k", **body: Any) -> httpx.Response:
         """Post anything."""
@@ -74,9 +85,11 @@ def upstream(simulator: ProviderSimulator, **more: Any) -> UpstreamSettings:
 
 
 @asynccontextmanager
-async def open_upstream_house(*upstreams: UpstreamSettings) -> AsyncIterator[UpstreamHouse]:
+async def open_upstream_house(
+    *upstreams: UpstreamSettings, heals: HealSettings | None = None
+) -> AsyncIterator[UpstreamHouse]:
     """Open a gateway for the length of a block."""
-    settings = Settings(store_url="memory:", upstreams=upstreams)
+    settings = Settings(store_url="memory:", upstreams=upstreams, heals=heals or HealSettings())
     async with open_application(settings) as application:
         house = UpstreamHouse(application)
         try:

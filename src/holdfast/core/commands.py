@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from holdfast.core.changes import CompletionRow
+from holdfast.core.healing import Heal
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import NewItem
 from holdfast.core.provider_state import ProviderState
@@ -297,6 +298,19 @@ class Deliver(Command[None], frozen=True, kw_only=True):
     """Note that the answers of these steps of turns have reached their clients."""
 
     steps: tuple[tuple[TurnId, int], ...]
+
+
+class RecordHeal(Command[Session], frozen=True, kw_only=True):
+    """Write down what was done about a provider's failure, and drop the state that it refused.
+
+    `number` is how many heals of the run came before; the same one is written once.
+    """
+
+    fence: Fence
+    number: int
+    heal: Heal
+    drops_state: bool = False
+    slot: str | None = None
 
 
 class Recover(Command[Session], frozen=True, kw_only=True):

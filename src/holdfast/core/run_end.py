@@ -14,10 +14,11 @@ from holdfast.core.changes import (
     RunSaved,
     refuse,
 )
-from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Finish
+from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Finish, RecordHeal
 from holdfast.core.draft import Draft
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.facts import Facts
+from holdfast.core.healing import read_heals, write_heals
 from holdfast.core.items import NewItem
 from holdfast.core.lane import FREE, end_turn, keep_partial, pack_items, stop_active
 from holdfast.core.session import Session, Usage
@@ -133,7 +134,7 @@ def _ended_run(run: Run, command: Finish, now: float) -> Run:
         ended_at=now,
         partial=None,
         result=command.result,
-        heals=command.heals,
+        heals=command.heals if command.heals is not None else run.heals,
         input_tokens=usage.input_tokens if usage else None,
         cached_tokens=usage.cached_tokens if usage else None,
         output_tokens=usage.output_tokens if usage else None,
@@ -185,6 +186,27 @@ def drop_provider_state(command: DropProviderState, facts: Facts) -> Decision[Se
     draft = Draft(facts.session, now=facts.now)
     draft.add(ProviderStateDropped(facts.session.id, command.slot))
     draft.tell("provider_state.dropped", facts.active)
+    return draft.decide(draft.session)
+
+
+def record_heal(command: RecordHeal, facts: Facts) -> Decision[Session]:
+    """Add a heal to its run, if the run still owns the session."""
+    if not command.fence.holds(facts.session):
+        return _fenced(command.fence, facts, tried="record_heal", count=0)
+    session, run = facts.session, facts.active_run
+    assert session is not None
+    assert run is not None
+    done = read_heals(run.heals)
+    if command.again and len(done) > command.number:
+        return Decision(session)
+    draft = Draft(session, now=facts.now)
+    draft.save_run(replace(run, heals=write_heals([*done, command.heal])))
+    if command.drops_state:
+        draft.add(ProviderStateDropped(session.id, command.slot))
+    heal = command.heal
+    draft.tell(
+        "turn.healed", facts.active, failure=heal.failure_class, action=heal.action, code=heal.code
+    )
     return draft.decide(draft.session)
 
 

@@ -79,6 +79,7 @@ class Desk:
 
     async def take(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> Ticket:
         """Make the request durable and set it going; answer once it is accepted."""
+        self._responder.check(request, accept.items)
         admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):
             return await self._attach(accept.tenant, admission, request)

@@ -46,6 +46,11 @@ class JournalWriter:
         self._note()
         return size
 
+    @property
+    def has_output(self) -> bool:
+        """Whether the model has said anything at all."""
+        return self._partial.has_output
+
     def broken_off(self) -> tuple[tuple[NewItem, ...], tuple[NewItem, ...]]:
         """Return what the model had finished, and what it had begun."""
         finished = tuple(read_item(body) for body in self._partial.finished())

@@ -19,9 +19,12 @@ class PartialOutput:
         self._finished: dict[int, bytes] = {}
         self.has_news = False
         self.next_index = 0
+        self.has_output = False
+        """Whether anything has been said at all."""
 
     def see(self, event: ModelEvent) -> None:
         """Take in one event."""
+        self.has_output = True
         data = event.data
         index = data.get("output_index", 0)
         if event.type.startswith("response.output_item."):

@@ -6,7 +6,7 @@ as an incomplete item and never becomes provider state.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -25,10 +25,12 @@ from holdfast.core.response import (
 )
 from holdfast.core.session import Session
 from holdfast.core.turn import RUN_AGAIN, Turn
+from holdfast.engine.asking import Asker, Asking
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.journal import JournalWriter
 from holdfast.engine.live import LiveResponse
 from holdfast.engine.log import log
+from holdfast.engine.settings import HealSettings
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.provider import Answer, ModelCall, Provider
 
@@ -55,9 +57,22 @@ class Answered(msgspec.Struct, frozen=True):
 class Responder:
     """Carries turns out with models."""
 
-    def __init__(self, gateway: Gateway, route: Route) -> None:
+    def __init__(self, gateway: Gateway, route: Route, heals: HealSettings | None = None) -> None:
         self._gateway = gateway
         self._route = route
+        self._asker = Asker(gateway, heals)
+
+    def check(self, request: TurnRequest, items: Sequence[NewItem]) -> None:
+        """Raise for what the model's provider cannot be asked, before anything is kept."""
+        self._route(request.model).check(
+            ModelCall(
+                model=request.model,
+                items=[item.body for item in items if item.kind != "item_reference"],
+                fields=request.fields,
+                chat_fields=request.chat_fields,
+                is_stream=request.is_stream,
+            )
+        )
 
     async def respond(
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
@@ -86,18 +101,24 @@ class Responder:
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> Answer:
         provider = self._route(request.model)
-        call = ModelCall(
-            model=request.model,
-            items=await run.context(),
-            fields=request.fields,
-            chat_fields=request.chat_fields,
-            is_stream=writer is not None,
-            session_id=run.session.id,
+        if writer is not None:
+            writer.start()
+
+        async def attempt(call: ModelCall) -> Answer:
+            if writer is None:
+                return await provider.answer(call)
+            return await self._follow(provider, call, writer)
+
+        return await self._asker.ask(
+            Asking(
+                run=run,
+                request=request,
+                provider=provider,
+                attempt=attempt,
+                is_stream=writer is not None,
+                has_output=lambda: writer is not None and writer.has_output,
+            )
         )
-        if writer is None:
-            return await provider.answer(call)
-        writer.start()
-        return await self._follow(provider, call, writer)
 
     async def _follow(self, provider: Provider, call: ModelCall, writer: JournalWriter) -> Answer:
         """Pass events on as they come; what they say becomes durable as it goes."""

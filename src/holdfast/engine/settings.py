@@ -5,6 +5,7 @@ from typing import Literal
 
 from holdfast.core.commands import LaneLimits
 from holdfast.core.errors import InvalidSetting
+from holdfast.core.healing import HealLimits
 from holdfast.core.turn import OnBusy
 
 OnDisconnect = Literal["complete", "cancel"]
@@ -71,4 +72,40 @@ class LaneSettings:
             max_waiting=self.max_waiting,
             max_attempts=self.max_attempts,
             can_run_again=can_run_again,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealSettings:
+    """How far a turn goes to be answered when its provider fails."""
+
+    transient_retries: int = 2
+    """How often a call that broke before its first word is made again."""
+    first_pause_seconds: float = 0.5
+    """How long the first pause is, where the provider does not say; each next one is twice it."""
+    max_pause_seconds: float = 8.0
+    """The longest pause; a provider that asks for more fails the turn, and the client is told."""
+    retry_within_seconds: float = 60.0
+    """A call that broke later than this after the turn began to ask is not made again."""
+    busy_wait_seconds: float = 30.0
+    """How long a turn waits in all for a provider that says it is busy with the conversation."""
+    turn_seconds: float = 3600.0
+    """How long a turn may take to be answered, pauses and heals included."""
+
+    def __post_init__(self) -> None:
+        for name in ("transient_retries", "busy_wait_seconds", "retry_within_seconds"):
+            if getattr(self, name) < 0:
+                raise InvalidSetting(f"heals.{name} must not be negative")
+        for name in ("first_pause_seconds", "max_pause_seconds", "turn_seconds"):
+            if not getattr(self, name) > 0:
+                raise InvalidSetting(f"heals.{name} must be positive")
+
+    def limits(self) -> HealLimits:
+        """Return the part that decides about a heal."""
+        return HealLimits(
+            transient_retries=self.transient_retries,
+            first_pause_seconds=self.first_pause_seconds,
+            max_pause_seconds=self.max_pause_seconds,
+            retry_within_seconds=self.retry_within_seconds,
+            busy_wait_seconds=self.busy_wait_seconds,
         )

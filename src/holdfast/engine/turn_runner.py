@@ -5,7 +5,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Ended, Extend, Finish, JournalEntry, Started
+from holdfast.core.commands import (
+    Ended,
+    Extend,
+    Finish,
+    JournalEntry,
+    RecordHeal,
+    Started,
+)
 from holdfast.core.context import project
 from holdfast.core.errors import RunFenced, StoreUnavailable
 from holdfast.core.items import NewItem, StoredItem
@@ -81,6 +88,14 @@ class ActiveRun:
             raise
         self._unsaved = self._unsaved[len(command.items) :]
         return self.session
+
+    async def record_heal(self, command: RecordHeal) -> None:
+        """Note on the run what was done about a failure of its provider."""
+        try:
+            self.session = await self._store.submit(command)
+        except RunFenced:
+            self._lose_quietly()
+            raise
 
     async def finish(self, command: Finish) -> Ended:
         """End the run durably. An unknown outcome is asked about until it is known."""

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.context import INTERRUPTED, project
+from holdfast.core.context import INTERRUPTED, continue_after, project
 from holdfast.core.items import StoredItem, message, write_item
 from tests.unit.core.scenes import stored
 
@@ -79,8 +79,13 @@ def test_an_output_without_a_call_is_not_shown() -> None:
 def test_parallel_calls_each_get_their_own_output() -> None:
     values = [a_call("c1"), a_call("c2"), an_output("c2", "two"), an_output("c1", "one")]
     assert shown(log(*values)) == [
-        a_call("c1"), an_output("c1", "one"), a_call("c2"), an_output("c2", "two"),
+        a_call("c1"), a_call("c2"), an_output("c1", "one"), an_output("c2", "two"),
     ]  # fmt: skip
+
+
+def test_calls_that_waited_for_each_other_stay_apart() -> None:
+    values = [a_call("c1"), an_output("c1"), a_call("c2"), an_output("c2")]
+    assert shown(log(*values)) == values
 
 
 def test_a_call_id_that_a_provider_uses_twice_keeps_its_pairs_apart() -> None:
@@ -121,3 +126,42 @@ def test_the_torn_end_of_an_answer_is_shown_but_half_a_call_or_thought_is_not() 
 
 def test_an_empty_log_shows_nothing() -> None:
     assert project([]) == []
+
+
+def in_turns(*turns: list[dict[str, Any]]) -> list[StoredItem]:
+    """Return a log of several turns."""
+    numbered = [(number, value) for number, turn in enumerate(turns, 1) for value in turn]
+    return [
+        stored(seq, write_item(value), turn_number=number)
+        for seq, (number, value) in enumerate(numbered, 1)
+    ]
+
+
+def new_to(items: list[StoredItem], covers_seq: int) -> list[Any] | None:
+    bodies = continue_after(items, covers_seq)
+    return None if bodies is None else [msgspec.json.decode(body) for body in bodies]
+
+
+def test_what_is_new_is_what_stands_behind_the_covered_part() -> None:
+    items = in_turns([said("a", "user"), said("b")], [said("c", "user")])
+    assert new_to(items, 2) == [said("c", "user")]
+    assert new_to(items, 0) == shown(items)
+    assert new_to(items, 3) == []
+
+
+def test_outputs_of_covered_calls_are_new() -> None:
+    calls = [said("a", "user"), a_call("c1"), a_call("c2")]
+    items = in_turns([*calls, an_output("c2", "two"), an_output("c1", "one")])
+    assert new_to(items, 3) == [an_output("c1", "one"), an_output("c2", "two")]
+
+
+def test_a_covered_call_that_never_ended_is_answered_once() -> None:
+    first, second = [said("a", "user"), a_call("c1")], [said("b", "user"), said("c")]
+    made_up = an_output("c1", INTERRUPTED)
+    assert new_to(in_turns(first, second[:1]), 2) == [made_up, said("b", "user")]
+    assert new_to(in_turns(first, second, [said("d", "user")]), 4) == [said("d", "user")]
+
+
+def test_a_late_output_cannot_be_told_to_who_was_shown_a_made_up_one() -> None:
+    first, second = [said("a", "user"), a_call("c1")], [said("b", "user"), said("c")]
+    assert new_to(in_turns(first, second, [an_output("c1")]), 4) is None

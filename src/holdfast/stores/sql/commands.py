@@ -27,6 +27,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Claim: (facts.claim_facts, succession.claim),
     cmd.Extend: (facts.fenced_facts, run_end.extend),
     cmd.Finish: (facts.fenced_facts, run_end.finish),
+    cmd.RecordHeal: (facts.fenced_facts, run_end.record_heal),
     cmd.DropProviderState: (facts.fenced_facts, run_end.drop_provider_state),
     cmd.Cancel: (facts.cancel_facts, run_end.cancel),
     cmd.DropResponse: (facts.cancel_facts, journal.drop_response),

@@ -17,6 +17,7 @@ from holdfast.core.commands import (
     Finish,
     Fork,
     Hide,
+    RecordHeal,
     Recover,
     Reserve,
     Reset,
@@ -32,6 +33,7 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Plan, Row, every, one
 
 EVERYTHING = 2**62
+Fenced = Extend | Finish | DropProviderState | RecordHeal
 
 
 def read_session(row: Row) -> Session:
@@ -256,7 +258,7 @@ def claim_facts(command: Claim, now: float) -> Plan[Facts]:
     return (yield from _with_block(facts, turn))
 
 
-def fenced_facts(command: Extend | Finish | DropProviderState, now: float) -> Plan[Facts]:
+def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
     """The lane; and if the run lost it, the run's own record, which is all it may still touch."""
     fence = command.fence
     row = yield from session_row(fence.session_id)

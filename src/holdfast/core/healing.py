@@ -1,0 +1,129 @@
+"""What may be done about a provider's failure: one heal for each class, and never a loop.
+
+A heal happens only before anything of the answer has left for the client. What is not healed here
+fails the turn in the provider's own words; the session takes the next turn all the same.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.errors import FailureClass
+
+HealAction = Literal["dropped_state", "stripped_opaque", "waited", "retried"]
+
+
+class Heal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was done: a fact, kept with its run."""
+
+    failure_class: FailureClass
+    action: HealAction
+    code: str | None = None
+    pause_seconds: float = 0.0
+
+
+class HealLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of healing within one turn."""
+
+    transient_retries: int = 2
+    first_pause_seconds: float = 0.5
+    max_pause_seconds: float = 8.0
+    retry_within_seconds: float = 60.0
+    busy_wait_seconds: float = 30.0
+
+
+class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure and what is known about the call that failed."""
+
+    failure_class: FailureClass
+    code: str | None = None
+    retry_after: float | None = None
+    elapsed_seconds: float = 0.0
+    """Since the turn began to ask."""
+    has_output: bool = False
+    """Whether anything of the answer has left for the client."""
+    uses_state: bool = False
+    is_state_mutable: bool = False
+    has_opaque: bool = True
+    """Whether the call may have carried sealed content."""
+
+
+class Treatment(msgspec.Struct, frozen=True, kw_only=True):
+    """How to go on: wait, then ask again, with less."""
+
+    heal: Heal
+    drops_state: bool = False
+    strips_opaque: bool = False
+
+
+def treat(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treatment | None:
+    """Return what to do about a failure after the heals that were `done`; None: let it fail."""
+    if symptoms.has_output:
+        return None
+    same = [heal for heal in done if heal.failure_class == symptoms.failure_class]
+    match symptoms.failure_class:
+        case "stale_state":
+            return _replay(symptoms) if not same else None
+        case "foreign_opaque":
+            return _strip(symptoms) if not same and symptoms.has_opaque else None
+        case "busy":
+            return _wait(symptoms, same, limits)
+        case "transient":
+            return _retry(symptoms, same, limits)
+        case _:
+            return None
+
+
+def _replay(symptoms: Symptoms) -> Treatment | None:
+    """Tell everything anew. Where nothing was chained, sealed content must have named it."""
+    if symptoms.uses_state:
+        heal = Heal(symptoms.failure_class, "dropped_state", symptoms.code)
+        return Treatment(heal=heal, drops_state=True)
+    return _strip(symptoms) if symptoms.has_opaque else None
+
+
+def _strip(symptoms: Symptoms) -> Treatment:
+    heal = Heal(symptoms.failure_class, "stripped_opaque", symptoms.code)
+    return Treatment(heal=heal, strips_opaque=True)
+
+
+def _wait(symptoms: Symptoms, same: Sequence[Heal], limits: HealLimits) -> Treatment | None:
+    pause = _pause(symptoms, len(same), limits)
+    waited = sum(heal.pause_seconds for heal in same)
+    if pause is None or waited + pause > limits.busy_wait_seconds:
+        return None
+    return Treatment(heal=Heal("busy", "waited", symptoms.code, pause))
+
+
+def _retry(symptoms: Symptoms, same: Sequence[Heal], limits: HealLimits) -> Treatment | None:
+    pause = _pause(symptoms, len(same), limits)
+    is_late = symptoms.elapsed_seconds > limits.retry_within_seconds
+    if pause is None or is_late or len(same) >= limits.transient_retries:
+        return None
+    # What a broken call did to a conversation is not known; it is told anew in another.
+    return Treatment(
+        heal=Heal("transient", "retried", symptoms.code, pause),
+        drops_state=symptoms.uses_state and symptoms.is_state_mutable,
+    )
+
+
+def _pause(symptoms: Symptoms, count: int, limits: HealLimits) -> float | None:
+    """Return how long to wait; None when the provider asks for more than a turn may wait."""
+    if symptoms.retry_after is not None:
+        asked = symptoms.retry_after
+        return asked if asked <= limits.max_pause_seconds else None
+    return min(limits.first_pause_seconds * float(2**count), limits.max_pause_seconds)
+
+
+_decode = msgspec.json.Decoder(list[Heal]).decode
+
+
+def read_heals(kept: bytes | None) -> list[Heal]:
+    """Return the heals that a run keeps."""
+    return _decode(kept) if kept else []
+
+
+def write_heals(heals: Sequence[Heal]) -> bytes:
+    """Return heals as a run keeps them."""
+    return msgspec.json.encode(list(heals))

@@ -1,0 +1,157 @@
+"""What a server may keep for us: chained responses and conversations, and when it is not asked."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.engine.settings import HealSettings
+from holdfast.testing.provider import ProviderSimulator
+from tests.integration.test_heals import QUICK, heals, states
+from tests.integration.test_upstreams import TOOL
+from tests.integration.upstream_house import open_upstream_house, text_of, upstream
+
+Json = dict[str, Any]
+MODES = ["chain", "conversation"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_only_what_is_new_is_sent(mode: str, is_stream: bool) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            await house.respond("one", stream=is_stream)
+            asked: Json = {"tools": [TOOL], "stream": is_stream}
+            called = await house.respond('call weather {"city": "Ulm"}', **asked)
+            call = next(item for item in called["output"] if item["type"] == "function_call")
+            output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+            await house.respond([output], **asked)
+            said = await house.respond("two", stream=is_stream)
+            assert text_of(said) == "Messages seen: 5. Last text: two"
+            sent = simulator.requests(api="responses", operation="create")
+            assert [len(request.body["input"]) for request in sent] == [1, 1, 1, 1]
+            assert all(request.body["store"] is True for request in sent)
+            assert await heals(house) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_calls_that_the_server_names_alike_are_answered_in_its_names(mode: str) -> None:
+    with ProviderSimulator(faults=["constant_call_ids"]) as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            called = await house.respond('call weather {"city": "Ulm"}', tools=[TOOL])
+            call = next(item for item in called["output"] if item["type"] == "function_call")
+            assert call["call_id"] != "call_1"
+            output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+            said = await house.respond([output], tools=[TOOL])
+            assert text_of(said).endswith("Last text: rain")
+            assert await heals(house) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_store_false_is_replayed_and_leaves_nothing(mode: str) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            await house.respond("one")
+            await house.respond("two", store=False)
+            last = simulator.requests(api="responses")[-1].body
+            assert last["store"] is False
+            assert "previous_response_id" not in last
+            assert "conversation" not in last
+            assert await states(house) == 1
+            said = await house.respond("three")
+            assert text_of(said) == "Messages seen: 5. Last text: three"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_another_model_is_told_everything_and_the_first_one_what_it_missed(
+    mode: str,
+) -> None:
+    with ProviderSimulator(profile="azure-like") as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            await house.respond("one", model="gpt-5.4")
+            said = await house.respond("two", model="gpt-5.5")
+            assert text_of(said) == "Messages seen: 3. Last text: two"
+            said = await house.respond("three", model="gpt-5.4")
+            assert text_of(said) == "Messages seen: 5. Last text: three"
+            assert await heals(house) == []
+            assert await states(house) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_edit_takes_the_state_with_it(mode: str) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            first = await house.respond("one")
+            await house.respond("two")
+            answer = {"role": "assistant", "content": text_of(first)}
+            history = [{"role": "user", "content": "one"}, answer]
+            edited = await house.respond([*history, {"role": "user", "content": "deux"}])
+            assert text_of(edited) == "Messages seen: 3. Last text: deux"
+            last = simulator.requests(api="responses")[-1].body
+            assert "previous_response_id" not in last
+
+
+async def test_a_conversation_that_a_broken_turn_may_have_changed_is_begun_anew() -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, state="conversation")
+        async with open_upstream_house(settings, heals=QUICK) as house:
+            await house.respond("one", model="gpt-4.1")
+            simulator.add_fault("cut", event=9, stored=True, times=1)
+            broken = await house.respond("two", model="gpt-4.1", stream=True)
+            assert broken["status"] == "failed"
+            said = await house.respond("three", model="gpt-4.1")
+            assert text_of(said) == "Messages seen: 5. Last text: three"
+            used = {r.body["conversation"] for r in simulator.requests(api="responses")}
+            assert len(used) == 2
+
+
+async def test_a_conversation_is_not_gone_on_with_after_a_call_whose_end_is_unknown() -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, state="conversation")
+        async with open_upstream_house(settings, heals=QUICK) as house:
+            await house.respond("one")
+            simulator.add_fault("error", status=500, times=1)
+            said = await house.respond("two")
+            assert text_of(said) == "Messages seen: 3. Last text: two"
+            sent = simulator.requests(api="responses", operation="create")
+            first, refused, again = (request.body for request in sent)
+            assert first["conversation"] == refused["conversation"] != again["conversation"]
+            assert await heals(house) == [("transient", "retried")]
+
+
+async def test_a_conversation_that_expired_is_begun_anew() -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, state="conversation")
+        async with open_upstream_house(settings, heals=QUICK) as house:
+            await house.respond("one")
+            simulator.forget()
+            said = await house.respond("two")
+            assert text_of(said) == "Messages seen: 3. Last text: two"
+            assert await heals(house) == [("stale_state", "dropped_state")]
+
+
+async def test_a_chain_survives_a_turn_that_failed_on_it() -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, state="chain")
+        none = HealSettings(transient_retries=0)
+        async with open_upstream_house(settings, heals=none) as house:
+            await house.respond("one")
+            simulator.add_fault("error", status=500, times=1)
+            assert (await house.post("/v1/responses", input="two")).status_code == 500
+            said = await house.respond("three")
+            assert text_of(said) == "Messages seen: 4. Last text: three"
+            last = simulator.requests(api="responses")[-1].body
+            assert last["previous_response_id"]
+            assert len(last["input"]) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_reset_begins_with_nothing_remembered(mode: str) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            await house.respond("one")
+            view = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+            assert view is not None
+            await house.reset(view.session.id)
+            said = await house.respond("two")
+            assert text_of(said) == "Messages seen: 1. Last text: two"
