@@ -25,7 +25,15 @@ from holdfast.core.turn import Outcome
 from holdfast.engine.settings import HealSettings, StreamSettings
 from holdfast.ingress.http import application
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
-from holdfast.settings import ServerSettings
+from holdfast.settings import (
+    AccessKey,
+    LimitSettings,
+    LogSettings,
+    ResetSettings,
+    ServerSettings,
+    StoreSettings,
+    default_store_url,
+)
 from holdfast.stores.sql import migrations
 from holdfast.stores.sqlite import DIALECT
 
@@ -249,7 +257,12 @@ def test_every_command_of_the_store_is_documented() -> None:
 def _default(cell: str) -> Any:
     if cell == "required":
         return dataclasses.MISSING
-    known = {"time": time, "UTC": UTC, "TimeoutSettings": TimeoutSettings}
+    known = {
+        "time": time,
+        "UTC": UTC,
+        "TimeoutSettings": TimeoutSettings,
+        "default_store_url": default_store_url,
+    }
     return eval(cell.strip("`"), known)
 
 
@@ -266,6 +279,11 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
         StreamSettings,
         HealSettings,
         ServerSettings,
+        StoreSettings,
+        ResetSettings,
+        LimitSettings,
+        LogSettings,
+        AccessKey,
         UpstreamSettings,
         TimeoutSettings,
     ],

@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
+from holdfast.core.access import hash_key
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
 from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.engine.clock import RandomIds, SystemClock
@@ -12,9 +14,13 @@ from holdfast.engine.gateway import Gateway, Handler
 from holdfast.engine.responder import Responder
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turn_runner import ActiveRun
-from holdfast.ingress.http.application import Application
 from holdfast.settings import Settings
 from holdfast.stores.opening import open_store
+from holdfast.stores.store import SqlStore
+
+if TYPE_CHECKING:
+    from holdfast.ingress.http.application import Application
+    from holdfast.ingress.http.rules import HouseRules
 
 
 @asynccontextmanager
@@ -44,13 +50,20 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
         await store.close()
 
 
+async def open_configured_store(settings: Settings) -> SqlStore:
+    """Return the store that the settings name, open and migrated."""
+    return await open_store(settings.store.url, clock=SystemClock())
+
+
 @asynccontextmanager
-async def open_application(settings: Settings) -> AsyncIterator[Application]:
+async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     """Open a gateway as an ASGI application, until the block ends."""
+    from holdfast.ingress.http.application import Application
+    from holdfast.ingress.http.metrics import PrometheusMeter
     from holdfast.providers.routing import Upstreams
 
     clock, ids = SystemClock(), RandomIds()
-    store = await open_store(settings.store_url, clock=clock)
+    store = await open_store(settings.store.url, clock=clock)
     upstreams = Upstreams(settings.upstreams, ids.new)
     try:
         desk: Desk | None = None
@@ -59,16 +72,45 @@ async def open_application(settings: Settings) -> AsyncIterator[Application]:
             assert desk is not None
             await desk.carry_adopted(run)
 
+        meter = PrometheusMeter()
+        store.on_commit(meter.committed)
         gateway = Gateway(
-            store, clock=clock, ids=ids, settings=settings.lanes, handler=carry_adopted
+            store,
+            clock=clock,
+            ids=ids,
+            settings=settings.lanes,
+            handler=carry_adopted,
+            meter=meter,
+        )
+        gateway.limits = settings.lanes.limits(
+            can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
         )
         desk = Desk(gateway, Responder(gateway, upstreams.provider, settings.heals))
         await gateway.start()
         try:
-            yield Application(gateway, desk, upstreams.models, streams=settings.streams)
+            yield Application(
+                gateway, desk, upstreams.models, _rules(settings), streams=settings.sessions
+            )
         finally:
             await desk.stop(settings.server.grace_seconds)
             await gateway.stop()
     finally:
         await upstreams.close()
         await store.close()
+
+
+def _rules(settings: Settings) -> "HouseRules":
+    """Return the settings as the HTTP side knows them."""
+    from holdfast.ingress.http.auth import Door
+    from holdfast.ingress.http.rules import HouseRules
+
+    return HouseRules(
+        doors=tuple(
+            Door(hash_key(key.key), Tenant(key.tenant), key.admin) for key in settings.keys
+        ),
+        allowed_hosts=settings.server.allowed_hosts,
+        cors_origins=settings.server.cors_origins,
+        body_bytes=settings.limits.body_bytes,
+        requests_per_minute=settings.limits.requests_per_minute,
+        reset=settings.reset_policy,
+    )

@@ -14,7 +14,7 @@ from holdfast.engine.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.ingress.http.application import Application
 from holdfast.providers.settings import UpstreamSettings
-from holdfast.settings import Settings
+from holdfast.settings import Settings, StoreSettings
 from holdfast.testing.provider import ProviderSimulator
 
 Json = dict[str, Any]
@@ -89,7 +89,9 @@ async def open_upstream_house(
     *upstreams: UpstreamSettings, heals: HealSettings | None = None
 ) -> AsyncIterator[UpstreamHouse]:
     """Open a gateway for the length of a block."""
-    settings = Settings(store_url="memory:", upstreams=upstreams, heals=heals or HealSettings())
+    settings = Settings(
+        store=StoreSettings(url="memory:"), upstreams=upstreams, heals=heals or HealSettings()
+    )
     async with open_application(settings) as application:
         house = UpstreamHouse(application)
         try:

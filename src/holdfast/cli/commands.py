@@ -1,10 +1,13 @@
 """The tree of commands. Each command's body lives in a module of its own, loaded when called."""
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from holdfast._version import __version__
+from holdfast.cli import config as config_command
+from holdfast.cli import keys
 from holdfast.cli.sim import sim
 
 app = typer.Typer(name="holdfast", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -27,8 +30,9 @@ def root(
 
 @app.command()
 def serve(
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8377,
+    config: Annotated[Path | None, typer.Option(help="A configuration file (TOML).")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 0 takes a free one.")] = None,
     store: Annotated[
         str | None, typer.Option(help="sqlite:///file.db, postgresql://… or memory:")
     ] = None,
@@ -36,39 +40,37 @@ def serve(
         str | None, typer.Option(help="Base URL of an OpenAI-compatible server, with /v1.")
     ] = None,
     upstream_api: Annotated[
-        str, typer.Option(help="Which API the upstream speaks: responses or chat.")
-    ] = "responses",
+        str | None, typer.Option(help="Which API the upstream speaks: responses or chat.")
+    ] = None,
 ) -> None:
     """Serve the gateway until told to stop."""
     import asyncio
 
     from holdfast.cli.serve import serve as serve_until_stopped
-    from holdfast.core.errors import InvalidSetting
-    from holdfast.settings import ServerSettings, Settings, default_store_url, only_upstream
+    from holdfast.settings import load
 
-    if upstream_api not in ("responses", "chat"):
-        raise InvalidSetting(f"--upstream-api is responses or chat, not {upstream_api!r}")
-    api: Literal["responses", "chat"] = "chat" if upstream_api == "chat" else "responses"
-    settings = Settings(
-        server=ServerSettings(host=host, port=port),
-        store_url=store or default_store_url(),
-        upstreams=(only_upstream(upstream, api),) if upstream else (),
-    )
-    asyncio.run(serve_until_stopped(settings))
+    flags: dict[str, dict[str, object]] = {
+        "server": {"host": host, "port": port},
+        "store": {"url": store},
+        "upstream": {"url": upstream, "api": upstream_api},
+    }
+    asyncio.run(serve_until_stopped(load(config, flags=flags)))
 
 
 app.command()(sim)
+app.add_typer(keys.app, name="keys")
+app.add_typer(config_command.app, name="config")
 
 
 def run() -> None:
     """Run the command tree; an error of ours is one line, and exit code 1."""
-    from holdfast.core.errors import HoldfastError
+    from holdfast.core.errors import HoldfastError, InvalidSetting
 
     try:
         app()
     except HoldfastError as exc:
         typer.echo(f"holdfast: {exc.message}", err=True)
-        raise SystemExit(1) from None
+        raise SystemExit(2 if isinstance(exc, InvalidSetting) else 1) from None
     except OSError as exc:
         typer.echo(f"holdfast: {exc.strerror or exc}", err=True)
         raise SystemExit(1) from None

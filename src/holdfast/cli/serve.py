@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -9,6 +10,9 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from holdfast.app import open_application
+from holdfast.core.errors import InvalidSetting
+from holdfast.engine.log import listen
+from holdfast.ingress.http.application import Application
 from holdfast.settings import Settings
 
 
@@ -42,10 +46,12 @@ class _Server(uvicorn.Server):
 
 async def serve(settings: Settings) -> None:
     """Serve until told to stop; say where, and what to try, once requests are accepted."""
+    listen(settings.log.level, settings.log.format)
     listener = _listen(settings.server.host, settings.server.port)
     host, port = listener.getsockname()[:2]
     try:
         async with open_application(settings) as application:
+            await _stay_home_without_keys(settings.server.host, application)
             config = uvicorn.Config(
                 application,
                 log_level="warning",
@@ -59,6 +65,19 @@ async def serve(settings: Settings) -> None:
             await server.serve(sockets=[listener])
     finally:
         listener.close()
+
+
+async def _stay_home_without_keys(host: str, application: Application) -> None:
+    """Refuse to listen to the world while nobody needs a key."""
+    try:
+        is_home = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_home = False
+    if not is_home and not await application.is_locked():
+        raise InvalidSetting(
+            f"server.host = {host!r} listens beyond this machine, and there is no API key: "
+            "make one with `holdfast keys create`, or listen on 127.0.0.1"
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -27,6 +27,7 @@ from holdfast.core.errors import (
     SessionMoved,
     SessionNotFound,
     SessionRetired,
+    TenantFull,
 )
 from holdfast.core.facts import Facts, Waiting
 from holdfast.core.lane import (
@@ -65,7 +66,7 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return _repeat(command, facts)
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)
-    refusal = _unusable(command, facts) or _moved(command, facts)
+    refusal = _unusable(command, facts) or _moved(command, facts) or _tenant_full(command, facts)
     if refusal is not None:
         return refuse(refusal)
     if facts.session is None:
@@ -95,6 +96,13 @@ def _found_again(command: Accept, facts: Facts, turn: Turn) -> Decision[Admissio
     if session is not None and turn.is_open and session.active_turn_id != turn.id:
         return Decision(Queued(turn, session, session.hold_until))
     return _repeat(command, facts)
+
+
+def _tenant_full(command: Accept, facts: Facts) -> HoldfastError | None:
+    most = command.limits.max_tenant_turns
+    if not most or facts.tenant_turns < most:
+        return None
+    return TenantFull(f"{facts.tenant_turns} turns are open, {most} may be")
 
 
 def _moved(command: Accept, facts: Facts) -> HoldfastError | None:

@@ -52,6 +52,18 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class ApiKeyRow(msgspec.Struct, frozen=True):
+    """An API key, as far as it is kept."""
+
+    id: str
+    tenant: Tenant
+    name: str
+    hash: bytes
+    is_admin: bool
+    created_at: float
+    revoked_at: float | None
+
+
 class CompletionRow(msgspec.Struct, frozen=True):
     """A chat completion that its client asked to have stored."""
 
@@ -133,6 +145,14 @@ class CompletionSaved(msgspec.Struct, frozen=True, gc=False):
     metadata: bytes
 
 
+class ApiKeyAdded(msgspec.Struct, frozen=True, gc=False):
+    row: ApiKeyRow
+
+
+class ApiKeySaved(msgspec.Struct, frozen=True, gc=False):
+    row: ApiKeyRow
+
+
 class ContentErased(msgspec.Struct, frozen=True, gc=False):
     """Everything a session said, was answered or produced; ids and ends remain."""
 
@@ -177,6 +197,8 @@ Change = (
     | ProviderStateDropped
     | CompletionAdded
     | CompletionSaved
+    | ApiKeyAdded
+    | ApiKeySaved
     | ContentErased
     | ItemErased
     | JournalAdded

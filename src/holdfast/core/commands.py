@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from holdfast.core.changes import CompletionRow
+from holdfast.core.changes import ApiKeyRow, CompletionRow
 from holdfast.core.healing import Heal
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import NewItem
@@ -31,6 +31,8 @@ class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_waiting: int = 64
     max_attempts: int = 3
+    max_tenant_turns: int = 0
+    """Turns of one tenant that may be open at a time, in all its sessions; zero means any."""
     can_run_again: bool = False
     """Whether this worker has a handler for turns that nobody waits for on a socket."""
 
@@ -311,6 +313,22 @@ class RecordHeal(Command[Session], frozen=True, kw_only=True):
     heal: Heal
     drops_state: bool = False
     slot: str | None = None
+
+
+class AddApiKey(Command[ApiKeyRow], frozen=True, kw_only=True):
+    """Record a key by its hash; from then on every request needs a key."""
+
+    id: str
+    tenant: Tenant
+    hash: bytes
+    name: str = ""
+    is_admin: bool = False
+
+
+class RevokeApiKey(Command[ApiKeyRow], frozen=True, kw_only=True):
+    """Close a key for good."""
+
+    id: str
 
 
 class Recover(Command[Session], frozen=True, kw_only=True):

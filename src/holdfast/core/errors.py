@@ -24,6 +24,7 @@ HoldfastError
 │   ├── TurnCancelled
 │   └── TurnInterrupted
 ├── LaneFull / LaneTimeout  the bounds of a lane
+├── TenantFull              the bound of a tenant
 ├── RunFenced               this run no longer owns its session
 ├── TurnFailed              the work itself failed; carries the recorded code
 ├── ProviderFailure         what the model's server said, classified once
@@ -215,6 +216,13 @@ class LaneFull(HoldfastError):
     """As many turns wait in this session's lane as may wait."""
 
     code = "lane_full"
+    retryable = True
+
+
+class TenantFull(HoldfastError):
+    """As many turns of this tenant are open as may be."""
+
+    code = "tenant_full"
     retryable = True
 
 

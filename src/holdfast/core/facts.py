@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.core.changes import CompletionRow, IdempotencyRow
+from holdfast.core.changes import ApiKeyRow, CompletionRow, IdempotencyRow
 from holdfast.core.ids import SessionId, WorkerId
 from holdfast.core.items import StoredItem
 from holdfast.core.records import Span
@@ -32,6 +32,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     run: Run | None = None
     """The run that the command names, or the last one of the repeated step."""
     repeat: IdempotencyRow | None = None
+    tenant_turns: int = 0
+    """Open turns of the tenant, where a bound on them is to be kept."""
+    api_key: ApiKeyRow | None = None
     completion: CompletionRow | None = None
     next_generation: int = 1
     live_id: SessionId | None = None

@@ -35,6 +35,7 @@ from holdfast.engine.turn_runner import FIRST_PAUSE_SECONDS, ActiveRun, left_end
 from holdfast.engine.wakeups import Wakeups
 from holdfast.engine.worker import Worker
 from holdfast.ports.clock import Clock, Ids
+from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Reader, Store, TurnView
 
 OutcomeT = TypeVar("OutcomeT")
@@ -58,15 +59,19 @@ class Gateway:
         ids: Ids,
         settings: LaneSettings | None = None,
         handler: Handler | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self.store = store
+        self.meter: Meter = meter or NoMeter()
         self.ids = ids
         self.settings = settings or LaneSettings()
         self._clock = clock
         self._handler = handler
         self._wakeups = Wakeups()
         self._delivered: set[tuple[TurnId, int]] = set()
-        self.worker = Worker(store, self._wakeups, ids=ids, settings=self.settings)
+        self.worker = Worker(
+            store, self._wakeups, ids=ids, settings=self.settings, meter=self.meter
+        )
         self.limits = self.settings.limits(can_run_again=handler is not None)
 
     @property
@@ -98,6 +103,7 @@ class Gateway:
         except BaseException:
             self._wakeups.end_care(command.turn_id)
             raise
+        self.meter.turn_accepted(command.source, type(admission).__name__.lower())
         return self._take_care(command, admission)
 
     def _take_care(
@@ -155,7 +161,7 @@ class Gateway:
         try:
             if isinstance(started, Queued):
                 started = await self._wait_for_lane(started)
-            return ActiveRun(started, self.store, self._wakeups)
+            return ActiveRun(started, self.store, self._wakeups, self.meter)
         except BaseException:
             self._wakeups.end_care(admission.turn.id)
             if isinstance(admission, Queued):
@@ -189,11 +195,13 @@ class Gateway:
 
     async def _wait_for_lane(self, queued: Queued) -> Started:
         waiter = self._wakeups.queue(queued.turn.session_id, queued.turn.position)
-        until = self._clock.now() + self.settings.max_wait_seconds
+        began = self._clock.now()
+        until = began + self.settings.max_wait_seconds
         try:
             while True:
                 outcome = await self._claim(queued.turn)
                 if isinstance(outcome, Started):
+                    self.meter.lane_waited(self._clock.now() - began)
                     return outcome
                 left = until - self._clock.now()
                 if left <= 0:
@@ -242,7 +250,7 @@ class Gateway:
         if view is None:
             return
         started = await self._wait_for_lane(Queued(turn, view.session))
-        run = ActiveRun(started, self.store, self._wakeups)
+        run = ActiveRun(started, self.store, self._wakeups, self.meter)
         try:
             await self._handler(run)
         finally:

@@ -2,6 +2,7 @@
 
 import logging
 
+import msgspec
 import structlog
 
 log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
@@ -10,3 +11,49 @@ log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
     processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
 )
 """`log.info("run.ended", run_id=…)`: ids always, content never."""
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object an event: time, level, event, and whatever the event carries."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a line."""
+        value = {
+            "at": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **_carried(record),
+        }
+        if record.exc_info:
+            value["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+class TextLines(logging.Formatter):
+    """One readable line an event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a line."""
+        carried = " ".join(f"{name}={value!s}" for name, value in _carried(record).items())
+        at = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
+        line = f"{at} {record.levelname.lower():7} {record.getMessage()} {carried}".rstrip()
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+def _carried(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _OWN}
+
+
+def listen(level: str, form: str) -> None:
+    """Write our events to standard error from now on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logger = logging.getLogger("holdfast")
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel(level.upper())

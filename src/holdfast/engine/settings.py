@@ -29,7 +29,7 @@ class StreamSettings:
             )
         for name in ("keep_alive_seconds", "websocket_seconds"):
             if not getattr(self, name) > 0:
-                raise InvalidSetting(f"streams.{name} must be positive")
+                raise InvalidSetting(f"sessions.{name} must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,12 @@ class LaneSettings:
                 f"not {self.on_busy!r}"
             )
 
-    def limits(self, *, can_run_again: bool) -> LaneLimits:
+    def limits(self, *, can_run_again: bool, max_tenant_turns: int = 0) -> LaneLimits:
         """Return the part that the store checks in its commit."""
         return LaneLimits(
             max_waiting=self.max_waiting,
             max_attempts=self.max_attempts,
+            max_tenant_turns=max_tenant_turns,
             can_run_again=can_run_again,
         )
 

@@ -20,6 +20,7 @@ from holdfast.core.session import Session
 from holdfast.core.turn import Fence
 from holdfast.engine.log import log
 from holdfast.engine.wakeups import Wakeups
+from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import ItemQuery, Store
 
 FINISH_TRIES = 8
@@ -29,7 +30,10 @@ FIRST_PAUSE_SECONDS = 0.05
 class ActiveRun:
     """A run that was given its lane. `is_lost` once the lane was taken from it."""
 
-    def __init__(self, started: Started, store: Store, wakeups: Wakeups) -> None:
+    def __init__(
+        self, started: Started, store: Store, wakeups: Wakeups, meter: Meter | None = None
+    ) -> None:
+        self._meter: Meter = meter or NoMeter()
         self.turn = started.turn
         self.session = started.session
         self.fence = started.fence
@@ -120,6 +124,7 @@ class ActiveRun:
             else:
                 self._end = ended
                 self._wakeups.wake(ended.session.id)
+                self._meter.run_ended(command.outcome)
                 log.info(
                     "run.ended",
                     run_id=self.fence.run_id,

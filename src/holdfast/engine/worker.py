@@ -17,6 +17,7 @@ from holdfast.engine.log import log
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.wakeups import Wakeups
 from holdfast.ports.clock import Ids
+from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 
 RECOVERY_BATCH = 500
@@ -28,7 +29,16 @@ Adopt = Callable[[Turn], Awaitable[None]]
 class Worker:
     """One process's part in the house."""
 
-    def __init__(self, store: Store, wakeups: Wakeups, *, ids: Ids, settings: LaneSettings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        wakeups: Wakeups,
+        *,
+        ids: Ids,
+        settings: LaneSettings,
+        meter: Meter | None = None,
+    ) -> None:
+        self._meter: Meter = meter or NoMeter()
         self._store = store
         self._wakeups = wakeups
         self._ids = ids
@@ -41,7 +51,6 @@ class Worker:
         self._owed: dict[str, Finish | Cancel | Recover] = {}
         self.id = WorkerId(ids.new("wrk"))
         self.is_stopping = False
-        self.recovered_sessions = 0
 
     async def start(self, adopt: Adopt | None = None, chore: Chore | None = None) -> None:
         """Begin: take a lease, settle what dead workers left, then keep both up."""
@@ -110,7 +119,7 @@ class Worker:
         except HoldfastError as exc:
             log.info("recovery.skipped", session_id=session_id, code=exc.code)
             return
-        self.recovered_sessions += 1
+        self._meter.recovered(1)
         log.info("recovery.settled", session_id=session_id)
 
     def owe(self, name: str, end: Finish | Cancel | Recover) -> None:

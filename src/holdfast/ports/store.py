@@ -5,7 +5,7 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.core.changes import CompletionRow, Event, JournalRow
+from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.commands import Command
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import StoredItem
@@ -196,6 +196,10 @@ class Reader(Protocol):
 
     async def completions(self, tenant: Tenant, query: CompletionQuery) -> list[CompletionRow]:
         """Return a page of a tenant's stored completions, in the order they were asked for."""
+        ...
+
+    async def api_keys(self) -> list[ApiKeyRow]:
+        """Return every API key that was ever made, revoked ones included."""
         ...
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:

@@ -1,8 +1,9 @@
 """Group commit: one writer drains a queue of commands into one transaction after the other."""
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.changes import Decision
@@ -38,6 +39,8 @@ class Committer:
         self._queue: deque[_Job] = deque()
         self._drain: asyncio.Task[None] | None = None
         self._is_closed = False
+        self.on_commit: Callable[[int, float], None] | None = None
+        """Told of every transaction: how many commands, how many seconds."""
 
     async def submit(self, command: Command[Any]) -> Decision[Any]:
         """Return the decision on `command`, once it is durable."""
@@ -68,6 +71,7 @@ class Committer:
 
     async def _commit(self, jobs: list[_Job]) -> None:
         results: Sequence[Result]
+        began = time.monotonic()
         try:
             results = await self._driver.commit([job.command for job in jobs])
         except BaseException as exc:
@@ -81,6 +85,8 @@ class Committer:
             if not isinstance(exc, Exception):
                 raise
             return
+        if self.on_commit is not None:
+            self.on_commit(len(jobs), time.monotonic() - began)
         for job, result in zip(jobs, results, strict=True):
             if job.done.done():
                 continue

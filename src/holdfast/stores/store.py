@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast.core.changes import CompletionRow, Event, JournalRow
+from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.commands import Bury, Command, Renew
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
@@ -131,6 +131,10 @@ class SqlReader:
         """Return a page of stored completions."""
         return await self._run(lambda _: queries.completions(tenant, query))
 
+    async def api_keys(self) -> list[ApiKeyRow]:
+        """Return every API key that was ever made."""
+        return await self._run(lambda _: queries.api_keys())
+
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
         """Return what providers remember for a session."""
         return await self._run(lambda _: queries.provider_state(session_id))
@@ -173,6 +177,10 @@ class SqlStore:
         """Pass a wake-up on to everybody in this process."""
         for listener in self._listeners:
             listener(woken, aborted)
+
+    def on_commit(self, noted: Callable[[int, float], None]) -> None:
+        """Have every transaction noted: how many commands, how many seconds."""
+        self._committer.on_commit = noted
 
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""

@@ -1,6 +1,7 @@
 """The ASGI application: find the endpoint, answer in one shape, whatever happens."""
 
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 
 from holdfast.core.errors import HoldfastError, ModelNotFound
@@ -19,14 +20,18 @@ from holdfast.ingress.http.asgi import (
     Send,
     json_reply,
 )
+from holdfast.ingress.http.auth import OPEN_PATHS, Doorkeeper
 from holdfast.ingress.http.chat_api import ChatApi
 from holdfast.ingress.http.conversations_api import ConversationsApi
+from holdfast.ingress.http.cors import cors_headers, is_preflight
+from holdfast.ingress.http.limits import RequestLimit
+from holdfast.ingress.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ingress.http.problems import problem, reply_to
 from holdfast.ingress.http.responses_api import ResponsesApi
+from holdfast.ingress.http.rules import OPEN_HOUSE, HouseRules
 from holdfast.ingress.http.sessions_api import SessionsApi
 from holdfast.ingress.http.turns import TurnDesk
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
 ListModels = Callable[[], Awaitable[list[dict[str, object]]]]
 
 
@@ -38,14 +43,20 @@ class Application:
         gateway: Gateway,
         desk: Desk,
         list_models: ListModels,
+        rules: HouseRules = OPEN_HOUSE,
         *,
         streams: StreamSettings | None = None,
     ) -> None:
         self._gateway = gateway
         self._desk = desk
+
+        self._rules = rules
+        self._doorkeeper = Doorkeeper(gateway.read, rules.doors, rules.allowed_hosts)
+        self._limit = RequestLimit(rules.requests_per_minute)
+        self._meter = gateway.meter
         self._list_models = list_models
         self._routes = Routes()
-        turns = TurnDesk(gateway, desk, streams=streams)
+        turns = TurnDesk(gateway, desk, rules.reset, streams=streams)
         responses, chat = ResponsesApi(turns), ChatApi(turns)
         sessions, conversations = SessionsApi(gateway), ConversationsApi(gateway)
         add = self._routes.add
@@ -70,6 +81,7 @@ class Application:
         add("GET", "/v1/sessions", sessions.list)
         add("GET", "/v1/sessions/{id}", sessions.get)
         add("GET", "/v1/sessions/{id}/items", sessions.items)
+        add("GET", "/metrics", self._metrics)
         add("GET", "/healthz", self._healthz)
         add("GET", "/readyz", self._readyz)
 
@@ -77,27 +89,42 @@ class Application:
         """Begin nothing more; what runs may finish, and its readers may read to the end."""
         self._desk.begin_stop()
 
+    def look_again(self) -> None:
+        """Look at the API keys of the store again before the next request."""
+        self._doorkeeper.forget()
+
+    async def is_locked(self) -> bool:
+        """Whether every request needs a key."""
+        return await self._doorkeeper.is_locked()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's request."""
         if scope["type"] != "http":
             return
-        request = Request(scope, receive, max_body_bytes=MAX_BODY_BYTES)
+        request = Request(scope, receive, max_body_bytes=self._rules.body_bytes)
         request.id = "req_" + secrets.token_hex(12)
+        began = time.monotonic()
         try:
             reply = await self._reply(request)
         except ClientLeft:
             return
         reply.headers.append((b"x-request-id", request.id.encode()))
+        reply.headers.extend(cors_headers(request, self._rules.cors_origins))
         is_sent = await reply.send(send, request)
+        seconds = time.monotonic() - began
+        self._meter.request_answered(request.method, request.route, reply.status, seconds)
         if is_sent and reply.on_sent is not None:
             reply.on_sent()
 
     async def _reply(self, request: Request) -> AnyReply:
         try:
+            if is_preflight(request):
+                return Reply(b"", status=204, headers=[])
+            await self._admit(request)
             found = self._routes.find(request.path)
             if found is None:
                 return problem(404, f"no such path: {request.path}", code="unknown_url")
-            methods, request.params = found
+            methods, request.params, request.route = found
             endpoint = methods.get(request.method)
             if endpoint is None:
                 allowed = ", ".join(sorted(methods)).encode()
@@ -114,6 +141,13 @@ class Application:
             log.exception("request.broke", request_id=request.id, path=request.path)
             return problem(500, "something broke on our side", code="internal_error")
 
+    async def _admit(self, request: Request) -> None:
+        """Find out who asks, and whether they may ask more."""
+        caller = await self._doorkeeper.admit(request)
+        request.tenant = caller.tenant
+        if request.path not in OPEN_PATHS:
+            self._limit.take(caller.tenant)
+
     async def _models(self, _: Request) -> AnyReply:
         return json_reply({"object": "list", "data": await self._list_models()})
 
@@ -123,6 +157,12 @@ class Application:
             if model["id"] == name:
                 return json_reply(model)
         raise ModelNotFound(f"The model '{name}' does not exist.")
+
+    async def _metrics(self, _: Request) -> Reply:
+        """What an operator's Prometheus reads."""
+        if not isinstance(self._meter, PrometheusMeter):
+            return problem(404, "this gateway counts nothing", code="unknown_url")
+        return Reply(self._meter.render(), headers=[(b"content-type", CONTENT_TYPE)])
 
     async def _healthz(self, _: Request) -> Reply:
         return json_reply({"status": "ok"})

@@ -39,6 +39,7 @@ class Request:
         self.id = ""
         self.tenant: Tenant = DEFAULT_TENANT
         self.params: dict[str, str] = {}
+        self.route = "unknown"
         self._query_string: bytes = scope.get("query_string", b"")
         self._headers: list[Header] = scope["headers"]
         self._receive = receive
@@ -190,16 +191,16 @@ class Routes:
                 return
         same_length.append((segments, {method: endpoint}))
 
-    def find(self, path: str) -> tuple[dict[str, Endpoint], dict[str, str]] | None:
-        """Return the endpoints of a path by method, and what its braces matched."""
+    def find(self, path: str) -> tuple[dict[str, Endpoint], dict[str, str], str] | None:
+        """Return a path's endpoints by method, what its braces matched, and its pattern."""
         exact = self._exact.get(path)
         if exact is not None:
-            return exact, {}
+            return exact, {}, path
         segments = path.split("/")
         for pattern, methods in self._patterns.get(len(segments), ()):
             params = _match(pattern, segments)
             if params is not None:
-                return methods, params
+                return methods, params, "/".join(pattern)
         return None
 
 

@@ -1,14 +1,22 @@
 """Errors as clients of OpenAI's APIs expect them: one shape, a status that means something."""
 
+import math
 from typing import Any
 
 import msgspec
 
 from holdfast.core import errors as err
+from holdfast.core.access import NotAllowed, NotAuthenticated
 from holdfast.ingress.http.asgi import JSON, BodyTooLarge, Header, Reply
+from holdfast.ingress.http.bodies import UnsupportedType
+from holdfast.ingress.http.limits import RateLimited
 
 STATUS: dict[type[err.HoldfastError], int] = {
     BodyTooLarge: 413,
+    UnsupportedType: 415,
+    NotAuthenticated: 401,
+    NotAllowed: 403,
+    RateLimited: 429,
     err.InvalidInput: 400,
     err.NotFound: 404,
     err.SessionRetired: 409,
@@ -21,6 +29,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
     err.TurnInterrupted: 503,
     err.LaneFull: 429,
     err.LaneTimeout: 429,
+    err.TenantFull: 429,
     err.RunFenced: 503,
     err.TurnFailed: 502,
     err.ProviderFailure: 502,
@@ -35,6 +44,7 @@ RETRY_AFTER: dict[type[err.HoldfastError], int] = {
     err.StoreUnavailable: 1,
     err.TurnInterrupted: 1,
     err.LaneTimeout: 2,
+    err.TenantFull: 2,
 }
 NO_RETRY: Header = (b"x-should-retry", b"false")
 
@@ -86,6 +96,10 @@ def reply_to(error: err.HoldfastError) -> Reply:
     seconds = next((RETRY_AFTER[kind] for kind in type(error).__mro__ if kind in RETRY_AFTER), None)
     if seconds is not None:
         headers.append((b"retry-after", str(seconds).encode()))
+    if isinstance(error, RateLimited):
+        headers.append((b"retry-after", str(math.ceil(error.retry_after_seconds)).encode()))
+    if isinstance(error, NotAuthenticated):
+        headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, err.TurnCancelled | err.SessionRetired | err.SessionChanged):
         headers.append(NO_RETRY)
     code = error.failure_code if isinstance(error, err.TurnFailed) else error.code

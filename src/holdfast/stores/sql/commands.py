@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.core import admission, completions, journal, lifecycle, run_end, succession
+from holdfast.core import access, admission, completions, journal, lifecycle, run_end, succession
 from holdfast.core import commands as cmd
 from holdfast.core.changes import Decision, refuse
 from holdfast.core.commands import Command
@@ -38,6 +38,8 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Hide: (facts.lifecycle_facts, lifecycle.hide),
     cmd.Annotate: (facts.lifecycle_facts, lifecycle.annotate),
     cmd.AnnotateCompletion: (facts.completion_facts, completions.annotate_completion),
+    cmd.AddApiKey: (facts.api_key_facts, access.add_api_key),
+    cmd.RevokeApiKey: (facts.api_key_facts, access.revoke_api_key),
     cmd.Recover: (facts.recover_facts, succession.recover),
 }
 

@@ -2,9 +2,10 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.changes import CompletionRow, IdempotencyRow
+from holdfast.core.changes import ApiKeyRow, CompletionRow, IdempotencyRow
 from holdfast.core.commands import (
     Accept,
+    AddApiKey,
     Annotate,
     AnnotateCompletion,
     Append,
@@ -22,6 +23,7 @@ from holdfast.core.commands import (
     Reserve,
     Reset,
     Restore,
+    RevokeApiKey,
 )
 from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
@@ -210,6 +212,9 @@ def _with_generation(facts: Facts, command: Accept | Append | Reserve) -> Plan[F
 
 def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
     session = facts.session
+    if command.limits.max_tenant_turns:
+        counted = yield from one(sql.TENANT_TURNS, command.tenant)
+        facts = replace(facts, tenant_turns=counted[0] if counted else 0)
     if session is None or command.reset.mode != "none":
         facts = yield from _with_generation(facts, command)
     if session is None:
@@ -277,6 +282,12 @@ def cancel_facts(command: Cancel | DropResponse, now: float) -> Plan[Facts]:
         return Facts(now=now)
     row = yield from session_row(turn.session_id)
     return replace((yield from lane_facts(row, now)), turn=turn)
+
+
+def api_key_facts(command: AddApiKey | RevokeApiKey, now: float) -> Plan[Facts]:
+    """The key of that id."""
+    row = yield from one(sql.API_KEY_BY_ID, command.id)
+    return Facts(now=now, api_key=ApiKeyRow(*row) if row else None)
 
 
 def completion_facts(command: AnnotateCompletion, now: float) -> Plan[Facts]:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.core.changes import CompletionRow, Event, JournalRow
+from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import StoredItem
 from holdfast.core.lifecycle import settled_seq
@@ -249,3 +249,9 @@ def _has_metadata(row: CompletionRow, wanted: dict[str, str]) -> bool:
         return True
     kept = msgspec.json.decode(row.metadata, type=dict[str, str])
     return all(kept.get(name) == value for name, value in wanted.items())
+
+
+def api_keys() -> Plan[list[ApiKeyRow]]:
+    """Return every API key."""
+    rows = yield from every(sql.API_KEYS)
+    return [ApiKeyRow(*row) for row in rows]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.core.changes import CompletionRow, Event, IdempotencyRow, JournalRow
+from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, IdempotencyRow, JournalRow
 from holdfast.core.items import StoredItem
 from holdfast.core.records import Record
 from holdfast.core.session import Session
@@ -104,6 +104,10 @@ LATEST_TURN = Statement(
 # An answer that arrived; the step says which, should the turn have gone on meanwhile.
 MARK_DELIVERED = Statement(
     "mark_delivered", "update turns set delivered_at = ?3 where id = ?1 and step = ?2"
+)
+
+TENANT_TURNS = Statement(
+    "tenant_turns", "select count(*) from turns where tenant = ?1 and outcome is null"
 )
 
 # The queue of a lane, without the turn that holds it.
@@ -274,6 +278,15 @@ COMPLETIONS_DOWN = Statement(
     "and (?3 = '' or c.turn_id < ?3 or (c.turn_id = ?3 and c.step < ?4)) "
     "order by c.turn_id desc, c.step desc limit ?5",
 )
+
+ADD_API_KEY = _insert("add_api_key", "api_keys", ApiKeyRow)
+REVOKE_API_KEY = Statement(
+    "revoke_api_key", "update api_keys set revoked_at = ?2 where id = ?1", is_fenced=True
+)
+API_KEY_BY_ID = Statement(
+    "api_key_by_id", f"select {_columns(ApiKeyRow)} from api_keys where id = ?1"
+)
+API_KEYS = Statement("api_keys", f"select {_columns(ApiKeyRow)} from api_keys order by id")
 
 # ── Erasure: content goes, ids and ends stay, so that nothing late comes back to life ───────
 

@@ -75,6 +75,8 @@ _WRITERS: dict[type, Callable[[Any], Iterator[Ask]]] = {
     ch.ProviderStateDropped: _drop_provider_state,
     ch.CompletionAdded: lambda c: iter([(sql.ADD_COMPLETION, astuple(c.row))]),
     ch.CompletionSaved: lambda c: iter([(sql.SAVE_COMPLETION, (c.turn_id, c.step, c.metadata))]),
+    ch.ApiKeyAdded: lambda c: iter([(sql.ADD_API_KEY, astuple(c.row))]),
+    ch.ApiKeySaved: lambda c: iter([(sql.REVOKE_API_KEY, (c.row.id, c.row.revoked_at))]),
     ch.ContentErased: _erase_content,
     ch.JournalAdded: _add_journal,
     ch.ResponseDropped: _drop_response,

@@ -1,0 +1,82 @@
+"""`holdfast config`: what is in force, and where it would come from."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="The configuration.", no_args_is_help=True)
+
+SECRET = "********"
+
+
+@app.command()
+def show(
+    config: Annotated[Path | None, typer.Option(help="A configuration file (TOML).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
+) -> None:
+    """Show the effective configuration, secrets masked."""
+    from holdfast.settings import load
+
+    value = masked(load(config))
+    if as_json:
+        typer.echo(json.dumps(value))
+        return
+    for line in as_toml(value):
+        typer.echo(line)
+
+
+def masked(settings: Any) -> dict[str, Any]:
+    """Return settings as plain values, with nothing in them that must not be seen."""
+    value = {
+        ("upstream" if name == "upstreams" else "key" if name == "keys" else name): inner
+        for name, inner in dataclasses.asdict(settings).items()
+    }
+    value["sessions"]["reset"] = value.pop("reset")
+    value["store"]["url"] = _without_password(value["store"]["url"])
+    for table in (*value["upstream"], *value["key"]):
+        if table.get("key"):
+            table["key"] = SECRET
+    return value
+
+
+def _without_password(url: str) -> str:
+    scheme, found, rest = url.partition("://")
+    if not found or "@" not in rest:
+        return url
+    user = rest.rpartition("@")[0].partition(":")[0]
+    return f"{scheme}://{user}:{SECRET}@{rest.rpartition('@')[2]}"
+
+
+def as_toml(value: dict[str, Any], prefix: str = "") -> list[str]:
+    """Return values as the lines of a configuration file."""
+    lines: list[str] = []
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            plain = {k: v for k, v in inner.items() if not isinstance(v, dict)}
+            lines.append(f"[{prefix}{name}]")
+            lines += [f"{k} = {_literal(v)}" for k, v in plain.items() if v is not None]
+            nested = {k: v for k, v in inner.items() if isinstance(v, dict)}
+            lines += as_toml(nested, f"{prefix}{name}.")
+        else:
+            lines += _tables(name, inner)
+    return lines
+
+
+def _tables(name: str, tables: Any) -> list[str]:
+    lines: list[str] = []
+    for table in tables:
+        lines.append(f"[[{name}]]")
+        lines += [f"{k} = {_literal(v)}" for k, v in table.items() if v is not None]
+    return lines
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, dict):
+        inner = ", ".join(f"{k} = {_literal(v)}" for k, v in value.items())
+        return "{ " + inner + " }"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_literal(one) for one in value) + "]"
+    return json.dumps(value)

@@ -1,0 +1,112 @@
+"""`holdfast keys`: make, list and revoke API keys, directly in the store."""
+
+import asyncio
+import json
+import secrets
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="API keys: made here, kept as hashes, shown once.", no_args_is_help=True)
+
+StoreFlag = Annotated[
+    str | None, typer.Option("--store", help="The store's URL; else as configured.")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+
+
+@app.command()
+def create(
+    tenant: Annotated[str, typer.Option(help="Whose sessions the key opens.")] = "default",
+    name: Annotated[str, typer.Option(help="A note to know it by.")] = "",
+    admin: Annotated[bool, typer.Option(help="May see metrics and every tenant.")] = False,
+    store: StoreFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a key and show it, this once."""
+    from holdfast.core.access import hash_key
+    from holdfast.core.commands import AddApiKey
+    from holdfast.core.ids import Tenant, read_key
+
+    key = "hf_" + secrets.token_urlsafe(32)
+    command = AddApiKey(
+        id="key_" + secrets.token_hex(8),
+        tenant=Tenant(read_key(tenant)),
+        name=name,
+        hash=hash_key(key),
+        is_admin=admin,
+    )
+    row = asyncio.run(_submit(store, command))
+    if as_json:
+        typer.echo(json.dumps({"id": row.id, "tenant": row.tenant, "key": key}))
+        return
+    typer.echo(f"{row.id} for tenant {row.tenant}; keep the key, it is not shown again:")
+    typer.echo(key)
+
+
+@app.command("list")
+def list_keys(store: StoreFlag = None, as_json: JsonFlag = False) -> None:
+    """List the keys, without what they are."""
+    rows = asyncio.run(_list(store))
+    values = [
+        {
+            "id": row.id,
+            "tenant": row.tenant,
+            "name": row.name,
+            "admin": bool(row.is_admin),
+            "created_at": int(row.created_at),
+            "revoked_at": int(row.revoked_at) if row.revoked_at is not None else None,
+        }
+        for row in rows
+    ]
+    if as_json:
+        typer.echo(json.dumps(values))
+        return
+    if not values:
+        typer.echo("no keys: the gateway answers its own machine only")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("id", "tenant", "name", "admin", "state")
+    for value in values:
+        state = "revoked" if value["revoked_at"] is not None else "live"
+        table.add_row(
+            value["id"], value["tenant"], value["name"], "yes" if value["admin"] else "", state
+        )
+    Console().print(table)
+
+
+@app.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="The id that `list` shows.")],
+    store: StoreFlag = None,
+) -> None:
+    """Close a key for good."""
+    from holdfast.core.commands import RevokeApiKey
+
+    row = asyncio.run(_submit(store, RevokeApiKey(id=key_id)))
+    typer.echo(f"{row.id} is revoked")
+
+
+async def _submit(url: str | None, command: Any) -> Any:
+    opened = await _open(url)
+    try:
+        return await opened.submit(command)
+    finally:
+        await opened.close()
+
+
+async def _list(url: str | None) -> Any:
+    opened = await _open(url)
+    try:
+        return await opened.read.api_keys()
+    finally:
+        await opened.close()
+
+
+async def _open(url: str | None) -> Any:
+    from holdfast.app import open_configured_store
+    from holdfast.settings import load
+
+    return await open_configured_store(load(flags={"store": {"url": url}}))

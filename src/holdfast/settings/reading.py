@@ -1,0 +1,246 @@
+"""Files, environment and flags: found, converted, and blamed by their place when wrong."""
+
+import dataclasses
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from holdfast.core.errors import InvalidSetting
+
+SectionT = TypeVar("SectionT")
+Place = str
+"""Where a value came from, for people."""
+
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+NOT_FROM_OUTSIDE = frozenset({"key"})
+"""Fields that hold secrets: they are filled from the environment variable that another names."""
+
+
+FLAGS = {
+    ("store", "url"): "--store",
+    ("upstream", "url"): "--upstream",
+    ("upstream", "api"): "--upstream-api",
+}
+"""Flags that are not simply named after their field."""
+
+
+class File:
+    """A configuration file: its values, and the line of each."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        try:
+            self.values: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as exc:
+            raise InvalidSetting(f"{path}: {exc}") from exc
+        self._lines = text.splitlines()
+
+    def place(self, section: str, name: str) -> Place:
+        """Return where a field stands."""
+        here = ""
+        for number, line in enumerate(self._lines, 1):
+            header = re.match(r"\s*\[+([^\]]+)\]+", line)
+            if header:
+                here = header[1].strip()
+            elif here == section and re.match(rf"\s*\"?{re.escape(name)}\"?\s*=", line):
+                return f"{self.path}:{number}: {section}.{name}"
+        return f"{self.path}: {section}.{name}"
+
+
+def read_file(path: Path) -> File:
+    """Return a configuration file, or say why it cannot be read."""
+    try:
+        return File(path, path.read_text("utf-8"))
+    except OSError as exc:
+        raise InvalidSetting(f"{path}: {exc.strerror or exc}") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidSetting(f"{path} is not UTF-8 text") from exc
+
+
+class Sources:
+    """Everything that may hold a value; remembers what was asked for, to find what never is."""
+
+    def __init__(
+        self,
+        file: File | None,
+        environment: Mapping[str, str],
+        flags: Mapping[str, Mapping[str, object]],
+    ) -> None:
+        self._file = file
+        self._environment = environment
+        self._flags = flags
+        self._known: dict[str, set[str]] = {}
+
+    def section(self, name: str, kind: type[SectionT]) -> SectionT:
+        """Return a section, every field checked against its type."""
+        in_file = self._table(name)
+        given: dict[str, Any] = {}
+        for field, hint in _fields(kind).items():
+            self._known.setdefault(name, set()).add(field)
+            found = self._find(name, field, in_file)
+            if found is not None:
+                value, place = found
+                given[field] = convert(value, hint, place)
+        return self._build(name, kind, given)
+
+    def tables(self, name: str, kind: type[SectionT]) -> list[SectionT]:
+        """Return an array of tables: file only."""
+        self._known.setdefault("", set()).add(name)
+        listed = self._file.values.get(name, []) if self._file else []
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            raise InvalidSetting(f"{name} is written as [[{name}]] tables")
+        hints = _fields(kind)
+        found = []
+        for one in listed:
+            assert self._file is not None
+            given = {}
+            for field, value in one.items():
+                if field not in hints:
+                    raise InvalidSetting(_unknown(self._file.place(name, field), field, hints))
+                given[field] = convert(value, hints[field], self._file.place(name, field))
+            found.append(self._build(name, kind, given))
+        return found
+
+    def overridden(self, name: str, kind: type[SectionT], *, needs: str) -> SectionT | None:
+        """Return one table made of flags and environment alone, if they give what it `needs`."""
+        given: dict[str, Any] = {}
+        for field, hint in _fields(kind).items():
+            found = self._find(name, field, {})
+            if found is not None:
+                given[field] = convert(found[0], hint, found[1])
+        if needs not in given:
+            return None
+        return self._build(name, kind, given)
+
+    def _build(self, name: str, kind: type[SectionT], given: dict[str, Any]) -> SectionT:
+        try:
+            return kind(**given)
+        except TypeError as exc:
+            missing = re.findall(r"'(\w+)'", str(exc))
+            raise InvalidSetting(f"{name} needs {', '.join(missing)}") from exc
+        except InvalidSetting as exc:
+            raise InvalidSetting(self._with_place(name, given, exc.message)) from exc
+
+    def _with_place(self, name: str, given: Mapping[str, Any], message: str) -> str:
+        """Say where the field stands that a section's own check refused."""
+        for field in given:
+            if self._file is not None and f"{name}.{field}" in message:
+                return f"{self._file.place(name, field).rsplit(': ', 1)[0]}: {message}"
+        return message
+
+    def _table(self, name: str) -> Mapping[str, Any]:
+        here: Any = self._file.values if self._file else {}
+        for part in name.split("."):
+            here = here.get(part, {})
+            if not isinstance(here, dict):
+                raise InvalidSetting(f"{name} is a section: write [{name}]")
+        table: Mapping[str, Any] = here
+        return table
+
+    def _find(
+        self, section: str, field: str, in_file: Mapping[str, Any]
+    ) -> tuple[Any, Place] | None:
+        flag = self._flags.get(section, {}).get(field)
+        if flag is not None:
+            return flag, FLAGS.get((section, field), f"--{field.replace('_', '-')}")
+        variable = f"HOLDFAST_{section.replace('.', '_')}_{field}".upper()
+        if variable in self._environment:
+            return self._environment[variable], variable
+        if field in in_file:
+            assert self._file is not None
+            return in_file[field], self._file.place(section, field)
+        return None
+
+    def refuse_unknown(self) -> None:
+        """Refuse fields and sections that nobody asked for: a typo must not be a silent default."""
+        if self._file is None:
+            return
+        for name, value in self._file.values.items():
+            self._refuse_unknown_in(name, value)
+
+    def _refuse_unknown_in(self, name: str, value: Any) -> None:
+        assert self._file is not None
+        if isinstance(value, list) and name in self._known.get("", set()):
+            return
+        if name not in self._known or not isinstance(value, dict):
+            sections = {*self._known, *self._known.get("", set())} - {""}
+            raise InvalidSetting(_unknown(f"{self._file.path}: {name}", name, sections))
+        for field, inner in value.items():
+            if isinstance(inner, dict) and f"{name}.{field}" in self._known:
+                self._refuse_unknown_in(f"{name}.{field}", inner)
+            elif field not in self._known[name]:
+                place = self._file.place(name, field)
+                raise InvalidSetting(_unknown(place, field, self._known[name]))
+
+
+def _fields(kind: type[Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    return {name: hints[name] for name in names if name not in NOT_FROM_OUTSIDE}
+
+
+def _unknown(place: Place, name: str, known: "set[str] | Mapping[str, Any]") -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    hint = f"; did you mean {near[0]}?" if near else f"; there is {', '.join(sorted(known))}"
+    return f"{place} is no setting{hint}"
+
+
+def convert(value: Any, hint: Any, place: Place) -> Any:
+    """Return a value of the type that a setting has; text from the environment is parsed."""
+    if dataclasses.is_dataclass(hint):
+        return _convert_table(value, hint, place)
+    origin, choices = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        inner = next(choice for choice in choices if choice is not NoneType)
+        return None if value is None else convert(value, inner, place)
+    if origin is Literal:
+        if value in choices:
+            return value
+        raise InvalidSetting(f"{place} is one of {', '.join(map(str, choices))}, not {value!r}")
+    if origin is tuple:
+        listed = value.split(",") if isinstance(value, str) else value
+        if not isinstance(listed, list | tuple):
+            raise InvalidSetting(f"{place} is a list, not {value!r}")
+        return tuple(convert(one, choices[0], place) for one in listed)
+    return _convert_plain(value, hint, place)
+
+
+def _convert_table(value: Any, kind: Any, place: Place) -> Any:
+    if not isinstance(value, dict):
+        raise InvalidSetting(f"{place} is a table, not {value!r}")
+    hints = _fields(kind)
+    for name in value:
+        if name not in hints:
+            raise InvalidSetting(_unknown(f"{place}.{name}", name, hints))
+    return kind(
+        **{name: convert(one, hints[name], f"{place}.{name}") for name, one in value.items()}
+    )
+
+
+def _convert_plain(value: Any, hint: Any, place: Place) -> Any:
+    if hint is bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
+            return value.lower() in _TRUE
+        raise InvalidSetting(f"{place} is true or false, not {value!r}")
+    if hint is str:
+        if isinstance(value, str):
+            return value
+        raise InvalidSetting(f"{place} is text, not {value!r}")
+    if isinstance(value, bool):
+        raise InvalidSetting(f"{place} is a number, not {value!r}")
+    try:
+        if hint is int:
+            return int(value) if isinstance(value, int | str) else _refuse_number(value, place)
+        return float(value)
+    except (TypeError, ValueError) as exc:
+        raise InvalidSetting(f"{place} is a number, not {value!r}") from exc
+
+
+def _refuse_number(value: Any, place: Place) -> int:
+    raise InvalidSetting(f"{place} is a whole number, not {value!r}")

@@ -1,0 +1,144 @@
+"""The sections of the configuration, each with what it may hold."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import time
+from pathlib import Path
+from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from holdfast.core.errors import InvalidSetting
+from holdfast.core.reset import ResetMode, ResetPolicy, Rollover
+
+
+def default_store_url() -> str:
+    """Return the URL of a file in the user's data directory."""
+    root = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return f"sqlite:///{Path(root) / 'holdfast' / 'holdfast.db'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """`[server]`: where and how the gateway listens."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on; beyond loopback only with an API key."""
+    port: int = 8377
+    """The port to listen on; 0 takes a free one."""
+    grace_seconds: float = 20.0
+    """How long running turns may finish when the server is asked to stop."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call the API from a browser; none by default."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that a Host header may have besides loopback's, as long as there is no API key."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise InvalidSetting("server.port is a number from 0 to 65535")
+        if self.grace_seconds < 0:
+            raise InvalidSetting("server.grace_seconds must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """`[store]`: where everything is kept."""
+
+    url: str = field(default_factory=default_store_url)
+    """`sqlite:///file.db`, `sqlite:////absolute/path.db`, `postgresql://…` or `memory:`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetSettings:
+    """`[sessions.reset]`: when a session rolls over; by default never."""
+
+    mode: ResetMode = "none"
+    """`none`, `idle` after a time without the user, or `daily` at a time of day."""
+    idle_minutes: float = 60.0
+    """With `idle`: minutes without the user; fractions are allowed."""
+    at: str = "04:00"
+    """With `daily`: the time of day, as HH:MM."""
+    timezone: str = "UTC"
+    """With `daily`: the IANA zone in which it is that time."""
+    rollover: Literal["soft", "hard"] | None = None
+    """`soft` keeps everything, `hard` starts the next generation; unset: as the mode has it."""
+    triggers: tuple[str, ...] = ("/new", "/reset")
+    """Messages that ask for a hard reset, in `holdfast chat` and channels only."""
+
+    def __post_init__(self) -> None:
+        if not self.idle_minutes > 0:
+            raise InvalidSetting("sessions.reset.idle_minutes must be positive")
+        self.policy()
+
+    def policy(self) -> ResetPolicy:
+        """Return the section as the kernel judges by it."""
+        try:
+            zone = ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+            raise InvalidSetting(
+                f"sessions.reset.timezone: {self.timezone!r} is no IANA time zone"
+            ) from exc
+        try:
+            at = time.fromisoformat(self.at)
+        except ValueError as exc:
+            raise InvalidSetting(
+                f"sessions.reset.at is a time of day as HH:MM, not {self.at!r}"
+            ) from exc
+        rollover: Rollover | None = self.rollover
+        return ResetPolicy(
+            mode=self.mode,
+            idle_seconds=self.idle_minutes * 60,
+            at=at.replace(tzinfo=None),
+            zone=zone,
+            rollover=rollover,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """`[limits]`: bounds per request and per tenant; zero means none."""
+
+    body_bytes: int = 64 * 1024 * 1024
+    """The longest request body."""
+    requests_per_minute: int = 0
+    """Requests that one tenant may send in a minute, to each process."""
+    waiting_turns: int = 0
+    """Turns of one tenant that may wait or run at a time, in all its sessions."""
+
+    def __post_init__(self) -> None:
+        if self.body_bytes < 1024:
+            raise InvalidSetting("limits.body_bytes must be at least 1024")
+        for name in ("requests_per_minute", "waiting_turns"):
+            if getattr(self, name) < 0:
+                raise InvalidSetting(f"limits.{name} must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """`[log]`: what operators see on standard error; ids always, content never."""
+
+    level: Literal["debug", "info", "warning", "error"] = "warning"
+    """The least important events that are written."""
+    format: Literal["text", "json"] = "text"
+    """One readable line an event, or one JSON object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessKey:
+    """`[[key]]`: an API key that comes from the environment, beside those in the store."""
+
+    key_env: str
+    """The environment variable that holds the key."""
+    tenant: str = "default"
+    """Whose sessions the key opens."""
+    admin: bool = False
+    """Whether it may see metrics and look across tenants."""
+    key: str = field(default="", repr=False)
+    """The key itself, as read from `key_env`; never written anywhere."""
+
+    def filled(self, environment: Mapping[str, str]) -> "AccessKey":
+        """Return the entry with its key, which must be there."""
+        key = environment.get(self.key_env, "")
+        if not key:
+            raise InvalidSetting(f"key: the environment variable {self.key_env} is not set")
+        return replace(self, key=key)

@@ -1,0 +1,73 @@
+"""What operators count, and what tenants may not exceed."""
+
+import asyncio
+
+import httpx
+
+from holdfast.app import open_application
+from holdfast.engine.settings import LaneSettings
+from holdfast.settings import LimitSettings, ServerSettings, Settings, StoreSettings
+from tests.in_process import open_house
+
+ASK = {"model": "holdfast-demo", "messages": [{"role": "user", "content": "hi"}]}
+MEMORY = StoreSettings(url="memory:")
+
+
+def _client(application: object) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(application)  # type: ignore[arg-type]  # scope is a dict
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+
+
+async def test_turns_runs_commits_and_requests_are_counted() -> None:
+    async with open_application(Settings(store=MEMORY)) as app, _client(app) as client:
+        await client.post("/v1/chat/completions", json=ASK, headers={"X-Session-Key": "k"})
+        text = (await client.get("/metrics")).text
+    assert 'holdfast_turns_accepted_total{admission="started",source="user"} 1.0' in text
+    assert 'holdfast_runs_ended_total{outcome="completed"} 1.0' in text
+    assert "holdfast_commit_seconds_count" in text
+    assert 'route="/v1/chat/completions",status="200"' in text
+
+
+async def test_a_tenant_has_its_requests_counted_by_the_minute() -> None:
+    settings = Settings(store=MEMORY, limits=LimitSettings(requests_per_minute=2))
+    async with open_application(settings) as app, _client(app) as client:
+        codes = [(await client.get("/v1/sessions")).status_code for _ in range(3)]
+        late = await client.get("/v1/sessions")
+        health = await client.get("/healthz")
+    assert codes == [200, 200, 429]
+    assert late.json()["error"]["code"] == "rate_limit_exceeded"
+    assert int(late.headers["retry-after"]) >= 1
+    assert health.status_code == 200
+
+
+async def test_a_body_that_is_too_long_is_413_in_shape() -> None:
+    settings = Settings(store=MEMORY, limits=LimitSettings(body_bytes=1024))
+    async with open_application(settings) as app, _client(app) as client:
+        reply = await client.post("/v1/chat/completions", json={**ASK, "pad": "x" * 2000})
+    assert reply.status_code == 413
+    assert reply.json()["error"]["code"] == "body_too_large"
+
+
+async def test_named_origins_may_call_from_a_browser_and_no_others() -> None:
+    server = ServerSettings(cors_origins=("https://app.example",))
+    async with open_application(Settings(store=MEMORY, server=server)) as app, _client(app) as c:
+        asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+        preflight = await c.options("/v1/responses", headers=asked)
+        other = await c.get("/v1/sessions", headers={"Origin": "https://evil.example"})
+    assert preflight.status_code == 204
+    assert preflight.headers["access-control-allow-origin"] == "https://app.example"
+    assert "access-control-allow-origin" not in other.headers
+
+
+async def test_open_turns_of_a_tenant_can_be_bounded() -> None:
+    async with open_house() as house:
+        house.gateway.limits = LaneSettings().limits(can_run_again=True, max_tenant_turns=1)
+        house.model.door.clear()
+        running = asyncio.create_task(house.chat([{"role": "user", "content": "one"}], "a"))
+        await house.model.entered.acquire()
+        full = await house.chat([{"role": "user", "content": "two"}], "b")
+        assert full.status_code == 429
+        assert full.json()["error"]["code"] == "tenant_full"
+        house.model.door.set()
+        assert (await running).status_code == 200
+        assert (await house.chat([{"role": "user", "content": "two"}], "b")).status_code == 200

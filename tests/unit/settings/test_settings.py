@@ -1,0 +1,111 @@
+"""Files, environment and flags: the order they beat each other in, and how mistakes are named."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import InvalidSetting
+from holdfast.settings import Settings, load
+
+FILE = """
+[server]
+port = 9000
+[store]
+url = "memory:"
+[[upstream]]
+name = "local"
+url = "http://127.0.0.1:8000/v1"
+api = "chat"
+models = ["llama*"]
+key_env = "LOCAL_KEY"
+timeouts = { connect_seconds = 1.5 }
+[[upstream]]
+url = "http://127.0.0.1:8001/v1"
+[sessions.reset]
+mode = "daily"
+at = "05:30"
+timezone = "Europe/Berlin"
+[[key]]
+key_env = "DOOR"
+tenant = "acme"
+admin = true
+"""
+
+
+def _load(
+    tmp_path: Path, text: str, env: dict[str, str] | None = None, **flags: object
+) -> Settings:
+    path = tmp_path / "holdfast.toml"
+    path.write_text(text)
+    return load(path, flags={"server": flags}, environment=env or {})
+
+
+def test_without_anything_there_are_defaults() -> None:
+    settings = load(environment={})
+    assert settings.server.port == 8377
+    assert settings.upstreams == ()
+    assert settings.reset_policy.mode == "none"
+
+
+def test_a_file_is_read_in_every_section(tmp_path: Path) -> None:
+    env = {"LOCAL_KEY": "sk-1", "OPENAI_API_KEY": "sk-2", "DOOR": "hf_x"}
+    settings = _load(tmp_path, FILE, env)
+    local, other = settings.upstreams
+    assert (local.name, local.api, local.models, local.key) == (
+        "local",
+        "chat",
+        ("llama*",),
+        "sk-1",
+    )
+    assert local.timeouts.connect_seconds == 1.5
+    assert other.key == "sk-2"
+    assert settings.reset_policy.at.hour == 5
+    assert str(settings.reset_policy.zone) == "Europe/Berlin"
+    assert [(key.tenant, key.admin, key.key) for key in settings.keys] == [("acme", True, "hf_x")]
+
+
+def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    text = "[server]\nport = 1\n"
+    assert _load(tmp_path, text).server.port == 1
+    env = {"HOLDFAST_SERVER_PORT": "2"}
+    assert _load(tmp_path, text, env).server.port == 2
+    assert _load(tmp_path, text, env, port=3).server.port == 3
+
+
+def test_an_upstream_of_the_environment_stands_alone(tmp_path: Path) -> None:
+    env = {"HOLDFAST_UPSTREAM_URL": "http://127.0.0.1:1/v1", "HOLDFAST_UPSTREAM_API": "chat",
+           "HOLDFAST_UPSTREAM_KEY": "sk-3", "LOCAL_KEY": "x", "DOOR": "y"}  # fmt: skip
+    settings = _load(tmp_path, FILE, env)
+    assert [(one.api, one.key) for one in settings.upstreams] == [("chat", "sk-3")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[lanes]\n\non_busy = 'wait'\n", "holdfast.toml:3: lanes.on_busy is one of enqueue"),
+        ("[lanes]\nlease_seconds = -1\n", "holdfast.toml:2: lanes.lease_seconds must be positive"),
+        ("[server]\nprot = 1\n", "holdfast.toml:2: server.prot is no setting; did you mean port?"),
+        ("[sever]\nport = 1\n", "sever is no setting; did you mean server?"),
+        ("[server]\nport = 'x'\n", "holdfast.toml:2: server.port is a number"),
+        ("[server]\nport = 70000\n", "server.port is a number from 0 to 65535"),
+        ("[server]\nport = true\n", "is a number, not True"),
+        ("[server]\nhost = 1\n", "is text"),
+        ("[sessions.reset]\ntimezone = 'Mars/Base'\n", "is no IANA time zone"),
+        ("[sessions.reset]\nat = 'noon'\n", "is a time of day as HH:MM"),
+        ("[[upstream]]\nname = 'x'\n", "upstream needs url"),
+        ("[[upstream]]\nurl = 'ftp://x'\n", "must be http:// or https://"),
+        ("[[upstream]]\nurl = 'http://x/v1'\nstat = 'chain'\n", "did you mean state?"),
+        ("[[key]]\nkey_env = 'NOWHERE'\n", "NOWHERE is not set"),
+        ("[server\n", "holdfast.toml"),
+        ("server = 1\n", "server is a section"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        _load(tmp_path, text)
+    assert message in caught.value.message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match=r"nowhere\.toml"):
+        load(tmp_path / "nowhere.toml", environment={})
