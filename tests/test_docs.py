@@ -383,5 +383,6 @@ def test_every_endpoint_that_is_documented_exists() -> None:
     routes = re.findall(r'add\("(\w+)", "([^"]+)"', inspect.getsource(application))
     documented = set(_table(REFERENCE / "http.md", "Endpoints"))
     documented |= set(_table(REFERENCE / "conversations.md", "Conversations"))
+    documented |= set(_table(REFERENCE / "sessions.md", "Endpoints"))
     assert documented
     assert documented <= {f"{method} {path}" for method, path in routes}

@@ -54,7 +54,8 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
         return refuse(SessionNotKeyed(f"session {session.id} has no key to continue under"))
     expected = command.expected_id or session.id
     if not session.is_live or expected != session.id:
-        return refuse(SessionChanged(expected, facts.live_id or session.id))
+        live_id = session.id if session.is_live else facts.live_id
+        return refuse(SessionChanged(expected, live_id))
     old = Draft(session, now=facts.now)
     _cancel_open(old, facts, code="session_reset", message=command.reason)
     retire(old, reason=command.reason)

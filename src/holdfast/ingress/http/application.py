@@ -31,6 +31,7 @@ from holdfast.ingress.http.responses_api import ResponsesApi
 from holdfast.ingress.http.rules import OPEN_HOUSE, HouseRules
 from holdfast.ingress.http.sessions_api import SessionsApi
 from holdfast.ingress.http.turns import TurnDesk
+from holdfast.ingress.http.turns_api import TurnsApi
 
 ListModels = Callable[[], Awaitable[list[dict[str, object]]]]
 
@@ -58,7 +59,6 @@ class Application:
         self._routes = Routes()
         turns = TurnDesk(gateway, desk, rules.reset, streams=streams)
         responses, chat = ResponsesApi(turns), ChatApi(turns)
-        sessions, conversations = SessionsApi(gateway), ConversationsApi(gateway)
         add = self._routes.add
         add("POST", "/v1/responses", responses.create)
         add("GET", "/v1/responses/{id}", responses.get)
@@ -67,6 +67,18 @@ class Application:
         add("GET", "/v1/responses/{id}/input_items", responses.input_items)
         add("POST", "/v1/responses/input_tokens", responses.input_tokens)
         add("POST", "/v1/chat/completions", chat.create)
+        add("GET", "/v1/models", self._models)
+        add("GET", "/v1/models/{model}", self._model)
+        add("GET", "/v1/models/{owner}/{model}", self._model)
+        add("GET", "/metrics", self._metrics)
+        add("GET", "/healthz", self._healthz)
+        add("GET", "/readyz", self._readyz)
+        self._add_session_routes(gateway)
+
+    def _add_session_routes(self, gateway: Gateway) -> None:
+        conversations, sessions = ConversationsApi(gateway), SessionsApi(gateway)
+        turns = TurnsApi(gateway)
+        add = self._routes.add
         add("POST", "/v1/conversations", conversations.create)
         add("GET", "/v1/conversations/{id}", conversations.get)
         add("POST", "/v1/conversations/{id}", conversations.update)
@@ -75,15 +87,18 @@ class Application:
         add("POST", "/v1/conversations/{id}/items", conversations.add_items)
         add("GET", "/v1/conversations/{id}/items/{item_id}", conversations.get_item)
         add("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item)
-        add("GET", "/v1/models", self._models)
-        add("GET", "/v1/models/{model}", self._model)
-        add("GET", "/v1/models/{owner}/{model}", self._model)
         add("GET", "/v1/sessions", sessions.list)
         add("GET", "/v1/sessions/{id}", sessions.get)
+        add("POST", "/v1/sessions/{id}", sessions.update)
+        add("DELETE", "/v1/sessions/{id}", sessions.delete)
         add("GET", "/v1/sessions/{id}/items", sessions.items)
-        add("GET", "/metrics", self._metrics)
-        add("GET", "/healthz", self._healthz)
-        add("GET", "/readyz", self._readyz)
+        add("POST", "/v1/sessions/{id}/items", sessions.add_items)
+        add("GET", "/v1/sessions/{id}/turns", sessions.turns)
+        add("POST", "/v1/sessions/{id}/reset", sessions.reset)
+        add("POST", "/v1/sessions/{id}/restore", sessions.restore)
+        add("POST", "/v1/sessions/{id}/fork", sessions.fork)
+        add("GET", "/v1/turns/{id}", turns.get)
+        add("POST", "/v1/turns/{id}/cancel", turns.cancel)
 
     def begin_stop(self) -> None:
         """Begin nothing more; what runs may finish, and its readers may read to the end."""

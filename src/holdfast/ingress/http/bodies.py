@@ -27,6 +27,11 @@ async def read_fields(request: Request) -> Fields:
     return parse_fields(await request.body())
 
 
+async def read_optional_fields(request: Request) -> Fields:
+    """Return the fields of a body that may be left out altogether."""
+    return await read_fields(request) if await request.body() else {}
+
+
 def parse_fields(body: bytes) -> Fields:
     """Return the fields of a JSON object."""
     try:

@@ -77,7 +77,7 @@ class ConversationsApi:
         if not items:
             raise InvalidInput("items: at least one item is needed")
         done = await self._transcripts.append(request, items, session_id=session.id)
-        return json_reply(await self._transcripts.appended(request, done, len(items)))
+        return await self._transcripts.reply(request, done, len(items))
 
     async def items(self, request: Request) -> AnyReply:
         """Return a page of what the model will be shown next."""

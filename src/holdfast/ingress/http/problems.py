@@ -102,6 +102,8 @@ def reply_to(error: err.HoldfastError) -> Reply:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, err.TurnCancelled | err.SessionRetired | err.SessionChanged):
         headers.append(NO_RETRY)
+    if isinstance(error, err.SessionRetired | err.SessionChanged) and error.live_id is not None:
+        headers.append((b"x-session-id", error.live_id.encode()))
     code = error.failure_code if isinstance(error, err.TurnFailed) else error.code
     return problem(status, error.message, code=code, param=error.param, headers=tuple(headers))
 

@@ -1,40 +1,51 @@
-"""The Sessions API: what there is, what it said, what is being done."""
+"""The Sessions API: what there is, what it said, and its life under its key."""
 
 from typing import Any
 
-import msgspec
-
-from holdfast.core.errors import SessionNotFound
+from holdfast.core.commands import Annotate, Delete, Fork, Reset, Restore
+from holdfast.core.errors import InvalidInput, ItemNotFound, SessionNotFound
 from holdfast.core.ids import SessionId, read_key
-from holdfast.core.turn import Turn
+from holdfast.core.session import Session, SessionStatus
 from holdfast.engine.gateway import Gateway
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
-from holdfast.ingress.http.pages import page, read_choice, read_page
-from holdfast.ingress.http.transcripts import Transcripts
+from holdfast.ingress.http.bodies import read_fields, read_optional_fields, take
+from holdfast.ingress.http.metadata import take_metadata
+from holdfast.ingress.http.pages import UnknownCursor, page, read_choice, read_page
+from holdfast.ingress.http.session_values import session_value, turn_value
+from holdfast.ingress.http.transcripts import Transcripts, read_flag, read_items
+from holdfast.ingress.http.turns_api import find_turn
 from holdfast.ports.store import SessionQuery, SessionView
+
+MAX_ITEMS = 1000
+MAX_REASON = 256
+STATUSES: dict[str, SessionStatus] = {"idle": "idle", "running": "running", "retired": "retired"}
 
 
 class SessionsApi:
-    """GET on /v1/sessions."""
+    """Everything under /v1/sessions but its events."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._transcripts = Transcripts(gateway)
 
+    # ── what there is ───────────────────────────────────────────────────────────────────────
+
     async def list(self, request: Request) -> AnyReply:
-        """Return a page of sessions."""
+        """Return a page of sessions; with a key, the live one of the key and its generations."""
         asked, wanted = request.query(), read_page(request)
         key = asked.get("key")
-        found = await self._gateway.read.sessions(
-            request.tenant,
-            SessionQuery(
-                key=read_key(key) if key is not None else None,
-                generations=asked.get("generations") == "true",
-                after=SessionId(wanted.after) if wanted.after else None,
-                limit=wanted.limit + 1,
-                order=wanted.order,
-            ),
+        status = read_choice(asked, "status", tuple(STATUSES))
+        if wanted.after is not None and await self._seen(request, wanted.after) is None:
+            raise UnknownCursor(f"after: there is no session {wanted.after!r}")
+        query = SessionQuery(
+            key=read_key(key) if key is not None else None,
+            status=STATUSES[status] if status is not None else None,
+            generations=read_flag(asked, "generations"),
+            after=SessionId(wanted.after) if wanted.after else None,
+            limit=wanted.limit + 1,
+            order=wanted.order,
         )
+        found = await self._gateway.read.sessions(request.tenant, query)
         names = [view.session.id for view in found]
         return json_reply(page([session_value(view) for view in found], names, wanted.limit))
 
@@ -43,65 +54,115 @@ class SessionsApi:
         return json_reply(session_value(await self._find(request)))
 
     async def items(self, request: Request) -> AnyReply:
-        """Return a page of a session's items."""
+        """Return a page of what the model may be shown, or of the whole log."""
         asked = read_page(request, order="asc")
-        view = await self._find(request)
         is_log = read_choice(request.query(), "view", ("visible", "log")) == "log"
-        return json_reply(await self._transcripts.listed(view.session, asked, is_log=is_log))
+        session = (await self._find(request)).session
+        return json_reply(await self._transcripts.listed(session, asked, is_log=is_log))
+
+    async def turns(self, request: Request) -> AnyReply:
+        """Return a page of a session's turns."""
+        asked = read_page(request, order="asc")
+        session, read = (await self._find(request)).session, self._gateway.read
+        after = 0
+        if asked.after is not None:
+            cursor = await find_turn(self._gateway, request.tenant, asked.after)
+            if cursor is None or cursor.turn.session_id != session.id:
+                raise UnknownCursor(f"after: there is no turn {asked.after!r} in this list")
+            after = cursor.turn.number
+        found = await read.turns(session.id, after=after, limit=asked.limit + 1, order=asked.order)
+        values = [turn_value(view, await read.runs(view.turn.id)) for view in found]
+        return json_reply(page(values, [view.turn.id for view in found], asked.limit))
+
+    # ── what may be changed ─────────────────────────────────────────────────────────────────
+
+    async def update(self, request: Request) -> AnyReply:
+        """Replace a session's metadata."""
+        session = (await self._find(request)).session
+        metadata = take_metadata(await read_fields(request))
+        if metadata is None:
+            raise InvalidInput("metadata: say what it should be")
+        command = Annotate(tenant=request.tenant, session_id=session.id, metadata=metadata)
+        return await self._answer(request, await self._gateway.submit(command))
+
+    async def add_items(self, request: Request) -> AnyReply:
+        """Add items without a run."""
+        session = (await self._find(request)).session
+        items = read_items(await read_fields(request), most=MAX_ITEMS)
+        if not items:
+            raise InvalidInput("items: at least one item is needed")
+        done = await self._transcripts.append(request, items, session_id=session.id)
+        return await self._transcripts.reply(request, done, len(items))
+
+    async def reset(self, request: Request) -> AnyReply:
+        """Retire this generation and begin the next one under its key."""
+        session = (await self._find(request)).session
+        fields = await read_optional_fields(request)
+        expected = take(fields, "expected_session_id", str)
+        reason = take(fields, "reason", str) or "session_reset"
+        if len(reason) > MAX_REASON or "\0" in reason:
+            raise InvalidInput(f"reason: a text of at most {MAX_REASON} characters")
+        command = Reset(
+            tenant=request.tenant,
+            session_id=session.id,
+            new_id=self._gateway.new_session_id(),
+            expected_id=SessionId(expected) if expected is not None else None,
+            reason=reason,
+        )
+        return await self._answer(request, await self._gateway.submit(command))
+
+    async def restore(self, request: Request) -> AnyReply:
+        """Make an old generation live again."""
+        session = (await self._find(request)).session
+        await read_optional_fields(request)
+        command = Restore(tenant=request.tenant, session_id=session.id)
+        return await self._answer(request, await self._gateway.submit(command))
+
+    async def fork(self, request: Request) -> AnyReply:
+        """Begin a keyless session that shares this one's history up to an item."""
+        session = (await self._find(request)).session
+        fields = await read_optional_fields(request)
+        command = Fork(
+            tenant=request.tenant,
+            session_id=session.id,
+            new_id=self._gateway.new_session_id(),
+            after_seq=await self._place(session, take(fields, "after_item", str | int)),
+        )
+        return await self._answer(request, await self._gateway.submit(command))
+
+    async def _place(self, session: Session, after: str | int | None) -> int | None:
+        if after is None or isinstance(after, int):
+            return after
+        found = await self._transcripts.find(session, after)
+        if found is None:
+            raise ItemNotFound(f"no item {after}")
+        return found.item.seq
+
+    async def delete(self, request: Request) -> AnyReply:
+        """Erase a session for good."""
+        cascade = read_flag(request.query(), "cascade")
+        session = (await self._find(request)).session
+        await self._gateway.submit(
+            Delete(tenant=request.tenant, session_id=session.id, cascade=cascade)
+        )
+        gone: dict[str, Any] = {"id": session.id, "object": "session.deleted", "deleted": True}
+        return json_reply(gone)
+
+    # ── finding it ──────────────────────────────────────────────────────────────────────────
+
+    async def _answer(self, request: Request, session: Session) -> AnyReply:
+        """Answer with a session as it is now."""
+        view = await self._seen(request, session.id)
+        if view is None:
+            raise SessionNotFound(f"no session {session.id}")
+        return json_reply(session_value(view))
+
+    async def _seen(self, request: Request, name: str) -> SessionView | None:
+        return await self._transcripts.session(request.tenant, SessionId(name))
 
     async def _find(self, request: Request) -> SessionView:
         name = request.params["id"]
-        view = await self._transcripts.session(request.tenant, SessionId(name))
+        view = await self._seen(request, name)
         if view is None:
             raise SessionNotFound(f"no session {name}")
         return view
-
-
-def session_value(view: SessionView) -> dict[str, Any]:
-    """Return a session as the contract shows it."""
-    session = view.session
-    return {
-        "id": session.id,
-        "object": "session",
-        "key": session.key,
-        "generation": session.generation,
-        "previous_session_id": session.previous_session_id,
-        "status": view.status,
-        "active_turn_id": session.active_turn_id,
-        "queued_turns": view.queued_turns,
-        "last_turn": _last_turn(view.last_turn),
-        "created_at": int(session.created_at),
-        "last_user_activity_at": _seconds(session.last_user_activity_at),
-        "item_count": session.item_count,
-        "turn_count": session.turn_count,
-        "usage": {
-            "input_tokens": session.input_tokens,
-            "cached_tokens": session.cached_tokens,
-            "output_tokens": session.output_tokens,
-            "reasoning_tokens": session.reasoning_tokens,
-            "total_tokens": session.input_tokens + session.output_tokens,
-        },
-        "metadata": msgspec.Raw(session.metadata),
-    }
-
-
-def _last_turn(turn: Turn | None) -> dict[str, Any] | None:
-    if turn is None or turn.outcome is None:
-        return None
-    lasted = None
-    if turn.ended_at is not None and turn.started_at is not None:
-        lasted = round((turn.ended_at - turn.started_at) * 1000)
-    return {
-        "id": turn.id,
-        "status": turn.outcome,
-        "error": {"code": turn.error_code, "message": turn.error_message}
-        if turn.error_code
-        else None,
-        "started_at": _seconds(turn.started_at),
-        "ended_at": _seconds(turn.ended_at),
-        "duration_ms": lasted,
-    }
-
-
-def _seconds(moment: float | None) -> int | None:
-    return int(moment) if moment is not None else None

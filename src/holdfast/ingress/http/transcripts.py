@@ -12,7 +12,7 @@ from holdfast.core.item_names import shown
 from holdfast.core.items import NewItem, read_item
 from holdfast.core.session import Session
 from holdfast.engine.gateway import Gateway
-from holdfast.ingress.http.asgi import Request
+from holdfast.ingress.http.asgi import Reply, Request, json_reply
 from holdfast.ingress.http.bodies import Fields, take_list
 from holdfast.ingress.http.pages import PageAsked, UnknownCursor, page
 from holdfast.ingress.http.session_headers import read_session_headers
@@ -94,8 +94,14 @@ class Transcripts:
         )
         return await gateway.append(command, on_busy=headers.on_busy or "enqueue")
 
-    async def appended(self, request: Request, done: Appended, count: int) -> dict[str, Any]:
-        """Return the list of the items that an append added."""
+    async def reply(self, request: Request, done: Appended, count: int) -> Reply:
+        """Answer with the items that were added, and note when the answer has left."""
+        turn = done.turn
+        reply = json_reply(await self._appended(request, done, count))
+        reply.on_sent = lambda: self._gateway.delivered(turn.id, turn.step)
+        return reply
+
+    async def _appended(self, request: Request, done: Appended, count: int) -> dict[str, Any]:
         last = done.turn.last_seq or 0
         view = await self._gateway.read.session(request.tenant, session_id=done.turn.session_id)
         if view is None:

@@ -148,6 +148,8 @@ def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
     if isinstance(command, Append):
         if facts.session is None:
             return (yield from _with_generation(facts, command))
+        if not facts.session.is_live:
+            return (yield from _with_live(facts, facts.session))
         return (yield from _with_latest(command, facts, facts.session))
     return (yield from _more_for_accept(command, facts))
 

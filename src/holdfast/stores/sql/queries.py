@@ -52,7 +52,7 @@ def session(
 def _view(row: Row, now: float) -> Plan[SessionView]:
     found, alive_until = read_session(row), row[-1]
     waiting = yield from one(sql.WAITING, found.id, found.active_turn_id or "")
-    last = yield from one(sql.LATEST_TURN, found.id)
+    last = yield from one(sql.LAST_ENDED_TURN, found.id)
     return SessionView(
         found,
         found.status(has_live_owner=alive_until is not None and alive_until > now),
@@ -69,7 +69,8 @@ def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[Sessi
     statement = sql.LIST_SESSIONS_UP if query.order == "asc" else sql.LIST_SESSIONS_DOWN
     while len(found) < query.limit:
         wanted = query.limit - len(found)
-        rows = yield from every(statement, tenant, int(wants_all), query.key or "", after, wanted)
+        filters = (int(wants_all), query.key or "", after, wanted, query.status or "")
+        rows = yield from every(statement, tenant, *filters)
         for row in rows:
             view = yield from _view(row, now)
             if query.status is None or view.status == query.status:

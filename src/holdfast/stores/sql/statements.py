@@ -77,6 +77,8 @@ _LISTED = (
     "left join workers w on w.id = s.owner "
     "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
     "and (?2 = 1 or s.is_live = 1) and (?3 = '' or s.key = ?3) "
+    # What cannot have the status is left out here; whether the owner lives is judged later.
+    "and (?6 <> 'running' or s.active_turn_id is not null) and (?6 <> 'retired' or s.is_live = 0) "
 )
 LIST_SESSIONS_UP = Statement(
     "list_sessions_up", _LISTED + "and s.id > ?4 order by s.id asc limit ?5"
@@ -108,6 +110,13 @@ MARK_DELIVERED = Statement(
 
 TENANT_TURNS = Statement(
     "tenant_turns", "select count(*) from turns where tenant = ?1 and outcome is null"
+)
+# A turn that was reopened ends after later ones; further back than this nobody looks for it.
+LAST_ENDED_TURN = Statement(
+    "last_ended_turn",
+    f"select {_columns(Turn)} from (select {_columns(Turn)} from turns "
+    "where session_id = ?1 and outcome is not null order by number desc limit 16) as ended "
+    "order by ended_at desc, number desc limit 1",
 )
 
 # The queue of a lane, without the turn that holds it.

@@ -1,0 +1,135 @@
+"""Sessions, turns and runs as the contract shows them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.request import read_request, response_id
+from holdfast.core.turn import Run, Turn
+from holdfast.ports.store import SessionView, TurnView
+
+COUNTERS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+
+
+def session_value(view: SessionView) -> dict[str, Any]:
+    """Return a session."""
+    session = view.session
+    return {
+        "id": session.id,
+        "object": "session",
+        "key": session.key,
+        "generation": session.generation,
+        "previous_session_id": session.previous_session_id,
+        "status": view.status,
+        "active_turn_id": session.active_turn_id,
+        "queued_turns": view.queued_turns,
+        "last_turn": _last_turn(view.last_turn),
+        "created_at": int(session.created_at),
+        "last_user_activity_at": _seconds(session.last_user_activity_at),
+        "item_count": session.item_count,
+        "turn_count": session.turn_count,
+        "usage": _usage({name: getattr(session, name) for name in COUNTERS}),
+        "metadata": msgspec.Raw(session.metadata),
+    }
+
+
+def _last_turn(turn: Turn | None) -> dict[str, Any] | None:
+    if turn is None or turn.outcome is None:
+        return None
+    return {
+        "id": turn.id,
+        "status": turn.outcome,
+        "error": _error(turn),
+        "started_at": _seconds(turn.started_at),
+        "ended_at": _seconds(turn.ended_at),
+        "duration_ms": _lasted(turn),
+    }
+
+
+def turn_value(view: TurnView, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return a turn and every attempt at it; what is not known is `null`, never a guess."""
+    turn = view.turn
+    return {
+        "id": turn.id,
+        "object": "turn",
+        "session_id": turn.session_id,
+        "number": turn.number,
+        "status": view.status,
+        "source": turn.source,
+        "step": turn.step,
+        "attempts": turn.attempts,
+        "error": _error(turn),
+        "response_id": _response_id(turn, runs),
+        "first_sequence": turn.first_seq,
+        "last_sequence": turn.last_seq,
+        "accepted_at": int(turn.accepted_at),
+        "started_at": _seconds(turn.started_at),
+        "ended_at": _seconds(turn.ended_at),
+        "duration_ms": _lasted(turn),
+        "usage": _usage(_sum_of(runs)),
+        "runs": [run_value(run, view) for run in runs],
+    }
+
+
+def run_value(run: Run, view: TurnView) -> dict[str, Any]:
+    """Return one attempt at a turn."""
+    status = run.outcome or ("running" if view.status == "running" else "interrupted")
+    return {
+        "id": run.id,
+        "object": "run",
+        "step": run.step,
+        "status": status,
+        "epoch": run.epoch,
+        "worker": run.worker,
+        "error": _error(run),
+        "started_at": int(run.started_at),
+        "ended_at": _seconds(run.ended_at),
+        "duration_ms": _lasted(run),
+        "usage": _usage({name: getattr(run, name) for name in COUNTERS}),
+        "heals": msgspec.Raw(run.heals) if run.heals else None,
+        "late": msgspec.Raw(run.late) if run.late else None,
+    }
+
+
+def _sum_of(runs: Sequence[Run]) -> dict[str, int | None]:
+    """Add up what ended runs have used; with one that nobody knows of, nobody knows the sum."""
+    ended = [run for run in runs if run.outcome is not None]
+    sums: dict[str, int | None] = {}
+    for name in COUNTERS:
+        counts = [getattr(run, name) for run in ended]
+        is_known = bool(counts) and None not in counts
+        sums[name] = sum(counts) if is_known else None
+    return sums
+
+
+def _usage(counts: dict[str, int | None]) -> dict[str, int | None]:
+    given, made = counts["input_tokens"], counts["output_tokens"]
+    total = given + made if given is not None and made is not None else None
+    return {**counts, "total_tokens": total}
+
+
+def _response_id(turn: Turn, runs: Sequence[Run]) -> str | None:
+    """Return the id of the response that the turn's last step gives, if one can be fetched."""
+    if not turn.request or not runs:
+        return None
+    request = read_request(turn.request)
+    if request.api != "responses" or not request.is_stored:
+        return None
+    return response_id(turn.id, turn.step)
+
+
+def _error(ended: Turn | Run) -> dict[str, Any] | None:
+    if ended.error_code is None:
+        return None
+    return {"code": ended.error_code, "message": ended.error_message}
+
+
+def _lasted(ended: Turn | Run) -> int | None:
+    if ended.ended_at is None or ended.started_at is None:
+        return None
+    return round((ended.ended_at - ended.started_at) * 1000)
+
+
+def _seconds(moment: float | None) -> int | None:
+    return int(moment) if moment is not None else None
