@@ -236,5 +236,8 @@ class SqlStore:
 
     async def close(self) -> None:
         """Finish what was taken, then let go of the database."""
-        await self._committer.close()
-        await self._driver.close()
+        try:
+            await self._committer.close()
+            await self._driver.close()
+        finally:
+            await self._tokens.close()

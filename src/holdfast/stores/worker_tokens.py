@@ -26,6 +26,10 @@ class WorkerTokens(Protocol):
         """Give the token back, or clear away what a dead process left of it."""
         ...
 
+    async def close(self) -> None:
+        """Let go of every token: who closes its store lives there no more."""
+        ...
+
 
 class FileTokens:
     """A locked file for each worker, in a folder beside the database."""
@@ -77,6 +81,12 @@ class FileTokens:
         if handle is not None:
             os.close(handle)
 
+    async def close(self) -> None:
+        """Unlock every file; they are left for whoever clears up after their workers."""
+        while self._held:
+            _, handle = self._held.popitem()
+            os.close(handle)
+
 
 class ProcessTokens:
     """For a store that lives in one process: whoever took a token and did not drop it lives."""
@@ -95,3 +105,7 @@ class ProcessTokens:
     async def drop(self, worker: WorkerId) -> None:
         """Forget the worker."""
         self._held.discard(worker)
+
+    async def close(self) -> None:
+        """Forget everybody."""
+        self._held.clear()

@@ -25,6 +25,14 @@ async def test_a_worker_lives_from_taking_its_token_to_dropping_it(tokens: Worke
     assert await tokens.living([ME, YOU]) == set()
 
 
+async def test_whoever_closes_its_store_lives_there_no_more(tokens: WorkerTokens) -> None:
+    await tokens.take(ME)
+    await tokens.take(YOU)
+    await tokens.close()
+    assert await tokens.living([ME, YOU]) == set()
+    await tokens.close()
+
+
 async def test_dropping_what_nobody_holds_is_harmless(tokens: WorkerTokens) -> None:
     await tokens.drop(ME)
     await tokens.drop(ME)

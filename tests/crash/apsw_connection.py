@@ -1,0 +1,76 @@
+"""An apsw connection that answers like one of the standard library, as far as the driver asks.
+
+It runs the real store over a disk of our own making.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import apsw
+
+from tests.crash.recorded_disk import Disk
+
+PATH = "a.db"
+
+
+class Rows:
+    """What a statement gave."""
+
+    def __init__(self, rows: list[Any], changed: int) -> None:
+        self._rows = rows
+        self.rowcount = changed
+
+    def fetchall(self) -> list[Any]:
+        """Return every row."""
+        return self._rows
+
+    def fetchone(self) -> Any:
+        """Return the first row."""
+        return self._rows[0] if self._rows else None
+
+
+class ApswConnection:
+    """The few methods of a connection that the driver uses, and its kinds of errors."""
+
+    def __init__(self, disk: Disk, *, synchronous: str = "full") -> None:
+        with _as_sqlite3():
+            self._connection = apsw.Connection(PATH, vfs=disk.name)
+            # A VFS written in Python has no shared memory: the one connection keeps its locks.
+            self.execute("pragma locking_mode = exclusive")
+            self.execute("pragma journal_mode = wal")
+            self.execute(f"pragma synchronous = {synchronous}")
+            self.execute("pragma foreign_keys = on")
+            self.execute("pragma wal_autocheckpoint = 24")
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Carry out a statement."""
+        with _as_sqlite3():
+            rows = list(self._connection.execute(sql, tuple(parameters)))
+            return Rows(rows, self._connection.changes())
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return bool(self._connection.in_transaction)
+
+    def close(self) -> None:
+        """Close it."""
+        with _as_sqlite3():
+            self._connection.close(True)
+
+
+def connect_to(disk: Disk, *, synchronous: str = "full") -> Callable[[], sqlite3.Connection]:
+    """Return how to open the database on a disk, as the driver wants it."""
+    return lambda: cast(sqlite3.Connection, ApswConnection(disk, synchronous=synchronous))
+
+
+@contextmanager
+def _as_sqlite3() -> Iterator[None]:
+    try:
+        yield
+    except apsw.ConstraintError as exc:
+        raise sqlite3.IntegrityError(str(exc)) from exc
+    except apsw.Error as exc:
+        raise sqlite3.OperationalError(str(exc)) from exc
