@@ -74,7 +74,7 @@ class Asker:
         healed = 0
         while True:
             try:
-                return await asking.attempt(call)
+                return await self._attempt(asking, call)
             except ProviderFailure as failure:
                 symptoms = _symptoms(failure, asking, call, use, time.monotonic() - began)
                 treatment = treat(symptoms, done, self._settings.limits())
@@ -88,6 +88,20 @@ class Asker:
             if treatment.strips_opaque:
                 call = msgspec.structs.replace(call, allows_opaque=False)
             await asyncio.sleep(treatment.heal.pause_seconds)
+
+    async def _attempt(self, asking: Asking, call: ModelCall) -> Answer:
+        """Ask once, and have it noted how long it took and how it went."""
+        began, outcome = time.monotonic(), "left"
+        try:
+            answer = await asking.attempt(call)
+            outcome = answer.status
+            return answer
+        except ProviderFailure as failure:
+            outcome = failure.failure_class
+            raise
+        finally:
+            seconds = time.monotonic() - began
+            self._gateway.meter.upstream_answered(asking.provider.name, outcome, seconds)
 
     async def _earlier_runs(self, run: ActiveRun) -> list[Run]:
         """Return the lost attempts at this step of the turn: what they healed still counts."""
@@ -120,6 +134,7 @@ class Asker:
         self, run: ActiveRun, treatment: Treatment, use: StateUse | None, number: int
     ) -> None:
         heal = treatment.heal
+        self._gateway.meter.healed(heal.failure_class)
         log.info(
             "turn.healed",
             turn_id=run.turn.id,

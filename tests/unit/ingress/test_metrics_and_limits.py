@@ -25,6 +25,7 @@ async def test_turns_runs_commits_and_requests_are_counted() -> None:
     assert 'holdfast_turns_accepted_total{admission="started",source="user"} 1.0' in text
     assert 'holdfast_runs_ended_total{outcome="completed"} 1.0' in text
     assert "holdfast_commit_seconds_count" in text
+    assert 'holdfast_upstream_seconds_count{outcome="completed",upstream="demo"} 1.0' in text
     assert 'route="/v1/chat/completions",status="200"' in text
 
 

@@ -22,6 +22,7 @@ from holdfast.ingress.http.asgi import (
 )
 from holdfast.ingress.http.auth import OPEN_PATHS, Doorkeeper
 from holdfast.ingress.http.chat_api import ChatApi
+from holdfast.ingress.http.completions_api import CompletionsApi
 from holdfast.ingress.http.conversations_api import ConversationsApi
 from holdfast.ingress.http.cors import cors_headers, is_preflight
 from holdfast.ingress.http.limits import RequestLimit
@@ -50,7 +51,6 @@ class Application:
     ) -> None:
         self._gateway = gateway
         self._desk = desk
-
         self._rules = rules
         self._doorkeeper = Doorkeeper(gateway.read, rules.doors, rules.allowed_hosts)
         self._limit = RequestLimit(rules.requests_per_minute)
@@ -73,7 +73,17 @@ class Application:
         add("GET", "/metrics", self._metrics)
         add("GET", "/healthz", self._healthz)
         add("GET", "/readyz", self._readyz)
+        self._add_completion_routes(gateway, desk)
         self._add_session_routes(gateway)
+
+    def _add_completion_routes(self, gateway: Gateway, desk: Desk) -> None:
+        completions = CompletionsApi(gateway, desk)
+        add = self._routes.add
+        add("GET", "/v1/chat/completions", completions.listed)
+        add("GET", "/v1/chat/completions/{id}", completions.get)
+        add("POST", "/v1/chat/completions/{id}", completions.annotate)
+        add("DELETE", "/v1/chat/completions/{id}", completions.delete)
+        add("GET", "/v1/chat/completions/{id}/messages", completions.messages)
 
     def _add_session_routes(self, gateway: Gateway) -> None:
         conversations, sessions = ConversationsApi(gateway), SessionsApi(gateway)

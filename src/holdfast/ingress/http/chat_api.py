@@ -13,11 +13,13 @@ from holdfast.core.response import ResponseFacts
 from holdfast.engine.desk import Ticket
 from holdfast.ingress.http.asgi import SSE, AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import Fields, read_fields, take
+from holdfast.ingress.http.metadata import take_metadata
 from holdfast.ingress.http.session_headers import answer_headers, read_session_headers
 from holdfast.ingress.http.sse import DONE, KEEP_ALIVE
 from holdfast.ingress.http.turns import TurnDesk, session_of
 
 _encode = msgspec.json.Encoder().encode
+COMPLETION_PREFIX = "chatcmpl-"
 
 
 class ChatApi:
@@ -51,6 +53,9 @@ def _asked(fields: Fields, instructions: str | None) -> TurnRequest:
     model = take(fields, "model", str)
     if not model:
         raise InvalidInput("you must provide a model parameter")
+    metadata = take_metadata(fields)
+    if metadata is not None:
+        fields["metadata"] = msgspec.Raw(metadata)
     is_stored = take(fields, "store", bool, False)
     is_stream = take(fields, "stream", bool, False)
     kept: dict[str, msgspec.Raw] = {}
@@ -68,7 +73,7 @@ def _asked(fields: Fields, instructions: str | None) -> TurnRequest:
 
 def completion_id(response_id: str) -> str:
     """Return the name that Chat has for a response."""
-    return "chatcmpl-" + response_id.removeprefix("resp_")
+    return COMPLETION_PREFIX + response_id.removeprefix("resp_")
 
 
 def completion(facts: ResponseFacts) -> dict[str, Any]:

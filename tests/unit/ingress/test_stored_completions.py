@@ -1,0 +1,82 @@
+"""Chat completions that were to be stored, through the official client's eyes."""
+
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from tests.in_process import House, open_house
+
+
+def _client(house: House) -> openai.AsyncOpenAI:
+    transport = httpx2.ASGITransport(house.application)  # type: ignore[arg-type]  # scope is a dict
+    return openai.AsyncOpenAI(
+        base_url="http://127.0.0.1/v1",
+        api_key="none",
+        http_client=httpx2.AsyncClient(transport=transport),
+        max_retries=0,
+    )
+
+
+async def _ask(client: openai.AsyncOpenAI, text: str, **more: Any) -> str:
+    made = await client.chat.completions.create(
+        model="scripted",
+        messages=[{"role": "system", "content": "be brief"}, {"role": "user", "content": text}],
+        **more,
+    )
+    return str(made.id)
+
+
+async def test_a_stored_completion_can_be_read_noted_on_and_deleted() -> None:
+    async with open_house() as house:
+        client = _client(house)
+        name = await _ask(client, "hi", store=True, metadata={"a": "1"})
+        kept = await client.chat.completions.retrieve(name)
+        assert kept.choices[0].message.content == "re:hi"
+        assert kept.metadata == {"a": "1"}
+        noted = await client.chat.completions.update(name, metadata={"b": "2"})
+        assert noted.metadata == {"b": "2"}
+        messages = [m async for m in client.chat.completions.messages.list(name)]
+        assert [(m.role, m.content) for m in messages][-1] == ("user", "hi")
+        gone = await client.chat.completions.delete(name)
+        assert gone.deleted is True
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.retrieve(name)
+
+
+async def test_what_was_not_to_be_stored_is_not_listed() -> None:
+    async with open_house() as house:
+        client = _client(house)
+        headers = {"X-Session-Key": "k"}
+        name = await _ask(client, "hi", extra_headers=headers)
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.retrieve(name)
+        assert [c async for c in client.chat.completions.list()] == []
+
+
+async def test_lists_really_page_and_filter() -> None:
+    async with open_house() as house:
+        client = _client(house)
+        names = [
+            await _ask(client, str(n), store=True, metadata={"even": str(n % 2 == 0)})
+            for n in range(5)
+        ]
+        listed = [c.id async for c in client.chat.completions.list(limit=2)]
+        assert listed == names
+        newest = [c.id async for c in client.chat.completions.list(limit=2, order="desc")]
+        assert newest == names[::-1]
+        even = [c.id async for c in client.chat.completions.list(metadata={"even": "True"})]
+        assert even == names[::2]
+        none = [c.id async for c in client.chat.completions.list(model="other")]
+        assert none == []
+
+
+async def test_unknown_names_and_cursors_are_clear_errors() -> None:
+    async with open_house() as house:
+        for path in ("chatcmpl-x", "resp_1", "chatcmpl-", "..", "chatcmpl-a_9999999"):
+            reply = await house.client.get(f"/v1/chat/completions/{path}")
+            assert reply.status_code == 404, path
+        cursor = await house.client.get("/v1/chat/completions", params={"after": "nobody"})
+        assert cursor.status_code == 400
+        assert cursor.json()["error"]["code"] == "unknown_cursor"
