@@ -3,9 +3,9 @@
 import pytest
 
 from tests import postgres
-from tests.postgres import postgres_server, postgres_url
+from tests.postgres import bare_postgres_url, databases, postgres_server, postgres_url
 
-__all__ = ["postgres_server", "postgres_url"]
+__all__ = ["bare_postgres_url", "databases", "postgres_server", "postgres_url"]
 
 
 def _is_worker(config: pytest.Config) -> bool:

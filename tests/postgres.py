@@ -138,24 +138,79 @@ async def _migrate(url: str) -> None:
     await store.close()
 
 
+class Databases:
+    """Databases of this process: each test has one for itself, swept clean before the next."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._count = 0
+        self._idle: list[str] = []
+
+    def take(self) -> str:
+        """Return the name of an empty, migrated database."""
+        if self._idle:
+            return self._idle.pop()
+        return self.create(TEMPLATE)
+
+    def create(self, template: str) -> str:
+        """Make a database."""
+        self._count += 1
+        name = f"test_{os.getpid()}_{self._count}"
+        self._server.execute(f"create database {name} template {template}")
+        return name
+
+    def give_back(self, name: str) -> None:
+        """Empty a database for the next test; one that a test has changed as such is dropped."""
+        try:
+            self._server.execute(_SWEEP, database=name)
+        except asyncpg.RaiseError:
+            self.drop(name)
+        else:
+            self._idle.append(name)
+
+    def drop(self, name: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        self._server.execute(f"drop database {name} with (force)")
+
+
+# Cut off who is left, then empty every table. It raises if the database is not what it was made as.
+_SWEEP = """
+set session_replication_role = replica;
+do $$
+declare name text;
+begin
+  perform pg_terminate_backend(pid) from pg_stat_activity
+    where datname = current_database() and pid <> pg_backend_pid();
+  if exists (select 1 from pg_db_role_setting s join pg_database d on d.oid = s.setdatabase
+             where d.datname = current_database())
+     or (select max(version) from schema_versions) > 1000 then
+    raise 'changed';
+  end if;
+  for name in select tablename from pg_tables
+      where schemaname = 'public' and tablename <> 'schema_versions' loop
+    execute format('delete from %I', name);
+  end loop;
+end $$;
+"""
+
+
+@pytest.fixture(scope="session")
+def databases(postgres_server: PostgresServer) -> Databases:
+    """This process's databases."""
+    return Databases(postgres_server)
+
+
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """The URL of a fresh database, dropped when the test is over."""
-    with fresh_database(postgres_server) as url:
-        yield url
+def postgres_url(postgres_server: PostgresServer, databases: Databases) -> Iterator[str]:
+    """The URL of an empty, migrated database."""
+    name = databases.take()
+    yield postgres_server.url(name)
+    databases.give_back(name)
 
 
-_count = 0
-
-
-@contextmanager
-def fresh_database(server: PostgresServer, template: str = TEMPLATE) -> Iterator[str]:
-    """Make a database for one test."""
-    global _count  # noqa: PLW0603 - names must differ within this process, and the pid does the rest
-    _count += 1
-    name = f"test_{os.getpid()}_{_count}"
-    server.execute(f"create database {name} template {template}")
-    try:
-        yield server.url(name)
-    finally:
-        server.execute(f"drop database {name} with (force)")
+@pytest.fixture
+def bare_postgres_url(postgres_server: PostgresServer, databases: Databases) -> Iterator[str]:
+    """The URL of a database in which nothing was ever made."""
+    name = databases.create("template0")
+    yield postgres_server.url(name)
+    databases.drop(name)

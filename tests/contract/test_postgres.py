@@ -19,7 +19,7 @@ from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.stores.postgres import open_postgres
 from holdfast.stores.store import SqlStore
 from holdfast.testing.caller import Caller
-from tests.postgres import PostgresServer, fresh_database
+from tests.postgres import PostgresServer
 
 SECONDS = 20.0
 
@@ -167,7 +167,10 @@ async def test_a_dismissed_worker_leaves_no_token(open_another: Opener, postgres
     store = await open_another()
     caller = Caller(store)
     await caller.enlist()
-    locks = "select 1 from pg_locks where locktype = 'advisory'"
+    locks = (
+        "select 1 from pg_locks l join pg_database d on d.oid = l.database "
+        "where l.locktype = 'advisory' and d.datname = current_database()"
+    )
     assert len(await _query(postgres_url, locks)) == 1
     await store.dismiss(caller.worker)
     assert await _query(postgres_url, locks) == []
@@ -221,23 +224,15 @@ async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
         await open_postgres(postgres_url)
 
 
-async def test_processes_that_start_together_make_the_schema_once(
-    postgres_server: PostgresServer,
-) -> None:
-    loop = asyncio.get_running_loop()
-    database = fresh_database(postgres_server, "template0")
-    url = await loop.run_in_executor(None, database.__enter__)
+async def test_processes_that_start_together_make_the_schema_once(bare_postgres_url: str) -> None:
+    stores = await asyncio.gather(*(open_postgres(bare_postgres_url) for _ in range(4)))
     try:
-        stores = await asyncio.gather(*(open_postgres(url) for _ in range(4)))
-        try:
-            sessions = await asyncio.gather(
-                *(Caller(store, str(n)).reserve("k") for n, store in enumerate(stores))
-            )
-            assert len({session.id for session in sessions}) == 1
-        finally:
-            await asyncio.gather(*(store.close() for store in stores))
+        sessions = await asyncio.gather(
+            *(Caller(store, str(n)).reserve("k") for n, store in enumerate(stores))
+        )
+        assert len({session.id for session in sessions}) == 1
     finally:
-        await loop.run_in_executor(None, lambda: database.__exit__(None, None, None))
+        await asyncio.gather(*(store.close() for store in stores))
 
 
 @pytest.mark.parametrize(

@@ -45,5 +45,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gone_owners: frozenset[WorkerId] = frozenset()
     forks: tuple[Session, ...] = ()
     hidden: tuple[Span, ...] = ()
+    has_provider_state: bool = False
     turn_items: tuple[StoredItem, ...] = ()
     """What is visible of the named turn, wherever it began before."""

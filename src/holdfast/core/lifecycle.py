@@ -217,16 +217,24 @@ def hide(command: Hide, facts: Facts) -> Decision[Session]:
                 f"session {session.id} has no items {command.from_seq} to {command.to_seq}"
             )
         )
+    if command.again and not visible_spans(facts.hidden, command.from_seq, command.to_seq):
+        return Decision(session, _erasures(command, session))
     draft = Draft(session, now=facts.now)
     draft.hide("pop" if command.kind == "pop" else "hide", (command.from_seq, command.to_seq),
                facts.hidden)  # fmt: skip
-    if command.erase:
-        for seq in range(max(command.from_seq, session.parent_seq + 1), command.to_seq + 1):
-            draft.add(ItemErased(session.id, seq, ERASED_ITEM))
+    for erasure in _erasures(command, session):
+        draft.add(erasure)
     draft.tell(
         "items.hidden", from_seq=command.from_seq, to_seq=command.to_seq, is_erased=command.erase
     )
     return draft.decide(draft.session)
+
+
+def _erasures(command: Hide, session: Session) -> tuple[ItemErased, ...]:
+    if not command.erase:
+        return ()
+    own = range(max(command.from_seq, session.parent_seq + 1), command.to_seq + 1)
+    return tuple(ItemErased(session.id, seq, ERASED_ITEM) for seq in own)
 
 
 def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
@@ -234,6 +242,8 @@ def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
     session = facts.session
     if session is None or _is_foreign(session, command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if command.again and session.metadata == command.metadata:
+        return Decision(session)
     draft = Draft(session, now=facts.now)
     draft.set(metadata=command.metadata)
     draft.tell("session.annotated")

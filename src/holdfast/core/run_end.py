@@ -35,6 +35,8 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     assert session is not None
     assert turn is not None
     assert run is not None
+    if command.again and _is_extended(command, session):
+        return Decision(session)
     draft = Draft(session, now=facts.now)
     items = _missing(command, session)
     if items:
@@ -47,6 +49,11 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.save_run(replace(run, partial=None))
     draft.journal(turn, command.journal)
     return draft.decide(draft.session)
+
+
+def _is_extended(command: Extend, session: Session) -> bool:
+    """Whether the whole command was carried out before: its items are in the log."""
+    return bool(command.items) and not _missing(command, session)
 
 
 def finish(command: Finish, facts: Facts) -> Decision[Ended]:
@@ -183,6 +190,8 @@ def drop_provider_state(command: DropProviderState, facts: Facts) -> Decision[Se
     if not command.fence.holds(facts.session):
         return _fenced(command.fence, facts, tried="drop_provider_state", count=0)
     assert facts.session is not None
+    if not facts.has_provider_state:
+        return Decision(facts.session)
     draft = Draft(facts.session, now=facts.now)
     draft.add(ProviderStateDropped(facts.session.id, command.slot))
     draft.tell("provider_state.dropped", facts.active)

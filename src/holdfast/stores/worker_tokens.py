@@ -40,6 +40,8 @@ class FileTokens:
 
     async def take(self, worker: WorkerId) -> None:
         """Lock the worker's file; the system unlocks it when this process ends."""
+        if worker in self._held:
+            return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)

@@ -129,7 +129,8 @@ class Caller:
 
     async def extend(self, run: Started, *texts: str, **more: Any) -> Session:
         """Write what a run has so far."""
-        return await self.submit(Extend(fence=run.fence, items=answered(*texts), **more))
+        more.setdefault("items", answered(*texts))
+        return await self.submit(Extend(fence=run.fence, **more))
 
     async def finish(self, run: Started | Fence, *texts: str, **more: Any) -> Ended:
         """End a run, completed if nothing else is said."""

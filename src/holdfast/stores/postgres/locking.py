@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.core import commands as cmd
 from holdfast.core.commands import Command
+from holdfast.core.turn import Fence
 
 # The time is told outside: once for each row, after it was locked.
 _THEN_THE_TIME = "select extract(epoch from clock_timestamp())::double precision from locked"
@@ -60,23 +61,30 @@ class _Names:
 
     def add(self, command: Command[Any]) -> None:
         match command:
-            case cmd.Extend() | cmd.Finish() | cmd.DropProviderState():
-                self.sessions.add(command.fence.session_id)
             case cmd.Accept() | cmd.Append():
                 self._add_arrival(command)
             case cmd.Reserve(key=str(key)):
                 self.keys.add((command.tenant, key))
-            case cmd.Claim() | cmd.Cancel() | cmd.DropResponse() | cmd.AnnotateCompletion():
-                self.turns.add(command.turn_id)
-            case cmd.Reset() | cmd.Restore():
-                self.sessions.add(command.session_id)
-                self.rivals.add(command.session_id)
+            case cmd.Deliver():
+                self.turns.update(turn_id for turn_id, _ in command.steps)
             case cmd.Delete():
                 self.erased.add(command.session_id)
-            case cmd.Fork() | cmd.Hide() | cmd.Annotate() | cmd.Recover():
-                self.sessions.add(command.session_id)
             case cmd.Renew() | cmd.Bury():
                 self.workers.add(command.worker)
+            case _:
+                self._add_named(command)
+
+    def _add_named(self, command: Command[Any]) -> None:
+        """Every other command is about what its fence, its session id or its turn id names."""
+        fence: Fence | None = getattr(command, "fence", None)
+        if fence is not None:
+            self.sessions.add(fence.session_id)
+        if hasattr(command, "session_id"):
+            self.sessions.add(command.session_id)
+        if hasattr(command, "turn_id"):
+            self.turns.add(command.turn_id)
+        if isinstance(command, cmd.Reset | cmd.Restore):
+            self.rivals.add(command.session_id)
 
     def _add_arrival(self, command: cmd.Accept | cmd.Append) -> None:
         if command.session_id is not None:

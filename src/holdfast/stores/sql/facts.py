@@ -271,6 +271,9 @@ def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
     row = yield from session_row(fence.session_id)
     facts = yield from lane_facts(row, now)
     if fence.holds(facts.session):
+        if isinstance(command, DropProviderState):
+            kept = yield from every(sql.PROVIDER_STATE, fence.session_id)
+            return replace(facts, has_provider_state=bool(kept))
         return facts
     run = yield from find_run(fence.run_id)
     turn = yield from find_turn(run.turn_id if run else None)
@@ -309,9 +312,9 @@ def lifecycle_facts(
         return facts
     if isinstance(command, Reset | Restore) and session.key is not None:
         facts = yield from _with_key(facts, session)
-    if isinstance(command, Fork) and command.again:
+    if isinstance(command, Fork | Reset) and command.again:
         made = yield from session_row(command.new_id)
-        facts = replace(facts, live=read_session(made) if made else None)
+        facts = replace(facts, live=read_session(made)) if made else facts
     if isinstance(command, Restore) and facts.live is not None:
         rival = yield from session_row(facts.live.id)
         lane = yield from lane_facts(rival, now)

@@ -1,0 +1,43 @@
+"""What any store must pass: the promises of `ports.store`, as tests to run on an implementation.
+
+Each class here is a chapter. A test module inherits them, and its fixtures say what they run on:
+
+- `clock`: a `HandClock`, the only time that the store knows;
+- `store`: an open, empty store;
+- `neighbour`: the same store as another process sees it (or itself, if it lives in one process);
+- `caller` and `other`: a `Caller` at each of them, both enlisted.
+
+    class TestIdentity(IdentityContract): ...
+"""
+
+from holdfast.testing.store_contract.fencing import FencingContract
+from holdfast.testing.store_contract.forks import ForkContract
+from holdfast.testing.store_contract.holds import HoldContract
+from holdfast.testing.store_contract.identity import IdentityContract, InternalTurnContract
+from holdfast.testing.store_contract.lanes import LaneContract
+from holdfast.testing.store_contract.lifecycle import LifecycleContract
+from holdfast.testing.store_contract.listings import ListingContract
+from holdfast.testing.store_contract.once import ImplicitRetryContract, OnceContract
+from holdfast.testing.store_contract.provider_state import ProviderStateContract
+from holdfast.testing.store_contract.recovery import RecoveryContract
+from holdfast.testing.store_contract.resubmission import ResubmissionContract
+from holdfast.testing.store_contract.rollover import RolloverContract
+from holdfast.testing.store_contract.transcript import TranscriptContract
+
+__all__ = [
+    "FencingContract",
+    "ForkContract",
+    "HoldContract",
+    "IdentityContract",
+    "ImplicitRetryContract",
+    "InternalTurnContract",
+    "LaneContract",
+    "LifecycleContract",
+    "ListingContract",
+    "OnceContract",
+    "ProviderStateContract",
+    "RecoveryContract",
+    "ResubmissionContract",
+    "RolloverContract",
+    "TranscriptContract",
+]

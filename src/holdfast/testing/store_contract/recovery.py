@@ -1,0 +1,240 @@
+"""After a death: nothing acknowledged is lost, nothing is answered twice, everything ends."""
+
+import asyncio
+
+import pytest
+
+from holdfast.core.commands import Bury, LaneLimits, Queued, Recover, Renew, Started
+from holdfast.core.errors import RunFenced
+from holdfast.core.ids import RunId, SessionId, WorkerId
+from holdfast.core.turn import Source
+from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
+from holdfast.testing.clock import HandClock
+from holdfast.testing.store_contract.holds import ask_the_client
+from holdfast.testing.store_contract.lanes import output, state_of
+from holdfast.testing.store_contract.picture import assert_sound, picture, without_runs
+
+AGAIN = LaneLimits(can_run_again=True)
+NOT_AGAIN = LaneLimits(can_run_again=False)
+
+
+async def bury(heir: Caller, dead: Caller) -> None:
+    """Do what a sweep does about a worker that is gone."""
+    await heir.submit(Bury(worker=dead.worker))
+
+
+async def recover(heir: Caller, session_id: SessionId, limits: LaneLimits = AGAIN) -> None:
+    """Settle one session."""
+    await heir.submit(Recover(session_id=session_id, worker=heir.worker, limits=limits))
+
+
+async def gone(caller: Caller) -> set[WorkerId]:
+    """Return who is taken for dead."""
+    return {worker.id for worker in await caller.store.gone_workers()}
+
+
+async def owned(caller: Caller) -> set[RunId]:
+    """Return the runs that still own a lane for a worker."""
+    return {run.run_id for run in await caller.store.owned_runs(caller.worker)}
+
+
+class RecoveryContract:
+    """Promise 6, and 2 and 3 over the death of a process."""
+
+    async def test_a_lease_lasts_until_its_time_and_is_renewed(
+        self, caller: Caller, other: Caller, clock: HandClock
+    ) -> None:
+        clock.advance(LEASE_SECONDS - 1)
+        assert await other.store.gone_workers() == []
+        until = await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+        assert until == clock.now() + LEASE_SECONDS
+        clock.advance(LEASE_SECONDS - 1)
+        assert await gone(other) == {other.worker}
+        clock.advance(1)
+        assert await gone(other) == {caller.worker, other.worker}
+
+    async def test_a_worker_that_was_dismissed_may_not_come_back_under_its_name(
+        self, caller: Caller, other: Caller
+    ) -> None:
+        await other.store.dismiss(caller.worker)
+        with pytest.raises(RunFenced):
+            await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+
+    async def test_without_a_live_owner_nothing_runs(
+        self, caller: Caller, clock: HandClock
+    ) -> None:
+        run = await caller.start("a", key="k")
+        clock.advance(LEASE_SECONDS)
+        view = await caller.read.session(caller.tenant, session_id=run.session.id)
+        assert view is not None
+        assert view.status == "idle"
+        assert (await state_of(caller, run.turn))[0] == "interrupted"
+
+    async def test_what_a_gone_worker_left_is_found(self, caller: Caller, other: Caller) -> None:
+        run = await caller.start("a", key="k")
+        lane = await other.start("b", key="l")
+        await caller.wait("c", key="l")
+        await caller.start("d", key="m")
+        quiet = await caller.converse("e", "f", key="n")
+        assert await other.store.orphaned_sessions(100) == []
+        await bury(other, caller)
+        found = set(await other.store.orphaned_sessions(100))
+        assert run.session.id in found
+        assert lane.session.id in found
+        assert quiet.session.id not in found
+        assert len(found) == 3
+        assert len(await other.store.orphaned_sessions(2)) == 2
+
+    async def test_recovery_leaves_nothing_to_recover(self, caller: Caller, other: Caller) -> None:
+        for key in "klm":
+            await caller.start("a", key=key)
+            await caller.wait("b", key=key)
+        await bury(other, caller)
+        for session_id in await other.store.orphaned_sessions(100):
+            await recover(other, session_id)
+        assert await other.store.orphaned_sessions(100) == []
+
+    @pytest.mark.parametrize("source", ["user", "system", "internal"])
+    async def test_a_foreground_turn_ends_as_interrupted_and_can_be_resumed(
+        self, caller: Caller, other: Caller, source: Source
+    ) -> None:
+        run = await caller.start("a", key="k", source=source)
+        await caller.extend(run, "b", partial=answered("torn"))
+        await bury(other, caller)
+        await recover(other, run.session.id)
+        view = await other.read.turn(other.tenant, run.turn.id)
+        assert view is not None
+        assert (view.turn.outcome, view.turn.error_code) == ("interrupted", "worker_lost")
+        assert view.turn.is_retryable
+        assert await other.texts(run.session) == ["a", "b", "torn"]
+        assert_sound(await picture(other, run.session.id))
+
+    @pytest.mark.parametrize("source", ["background", "cron", "channel"])
+    async def test_a_turn_nobody_waits_for_goes_back_to_the_front_of_its_queue(
+        self, caller: Caller, other: Caller, source: Source
+    ) -> None:
+        run = await caller.start("a", key="k", source=source)
+        await caller.extend(run, "b", partial=answered("torn"))
+        behind = await caller.wait("c", key="k", source=source)
+        await bury(other, caller)
+        await recover(other, run.session.id)
+        owned = await other.store.owned_turns(other.worker)
+        assert [turn.id for turn in owned] == [run.turn.id, behind.turn.id]
+        assert isinstance(await other.claim(behind.turn), Queued)
+        again = await other.claim(run.turn)
+        assert isinstance(again, Started)
+        assert (again.turn.id, again.turn.attempts) == (run.turn.id, 2)
+        # What was finished is kept, what was torn is hidden; the user said it once.
+        assert await other.texts(run.session) == ["a", "b"]
+        await other.finish(again, "done")
+        assert isinstance(await other.claim(behind.turn), Started)
+        assert_sound(await picture(other, run.session.id))
+
+    async def test_without_a_handler_such_a_turn_is_kept_as_interrupted(
+        self, caller: Caller, other: Caller
+    ) -> None:
+        run = await caller.start("a", key="k", source="background")
+        waiting = await caller.wait("b", key="k", source="background")
+        await bury(other, caller)
+        await recover(other, run.session.id, NOT_AGAIN)
+        for turn in (run.turn, waiting.turn):
+            assert await state_of(other, turn) == ("interrupted", "worker_lost")
+
+    async def test_a_waiting_foreground_turn_whose_client_is_gone_is_kept_as_interrupted(
+        self, caller: Caller, other: Caller
+    ) -> None:
+        run = await other.start("a", key="k")
+        waiting = await caller.wait("b", key="k", idempotency_key="once", body_hash=b"x")
+        await bury(other, caller)
+        await recover(other, run.session.id)
+        assert await state_of(other, waiting.turn) == ("interrupted", "worker_lost")
+        assert await state_of(other, run.turn) == ("running", None)
+        await other.finish(run, "done")
+        resumed = await other.start("b", key="k", idempotency_key="once", body_hash=b"x")
+        assert resumed.turn.id == waiting.turn.id
+        assert await other.texts(run.session) == ["a", "done", "b"]
+
+    async def test_recovery_touches_nothing_of_a_living_worker(
+        self, caller: Caller, other: Caller
+    ) -> None:
+        run = await caller.start("a", key="k")
+        await caller.wait("b", key="k", source="cron")
+        before = await picture(caller, run.session.id)
+        await recover(other, run.session.id)
+        assert await picture(caller, run.session.id) == before
+        await caller.finish(run, "c")
+
+    async def test_many_who_recover_at_once_do_it_once(
+        self, caller: Caller, other: Caller, clock: HandClock
+    ) -> None:
+        run = await caller.start("a", key="k", source="cron")
+        clock.advance(LEASE_SECONDS + 1)
+        await other.enlist()
+        await asyncio.gather(*(recover(other, run.session.id) for _ in range(5)))
+        events = await other.read.events(run.session.id, after=0, limit=100)
+        assert [event.kind for event in events].count("turn.requeued") == 1
+        assert_sound(await picture(other, run.session.id))
+
+    async def test_a_turn_that_keeps_losing_its_worker_is_given_up(
+        self, caller: Caller, other: Caller, clock: HandClock
+    ) -> None:
+        limits = LaneLimits(can_run_again=True, max_attempts=3)
+        run = await caller.start("a", key="k", source="cron", limits=limits)
+        for attempt in range(1, 4):
+            clock.advance(LEASE_SECONDS + 1)
+            heir = Caller(other.store, f"heir{attempt}")
+            await heir.enlist()
+            await recover(heir, run.session.id, limits)
+            if attempt < 3:
+                claimed = await heir.claim(run.turn, limits=limits)
+                assert isinstance(claimed, Started)
+                assert claimed.turn.attempts == attempt + 1
+        assert await state_of(other, run.turn) == ("failed", "turn_abandoned")
+        await other.start("b", key="k")
+        assert_sound(await picture(other, run.session.id))
+
+    async def test_a_turn_that_joins_its_outputs_has_all_its_attempts_again(
+        self, caller: Caller
+    ) -> None:
+        await ask_the_client(caller, "call_1")
+        joined = await caller.start(key="k", items=[output("call_1", "x")])
+        assert joined.turn.attempts == 1
+
+    async def test_the_next_turn_is_accepted_at_once_before_any_recovery(
+        self, caller: Caller, other: Caller, clock: HandClock
+    ) -> None:
+        run = await caller.start("a", key="k")
+        clock.advance(LEASE_SECONDS + 1)
+        await other.enlist()
+        started = await other.start("b", key="k")
+        assert await state_of(other, run.turn) == ("interrupted", "worker_lost")
+        assert await other.texts(started.session) == ["a", "b"]
+
+    async def test_a_zombie_cannot_answer_a_turn_that_somebody_else_took_over(
+        self, caller: Caller, other: Caller
+    ) -> None:
+        run = await caller.start("a", key="k", source="channel")
+        await bury(other, caller)
+        await recover(other, run.session.id)
+        again = await other.claim(run.turn)
+        assert isinstance(again, Started)
+        before = without_runs(await picture(other, run.session.id))
+        with pytest.raises(RunFenced):
+            await caller.finish(run, "zombie")
+        assert without_runs(await picture(other, run.session.id)) == before
+        await other.finish(again, "once")
+        assert await other.texts(run.session) == ["a", "once"]
+
+    async def test_a_worker_knows_what_it_still_runs(self, caller: Caller, other: Caller) -> None:
+        first, second = await caller.start("a", key="k"), await caller.start("b", key="l")
+        assert await owned(caller) == {first.run.id, second.run.id}
+        await other.start("c", key="k", on_busy="interrupt")
+        assert await owned(caller) == {second.run.id}
+        assert await caller.store.owned_runs(WorkerId("wrk_unknown")) == []
+
+    async def test_a_hold_is_not_a_loss(self, caller: Caller, other: Caller) -> None:
+        run = await ask_the_client(caller, "call_1")
+        await bury(other, caller)
+        assert run.session.id not in await other.store.orphaned_sessions(100)
+        await recover(other, run.session.id)
+        assert await state_of(other, run.turn) == ("requires_action", None)

@@ -1,0 +1,288 @@
+"""Every command is safe to send twice: a commit's outcome can be unknown, its effect is not."""
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from holdfast.core import commands as cmd
+from holdfast.core.commands import Command, JournalEntry, StoredCompletion
+from holdfast.core.healing import Heal
+from holdfast.core.ids import RunId, SessionId, TurnId
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.session import Usage
+from holdfast.testing.caller import LEASE_SECONDS, Caller, answered, said
+from holdfast.testing.clock import HandClock
+from holdfast.testing.store_contract.holds import ask_the_client
+from holdfast.testing.store_contract.lanes import call, output
+from holdfast.testing.store_contract.picture import assert_sound, picture
+
+Prepare = Callable[[Caller, HandClock], Awaitable[Command[Any]]]
+
+
+async def _accept_new(caller: Caller, _: HandClock) -> Command[Any]:
+    return caller.arrival("a", key="new")
+
+
+async def _accept_keyless(caller: Caller, _: HandClock) -> Command[Any]:
+    return caller.arrival("a")
+
+
+async def _accept_known(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.converse("a", "b", key="k")
+    return caller.arrival("c", key="k")
+
+
+async def _accept_queued(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.start("a", key="k")
+    return caller.arrival("c", key="k")
+
+
+async def _accept_cutting_in(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.start("a", key="k")
+    return caller.arrival("c", key="k", on_busy="rollback")
+
+
+async def _accept_with_key(caller: Caller, _: HandClock) -> Command[Any]:
+    return caller.arrival("a", key="k", idempotency_key="once", body_hash=b"x")
+
+
+async def _accept_joining(caller: Caller, _: HandClock) -> Command[Any]:
+    await ask_the_client(caller, "call_1")
+    return caller.arrival(key="k", items=[output("call_1", "x")])
+
+
+async def _accept_internal(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.converse("a", "b", key="k")
+    return caller.arrival("c", key="k", is_internal=True)
+
+
+async def _accept_resuming(caller: Caller, _: HandClock) -> Command[Any]:
+    once: dict[str, Any] = {"key": "k", "idempotency_key": "once", "body_hash": b"x"}
+    run = await caller.start("a", **once)
+    await caller.finish(run, outcome="interrupted", is_retryable=True)
+    return caller.arrival("a", **once)
+
+
+async def _claim(caller: Caller, _: HandClock) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    waiting = await caller.wait("b", key="k")
+    await caller.finish(run)
+    return cmd.Claim(
+        turn_id=waiting.turn.id, run_id=RunId(caller.ids.new("run")), worker=caller.worker
+    )
+
+
+async def _extend(caller: Caller, _: HandClock) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    return cmd.Extend(
+        fence=run.fence,
+        after_seq=run.session.head_seq,
+        items=answered("b", "c"),
+        partial=answered("torn"),
+        journal=JournalEntry(first=0, last=1, body=b"events"),
+    )
+
+
+async def _finish(caller: Caller, _: HandClock) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    return cmd.Finish(
+        fence=run.fence,
+        outcome="completed",
+        items=answered("b"),
+        usage=Usage(input_tokens=3, output_tokens=4),
+        provider_state=ProviderState("p", "a", "m", b"v"),
+        result=b"{}",
+    )
+
+
+async def _finish_holding(caller: Caller, _: HandClock) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    return cmd.Finish(
+        fence=run.fence, outcome="completed", items=(call("call_1"),), pending_calls=("call_1",)
+    )
+
+
+async def _cancel(caller: Caller, _: HandClock) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    return cmd.Cancel(tenant=caller.tenant, turn_id=run.turn.id)
+
+
+async def _reset(caller: Caller, _: HandClock) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    return cmd.Reset(
+        tenant=caller.tenant, session_id=run.session.id, new_id=SessionId(caller.ids.new("ses"))
+    )
+
+
+async def _restore(caller: Caller, _: HandClock) -> Command[Any]:
+    session = await caller.reserve("k")
+    await caller.reset(session)
+    return cmd.Restore(tenant=caller.tenant, session_id=session.id)
+
+
+async def _delete(caller: Caller, _: HandClock) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    return cmd.Delete(tenant=caller.tenant, session_id=run.session.id)
+
+
+async def _fork(caller: Caller, _: HandClock) -> Command[Any]:
+    ended = await caller.converse("a", "b", key="k")
+    return cmd.Fork(
+        tenant=caller.tenant,
+        session_id=ended.session.id,
+        new_id=SessionId(caller.ids.new("ses")),
+    )
+
+
+async def _append(caller: Caller, _: HandClock) -> Command[Any]:
+    return cmd.Append(
+        tenant=caller.tenant,
+        turn_id=TurnId(caller.ids.new("turn")),
+        worker=caller.worker,
+        candidate_id=SessionId(caller.ids.new("ses")),
+        items=said("a", "b"),
+    )
+
+
+async def _reserve(caller: Caller, _: HandClock) -> Command[Any]:
+    return cmd.Reserve(tenant=caller.tenant, candidate_id=SessionId(caller.ids.new("ses")))
+
+
+async def _hide(caller: Caller, _: HandClock) -> Command[Any]:
+    session = (await caller.append(*"abc", key="k")).session
+    return cmd.Hide(tenant=caller.tenant, session_id=session.id, from_seq=2, to_seq=3, erase=True)
+
+
+async def _annotate(caller: Caller, _: HandClock) -> Command[Any]:
+    session = await caller.reserve("k")
+    return cmd.Annotate(tenant=caller.tenant, session_id=session.id, metadata=b'{"a":"b"}')
+
+
+async def _forget(caller: Caller, _: HandClock) -> Command[Any]:
+    state = ProviderState("p", "a", "m", b"v")
+    await caller.finish(await caller.start("a", key="k"), "b", provider_state=state)
+    run = await caller.start("c", key="k")
+    return cmd.DropProviderState(fence=run.fence)
+
+
+async def _record_heal(caller: Caller, _: HandClock) -> Command[Any]:
+    state = ProviderState("p", "a", "m", b"v")
+    await caller.finish(await caller.start("a", key="k"), "b", provider_state=state)
+    run = await caller.start("c", key="k")
+    heal = Heal(failure_class="stale_state", action="dropped_state")
+    return cmd.RecordHeal(fence=run.fence, number=0, heal=heal, drops_state=True)
+
+
+async def _deliver(caller: Caller, _: HandClock) -> Command[Any]:
+    ended = await caller.converse("a", "b", key="k")
+    return cmd.Deliver(steps=((ended.turn.id, 0),))
+
+
+async def _drop_response(caller: Caller, _: HandClock) -> Command[Any]:
+    ended = await caller.converse("a", "b", key="k")
+    return cmd.DropResponse(tenant=caller.tenant, turn_id=ended.turn.id, step=0)
+
+
+async def _annotate_completion(caller: Caller, _: HandClock) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    await caller.finish(run, "b", completion=StoredCompletion(model="m", metadata=b"{}"))
+    return cmd.AnnotateCompletion(
+        tenant=caller.tenant, turn_id=run.turn.id, step=0, metadata=b'{"a":"b"}'
+    )
+
+
+async def _add_api_key(caller: Caller, _: HandClock) -> Command[Any]:
+    return cmd.AddApiKey(id="key_1", tenant=caller.tenant, hash=b"hash", name="laptop")
+
+
+async def _revoke_api_key(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.submit(cmd.AddApiKey(id="key_1", tenant=caller.tenant, hash=b"hash"))
+    return cmd.RevokeApiKey(id="key_1")
+
+
+async def _recover(caller: Caller, clock: HandClock) -> Command[Any]:
+    run = await caller.start("a", key="k")
+    await caller.wait("b", key="k")
+    clock.advance(LEASE_SECONDS + 1)
+    return cmd.Recover(session_id=run.session.id, worker=caller.worker)
+
+
+async def _renew(caller: Caller, _: HandClock) -> Command[Any]:
+    return cmd.Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS)
+
+
+async def _bury(caller: Caller, _: HandClock) -> Command[Any]:
+    return cmd.Bury(worker=caller.worker, drop=True)
+
+
+PREPARATIONS: dict[str, Prepare] = {
+    name.removeprefix("_"): prepare
+    for name, prepare in list(globals().items())
+    if name.startswith("_") and callable(prepare) and not name.startswith("__")
+}
+
+
+class ResubmissionContract:
+    """After an unknown outcome the same command, sent `again`, answers what the first one did."""
+
+    @pytest.mark.parametrize("name", PREPARATIONS)
+    async def test_a_command_sent_again_is_not_done_twice(
+        self, caller: Caller, clock: HandClock, name: str
+    ) -> None:
+        command = await PREPARATIONS[name](caller, clock)
+        first = await caller.submit(command)
+        before = await _everything(caller)
+        second = await caller.submit(replace(command, again=True))
+        assert await _everything(caller) == before
+        assert _same(first, second), (first, second)
+
+    @pytest.mark.parametrize("name", PREPARATIONS)
+    async def test_a_command_that_was_never_done_is_done_when_sent_again(
+        self, caller: Caller, clock: HandClock, name: str
+    ) -> None:
+        command = await PREPARATIONS[name](caller, clock)
+        outcome = await caller.submit(replace(command, again=True))
+        before = await _everything(caller)
+        assert _same(outcome, await caller.submit(replace(command, again=True)))
+        assert await _everything(caller) == before
+
+    def test_every_command_is_tried(self) -> None:
+        tried = {name.split("_")[0] for name in PREPARATIONS} | set(PREPARATIONS)
+        names = {"DropProviderState": "forget"}
+        for command in Command.__subclasses__():
+            words = re.findall("[A-Z][a-z]+", command.__name__)
+            expected = names.get(command.__name__, "_".join(words).lower())
+            assert expected in tried, f"{command.__name__} is not sent again by any test"
+
+
+async def _everything(caller: Caller) -> list[object]:
+    """Return a picture of every session that a counted id can name."""
+    shown = [await picture(caller, f"ses_{n:06d}") for n in range(1, 8)]
+    for one in shown:
+        assert_sound(one)
+    turns = [f"turn_{n:06d}" for n in range(1, 8)]
+    journals = [await caller.read.journal(TurnId(turn), 0, after=-1, limit=100) for turn in turns]
+    return [
+        shown,
+        journals,
+        await caller.store.gone_workers(),
+        await caller.read.api_keys(),
+    ]
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two answers say the same, but for the count of the row's own writes."""
+    return bool(_plain(first) == _plain(second))
+
+
+def _plain(value: Any) -> Any:
+    plain = to_builtins(value)
+    if isinstance(plain, dict):
+        plain.pop("version", None)
+        if isinstance(plain.get("session"), dict):
+            plain["session"].pop("version", None)
+    return plain

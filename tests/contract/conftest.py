@@ -1,0 +1,66 @@
+"""Every kind of store, empty and open, for the contract to run on."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.opening import open_store
+from holdfast.stores.postgres import open_postgres
+from holdfast.stores.store import SqlStore
+from holdfast.testing.caller import Caller
+from holdfast.testing.clock import HandClock
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store of each kind."""
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'holdfast.db'}"}
+    return urls.get(request.param) or str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    """The only time there is."""
+    return HandClock()
+
+
+async def _open(url: str, clock: HandClock) -> SqlStore:
+    if url.startswith("postgresql:"):
+        return await open_postgres(url, clock=clock)
+    return await open_store(url, clock=clock)
+
+
+@pytest.fixture
+async def store(store_url: str, clock: HandClock) -> AsyncIterator[SqlStore]:
+    """An open, empty store."""
+    store = await _open(store_url, clock)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def neighbour(store: SqlStore, store_url: str, clock: HandClock) -> AsyncIterator[SqlStore]:
+    """The same store as another process has it open; memory is never another process's."""
+    if store_url == "memory:":
+        yield store
+        return
+    neighbour = await _open(store_url, clock)
+    yield neighbour
+    await neighbour.close()
+
+
+@pytest.fixture
+async def caller(store: SqlStore) -> Caller:
+    """A worker at the store."""
+    caller = Caller(store)
+    await caller.enlist()
+    return caller
+
+
+@pytest.fixture
+async def other(neighbour: SqlStore) -> Caller:
+    """A worker at the neighbour's."""
+    other = Caller(neighbour, "o")
+    await other.enlist()
+    return other
