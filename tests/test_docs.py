@@ -311,7 +311,9 @@ def _schema() -> dict[str, list[str]]:
         for step in migrations.all_migrations():
             for statement in step.statements(DIALECT):
                 connection.execute(statement)
-        names = connection.execute("select name from sqlite_master where type = 'table'")
+        names = connection.execute(
+            "select name from sqlite_master where type = 'table' and name not like 'sqlite_%'"
+        )
         return {
             name: [row[1] for row in connection.execute(f"pragma table_info({name})")]
             for (name,) in names.fetchall()

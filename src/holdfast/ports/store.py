@@ -64,6 +64,20 @@ class ListedItem(msgspec.Struct, frozen=True):
     hidden_by: Record | None = None
 
 
+class Place(msgspec.Struct, frozen=True, order=True, gc=False):
+    """Where a fact stands among all of a tenant's, in the order of their commits."""
+
+    txid: int = 0
+    position: int = 0
+
+
+class PlacedEvent(msgspec.Struct, frozen=True):
+    """A fact and its place."""
+
+    event: Event
+    place: Place
+
+
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A page of a tenant's sessions. Hidden and erased ones are never listed."""
 
@@ -208,6 +222,17 @@ class Reader(Protocol):
 
     async def events(self, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
         """Return a session's facts after a cursor, in order."""
+        ...
+
+    async def feed(self, tenant: Tenant, *, after: Place, limit: int) -> list[PlacedEvent]:
+        """Return the facts of a tenant's visible sessions behind a place, as they were committed.
+
+        A fact that commits late has a place behind every one that was returned before it.
+        """
+        ...
+
+    async def feed_end(self, tenant: Tenant) -> Place:
+        """Return the place of the newest fact that `feed` would return."""
         ...
 
 

@@ -29,6 +29,10 @@ DIALECT = {
     "real": "real",
     "blob": "blob",
     "without_rowid": " without rowid",
+    # Positions are never given twice, also not after the newest was erased.
+    "serial": "integer primary key autoincrement",
+    "txid": "0",
+    "horizon": "1",
 }
 
 

@@ -21,6 +21,8 @@ from holdfast.ports.store import (
     Order,
     Outline,
     OwnedRun,
+    Place,
+    PlacedEvent,
     Reader,
     ResponseView,
     SessionQuery,
@@ -142,6 +144,14 @@ class SqlReader:
     async def events(self, session_id: SessionId, *, after: int, limit: int) -> list[Event]:
         """Return a session's facts after a cursor."""
         return await self._run(lambda _: queries.events(session_id, after, limit))
+
+    async def feed(self, tenant: Tenant, *, after: Place, limit: int) -> list[PlacedEvent]:
+        """Return a tenant's facts behind a place, as they were committed."""
+        return await self._run(lambda _: queries.feed(tenant, after, limit))
+
+    async def feed_end(self, tenant: Tenant) -> Place:
+        """Return the place of the newest fact that `feed` would return."""
+        return await self._run(lambda _: queries.feed_end(tenant))
 
 
 class SqlStore:

@@ -25,6 +25,7 @@ from holdfast.ingress.http.chat_api import ChatApi
 from holdfast.ingress.http.completions_api import CompletionsApi
 from holdfast.ingress.http.conversations_api import ConversationsApi
 from holdfast.ingress.http.cors import cors_headers, is_preflight
+from holdfast.ingress.http.events_api import EventsApi
 from holdfast.ingress.http.limits import RequestLimit
 from holdfast.ingress.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ingress.http.problems import problem, reply_to
@@ -75,6 +76,9 @@ class Application:
         add("GET", "/readyz", self._readyz)
         self._add_completion_routes(gateway, desk)
         self._add_session_routes(gateway)
+        self._events = EventsApi(gateway, streams)
+        add("GET", "/v1/events", self._events.all)
+        add("GET", "/v1/sessions/{id}/events", self._events.of_session)
 
     def _add_completion_routes(self, gateway: Gateway, desk: Desk) -> None:
         completions = CompletionsApi(gateway, desk)
@@ -113,6 +117,7 @@ class Application:
     def begin_stop(self) -> None:
         """Begin nothing more; what runs may finish, and its readers may read to the end."""
         self._desk.begin_stop()
+        self._events.close()
 
     def look_again(self) -> None:
         """Look at the API keys of the store again before the next request."""

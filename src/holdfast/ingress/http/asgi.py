@@ -1,7 +1,7 @@
 """The little of a web framework that we need: requests, replies, a table of routes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -156,6 +156,10 @@ class StreamReply:
         except HoldfastError as exc:
             log.info("stream.broken_off", code=exc.code, reason=exc.message)
             return False
+        finally:
+            if isinstance(self.chunks, AsyncGenerator):
+                # One that is left in the middle would hold on to what it holds.
+                await self.chunks.aclose()
         await send({"type": "http.response.body", "body": b""})
         return True
 

@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.core import errors as err
 from holdfast.core.access import NotAllowed, NotAuthenticated
+from holdfast.engine.feed import TooManyFollowers
 from holdfast.ingress.http.asgi import JSON, BodyTooLarge, Header, Reply
 from holdfast.ingress.http.bodies import UnsupportedType
 from holdfast.ingress.http.limits import RateLimited
@@ -28,6 +29,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
     err.TurnCancelled: 409,
     err.TurnInterrupted: 503,
     err.LaneFull: 429,
+    TooManyFollowers: 429,
     err.LaneTimeout: 429,
     err.TenantFull: 429,
     err.RunFenced: 503,
@@ -41,6 +43,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
 RETRY_AFTER: dict[type[err.HoldfastError], int] = {
     err.SessionBusy: 1,
     err.LaneFull: 2,
+    TooManyFollowers: 5,
     err.StoreUnavailable: 1,
     err.TurnInterrupted: 1,
     err.LaneTimeout: 2,

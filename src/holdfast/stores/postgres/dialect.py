@@ -10,6 +10,9 @@ TYPES = {
     "real": "double precision",
     "blob": "bytea",
     "without_rowid": "",
+    "serial": "bigint generated always as identity primary key",
+    "txid": "(pg_current_xact_id()::text::bigint)",
+    "horizon": "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
 }
 
 _PARAMETER = re.compile(r"\?(\d+)")

@@ -16,6 +16,8 @@ from holdfast.ports.store import (
     Order,
     Outline,
     OutlineEntry,
+    Place,
+    PlacedEvent,
     ResponseView,
     SessionQuery,
     SessionView,
@@ -222,6 +224,18 @@ def events(session_id: SessionId, after: int, limit: int) -> Plan[list[Event]]:
     """Return facts after a cursor."""
     rows = yield from every(sql.EVENTS, session_id, after, limit)
     return [Event(*row) for row in rows]
+
+
+def feed(tenant: Tenant, after: Place, limit: int) -> Plan[list[PlacedEvent]]:
+    """Return a tenant's facts behind a place, in the order of their commits."""
+    rows = yield from every(sql.FEED, tenant, after.txid, after.position, limit)
+    return [PlacedEvent(Event(*row[:-2]), Place(*row[-2:])) for row in rows]
+
+
+def feed_end(tenant: Tenant) -> Plan[Place]:
+    """Return the place of a tenant's newest fact that may be read."""
+    row = yield from one(sql.FEED_END, tenant)
+    return Place(*row) if row else Place(0, 0)
 
 
 def completion(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[CompletionRow | None]:

@@ -207,6 +207,22 @@ EVENTS = Statement(
     "events",
     f"select {_columns(Event)} from events where session_id = ?1 and no > ?2 order by no limit ?3",
 )
+
+# A tenant's facts behind a place, as far as nothing can be committed before them any more.
+_FEED = (
+    "from events e join sessions s on s.id = e.session_id "
+    "where e.tenant = ?1 and s.is_visible = 1 and e.txid < (select txid from feed_horizon) "
+)
+FEED = Statement(
+    "feed",
+    f"select {_columns(Event, 'e.')}, e.txid, e.position "
+    + _FEED
+    + "and (e.txid, e.position) > (?2, ?3) order by e.txid, e.position limit ?4",
+)
+FEED_END = Statement(
+    "feed_end",
+    "select e.txid, e.position " + _FEED + "order by e.txid desc, e.position desc limit 1",
+)
 ADD_IDEMPOTENCY = _insert("add_idempotency", "idempotency", IdempotencyRow)
 IDEMPOTENCY_BY_KEY = Statement(
     "idempotency_by_key",

@@ -1,0 +1,117 @@
+"""Feeds, on every store: in the order of commits, and nothing that commits late is passed over."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from holdfast.core.commands import Delete
+from holdfast.core.ids import Tenant
+from holdfast.core.session import Session
+from holdfast.ports.store import Place
+from holdfast.stores.opening import open_store
+from holdfast.testing.caller import Caller
+from holdfast.testing.clock import HandClock
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store of each kind."""
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path / 'holdfast.db'}"}
+    return urls.get(request.param) or str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def caller(url: str) -> AsyncIterator[Caller]:
+    store = await open_store(url, clock=HandClock())
+    try:
+        caller = Caller(store)
+        await caller.enlist()
+        yield caller
+    finally:
+        await store.close()
+
+
+async def turn(caller: Caller, key: str) -> Session:
+    started = await caller.start("hi", key=key)
+    return (await caller.finish(started, "hello")).session
+
+
+async def told(caller: Caller, after: Place = Place()) -> tuple[list[str], Place]:  # noqa: B008
+    """Return what is told behind a place, read in small pages, and the place reached."""
+    kinds: list[str] = []
+    while True:
+        page = await caller.read.feed(caller.tenant, after=after, limit=2)
+        if not page:
+            return kinds, after
+        assert [one.place for one in page] == sorted({one.place for one in page})
+        assert page[0].place > after
+        kinds.extend(f"{one.event.session_id[-1]}:{one.event.kind}" for one in page)
+        after = page[-1].place
+
+
+async def test_facts_of_all_sessions_are_read_in_the_order_of_their_commits(caller: Caller) -> None:
+    await turn(caller, "a")
+    await turn(caller, "b")
+    kinds, place = await told(caller)
+    expected = ["session.created", "turn.started", "turn.completed"]
+    assert [kind.split(":")[1] for kind in kinds] == expected * 2
+    assert await caller.read.feed_end(caller.tenant) == place
+    await turn(caller, "a")
+    more, _ = await told(caller, place)
+    assert [kind.split(":")[1] for kind in more] == expected[1:]
+
+
+async def test_nobody_reads_another_tenants_feed_nor_what_is_hidden(caller: Caller) -> None:
+    await turn(caller, "a")
+    stranger = Tenant("stranger")
+    assert await caller.read.feed(stranger, after=Place(), limit=10) == []
+    assert await caller.read.feed_end(stranger) == Place()
+    _, place = await told(caller)
+    internal = await caller.start("plan", key="a", is_internal=True, source="internal")
+    await caller.finish(internal, "done")
+    assert await told(caller, place) == ([], place)
+
+
+async def test_an_erased_session_is_told_of_no_more_and_no_place_is_given_twice(
+    caller: Caller,
+) -> None:
+    await turn(caller, "a")
+    _, before = await told(caller)
+    gone = await turn(caller, "b")
+    _, place = await told(caller)
+    await caller.submit(Delete(tenant=caller.tenant, session_id=gone.id))
+    assert await caller.read.feed_end(caller.tenant) == before
+    await turn(caller, "c")
+    kinds, _ = await told(caller, place)
+    assert len(kinds) == 3
+
+
+async def test_a_fact_that_commits_late_is_not_passed_over(postgres_url: str) -> None:
+    """Another process takes its place in the feed first, and commits last."""
+    store = await open_store(postgres_url, clock=HandClock())
+    slow = await asyncpg.connect(postgres_url)
+    try:
+        caller = Caller(store)
+        await caller.enlist()
+        session = await turn(caller, "a")
+        _, place = await told(caller)
+        late = slow.transaction()
+        await late.start()
+        await slow.execute(
+            "insert into events (session_id, no, tenant, kind, body, at) values ($1, $2, $3, $4, "
+            "$5, 0)", session.id, 1000, caller.tenant, "late", b"{}",
+        )  # fmt: skip
+        await turn(caller, "b")
+        # Visible already, and held back: the late one will stand before it.
+        assert await told(caller, place) == ([], place)
+        assert len(await caller.read.events(session.id, after=0, limit=10)) == 3
+        await late.commit()
+        kinds, _ = await told(caller, place)
+        assert [kind.split(":")[1] for kind in kinds] == [
+            "late", "session.created", "turn.started", "turn.completed",
+        ]  # fmt: skip
+    finally:
+        await slow.close()
+        await store.close()
