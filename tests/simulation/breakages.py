@@ -1,0 +1,288 @@
+"""Guards switched off on purpose, one at a time, to see that the simulation notices.
+
+Each patches a seam from outside; nothing of this exists in the product.
+"""
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from msgspec.structs import replace
+
+from holdfast.core import admission, run_end, succession
+from holdfast.core import commands as cmd
+from holdfast.core.changes import (
+    Decision,
+    IdempotencyAdded,
+    IdempotencyRow,
+    SessionAdded,
+    refuse,
+)
+from holdfast.core.commands import (
+    Accept,
+    Claim,
+    Command,
+    Finish,
+    Queued,
+    Repeated,
+    Reserve,
+    Started,
+)
+from holdfast.core.draft import Draft
+from holdfast.core.errors import HoldfastError, StoreUnavailable, TurnCancelled
+from holdfast.core.facts import Facts, Waiting
+from holdfast.core.lane import Settled, settle_gone
+from holdfast.core.session import Session
+from holdfast.core.turn import Fence, Turn
+from holdfast.stores.committer import Result
+from holdfast.stores.sql import commands as planning
+from holdfast.stores.sql.commands import Planned, plan
+from holdfast.stores.sql.plan import Ask
+from holdfast.stores.store import SqlDriver
+from tests.simulation.disk import SimulatedDriver
+
+Patch = Callable[[], Iterator[None]]
+Wrap = Callable[[SimulatedDriver], SqlDriver]
+
+WITHOUT_GUARDS = """
+drop index sessions_live_key;
+drop index sessions_generation;
+drop index turns_waiting;
+drop index turns_number;
+drop index runs_epoch;
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakage:
+    """One guard less."""
+
+    name: str
+    patches: tuple[tuple[Any, str, Any], ...] = ()
+    wrap: Wrap | None = None
+    without: str = ""
+    is_unchecked: bool = False
+    """Whether the database's own checks are off, too."""
+
+    @contextmanager
+    def applied(self) -> Generator[None]:
+        """Run without the guard."""
+        with ExitStack() as stack:
+            for owner, name, value in self.patches:
+                stack.enter_context(mock.patch.object(owner, name, value))
+            yield
+
+
+# ── fences ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _always_holds(self: Fence, session: Session | None) -> bool:
+    return session is not None and session.active_run_id is not None
+
+
+def _holds_without_epoch(self: Fence, session: Session | None) -> bool:
+    return (
+        session is not None
+        and session.deleted_at is None
+        and session.is_live
+        and session.generation == self.generation
+        and session.active_run_id is not None
+    )
+
+
+# ── transactions torn in two ────────────────────────────────────────────────────────────────
+
+
+class TornDriver:
+    """Carries chosen commands out in two steps: it looks, lets others act, and then writes."""
+
+    def __init__(
+        self, driver: SimulatedDriver, is_torn: Callable[[Command[Any], Planned], bool]
+    ) -> None:
+        self._driver = driver
+        self._is_torn = is_torn
+        self._connection = driver.disk.connect()
+        self.read = driver.read
+        self.has_news = driver.has_news
+        self.close = driver.close
+
+    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        """Carry out each command, in one step or in two."""
+        results: list[Result] = []
+        for command in commands:
+            results.extend(await self._carry_out(command))
+        return results
+
+    async def _carry_out(self, command: Command[Any]) -> list[Result]:
+        planned = _foresee(self._connection, command, self._driver.disk.clock.now())
+        if not self._is_torn(command, planned):
+            return await self._driver.commit([command])
+        await asyncio.sleep(0.3)
+        self._connection.execute("begin immediate")
+        try:
+            for ask in planned.writes:
+                self._connection.execute(*_unfenced(ask))
+        except sqlite3.Error as exc:
+            self._connection.execute("rollback")
+            return [StoreUnavailable(str(exc))]
+        self._connection.execute("commit")
+        self._driver.note([command], [planned.decision])
+        return [planned.decision]
+
+
+def _foresee(connection: sqlite3.Connection, command: Command[Any], now: float) -> Planned:
+    """Return what a command would write, going by what stands there now."""
+    steps = plan(command, now)
+    try:
+        ask = next(steps)
+        while True:
+            ask = steps.send(connection.execute(ask[0].text, ask[1]).fetchall())
+    except StopIteration as stop:
+        planned: Planned = stop.value
+        return planned
+
+
+def _unfenced(ask: Ask) -> Ask | tuple[str, tuple[Any, ...]]:
+    statement, values = ask
+    text, count = re.subn(r" and version = \?\d+$", "", statement.text)
+    return text, values[:-1] if count else values
+
+
+def _starts(command: Command[Any], planned: Planned) -> bool:
+    return isinstance(command, Claim | Accept) and isinstance(planned.decision.outcome, Started)
+
+
+def _creates(command: Command[Any], planned: Planned) -> bool:
+    is_new = any(isinstance(change, SessionAdded) for change in planned.decision.changes)
+    return is_new and isinstance(command, Accept | Reserve)
+
+
+# ── a queue in memory ───────────────────────────────────────────────────────────────────────
+
+
+class ForgetfulDriver:
+    """Keeps turns that have to wait in the process's memory, and writes them when they start."""
+
+    def __init__(self, driver: SimulatedDriver) -> None:
+        self._driver = driver
+        self._connection = driver.disk.connect()
+        self._waiting: dict[str, Accept] = {}
+        self.read = driver.read
+        self.has_news = driver.has_news
+        self.close = driver.close
+
+    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        """Carry out each command; a queued turn is only remembered."""
+        return [await self._carry_out(command) for command in commands]
+
+    async def _carry_out(self, command: Command[Any]) -> Result:
+        if isinstance(command, Claim) and command.turn_id in self._waiting:
+            accept = self._waiting[command.turn_id]
+            anew = replace(accept, run_id=command.run_id, on_busy="enqueue", again=False)
+            result = await self._take_in(anew)
+            outcome = result.outcome if isinstance(result, Decision) else result
+            if isinstance(outcome, Repeated):
+                return refuse(TurnCancelled(command.turn_id, "session_reset"))
+            return result
+        if isinstance(command, Accept):
+            return await self._take_in(command)
+        return (await self._driver.commit([command]))[0]
+
+    async def _take_in(self, command: Accept) -> Result:
+        planned = _foresee(self._connection, command, self._driver.disk.clock.now())
+        outcome = planned.decision.outcome
+        if not isinstance(outcome, Queued) or outcome.turn.id != command.turn_id:
+            self._waiting.pop(command.turn_id, None)
+            return (await self._driver.commit([command]))[0]
+        self._waiting.setdefault(command.turn_id, command)
+        return Decision(outcome)
+
+
+# ── lanes ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _settle_own(draft: Draft, facts: Facts, *, worker: Any, **more: Any) -> Settled:
+    """Know of the lanes of one's own process alone."""
+    if facts.active is not None and draft.session.owner not in (None, worker):
+        return Settled(True, Waiting())
+    return settle_gone(draft, facts, worker=worker, **more)
+
+
+# ── idempotency ─────────────────────────────────────────────────────────────────────────────
+
+
+def _late_memory() -> tuple[tuple[Any, str, Any], ...]:
+    """Bind idempotency keys when their turn is completed, and not when it is accepted."""
+    rows: dict[str, IdempotencyRow] = {}
+
+    def remember(command: Any, draft: Draft, turn: Turn) -> None:
+        if command.idempotency_key is not None:
+            rows[turn.id] = IdempotencyRow(
+                turn.tenant,
+                command.idempotency_key,
+                command.body_hash or b"",
+                turn.id,
+                turn.step,
+                draft.now,
+            )
+
+    def finish(command: Finish, facts: Facts) -> Decision[Any]:
+        decision = run_end.finish(command, facts)
+        if isinstance(decision.outcome, HoldfastError) or facts.active is None:
+            return decision
+        row = rows.pop(facts.active.id, None)
+        if row is None:
+            return decision
+        return replace(decision, changes=(*decision.changes, IdempotencyAdded(row)))
+
+    decided: dict[type[Command[Any]], Any] = dict(planning._DECIDED)
+    decided[cmd.Finish] = (decided[cmd.Finish][0], finish)
+    return ((admission, "_remember", remember), (planning, "_DECIDED", decided))
+
+
+def breakage(name: str) -> Breakage:
+    """Return a guard to be switched off; its state is new each time."""
+    match name:
+        case "fences off":
+            return Breakage(name=name, patches=((Fence, "holds", _always_holds),))
+        case "leases without epochs":
+            return Breakage(name=name, patches=((Fence, "holds", _holds_without_epoch),))
+        case "start unfenced":
+            return Breakage(
+                name=name,
+                wrap=lambda driver: TornDriver(driver, _starts),
+                without=WITHOUT_GUARDS,
+                is_unchecked=True,
+            )
+        case "reservation in two steps":
+            return Breakage(
+                name=name, wrap=lambda driver: TornDriver(driver, _creates), without=WITHOUT_GUARDS
+            )
+        case "queue in memory":
+            return Breakage(name=name, wrap=ForgetfulDriver)
+        case "lane of one process":
+            patches = (
+                (admission, "settle_gone", _settle_own),
+                (succession, "settle_gone", _settle_own),
+            )
+            return Breakage(name=name, patches=patches, without=WITHOUT_GUARDS)
+        case "idempotency at the end":
+            return Breakage(name=name, patches=_late_memory())
+        case _:
+            raise KeyError(name)
+
+
+BREAKAGES = (
+    "fences off",
+    "start unfenced",
+    "reservation in two steps",
+    "queue in memory",
+    "leases without epochs",
+    "lane of one process",
+    "idempotency at the end",
+)

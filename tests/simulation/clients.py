@@ -1,0 +1,319 @@
+"""Those who ask: they send, wait, lose patience, send again as SDKs do, and remember it all."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from holdfast.core.commands import Cancel, Delete, Fork, Reset, Restore
+from holdfast.core.errors import HoldfastError
+from holdfast.core.ids import Key, SessionId, Tenant, TurnId
+from holdfast.core.items import NewItem, message, write_item
+from holdfast.core.session import Session
+from holdfast.ports.store import ItemQuery, SessionQuery
+from tests.simulation.model import Script, text_of
+from tests.simulation.plan import TENANTS, Op
+from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@dataclass(slots=True)
+class Heard:
+    """One try of one op, and what came of it."""
+
+    op: Op
+    part: str
+    sent_at: float
+    heard_at: float = 0.0
+    answer: Any = None
+    error: str | None = None
+    """The error's code, or `lost` when nobody knows what was done."""
+
+
+@dataclass
+class Clients:
+    """Every client of a world."""
+
+    world: "World"
+    heard: list[Heard] = field(default_factory=list)
+    seen: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """Session ids that clients were told, by tenant and key, in order."""
+
+    async def perform(self, op: Op) -> None:
+        """Do one op at its time."""
+        await asyncio.sleep(op.at)
+        rng = random.Random(f"client {self.world.plan.seed} {op.id}")
+        actions: dict[str, Callable[[Op, random.Random], Coroutine[Any, Any, None]]] = {
+            "turn": self._turn,
+            "append": self._append,
+            "reset": self._reset,
+            "restore": self._restore,
+            "delete": self._delete,
+            "fork": self._fork,
+            "cancel": self._cancel,
+            "edit": self._edit,
+            "read": self._read,
+            "pry": self._pry,
+        }
+        await actions[op.kind](op, rng)
+
+    # ── one try ─────────────────────────────────────────────────────────────────────────────
+
+    async def ask(
+        self,
+        op: Op,
+        rng: random.Random,
+        work: Callable[[Replica], Coroutine[Any, Any, Any]],
+        part: str = "",
+    ) -> Heard:
+        """Send once to some process, and write down what was heard."""
+        world = self.world
+        replica = rng.choice(world.replicas)
+        heard = Heard(op, part, world.clock.now())
+        try:
+            heard.answer = await replica.call(
+                lambda: work(replica), timeout=op.patience, hangs_up=op.hangs_up
+            )
+        except ConnectionLost:
+            heard.error = "lost"
+        except HoldfastError as exc:
+            heard.error = exc.code
+            heard.answer = exc
+        heard.heard_at = world.clock.now()
+        self.heard.append(heard)
+        self._note_session(op, heard)
+        return heard
+
+    def _note_session(self, op: Op, heard: Heard) -> None:
+        session_id = None
+        if isinstance(heard.answer, Answer) and not op.is_internal:
+            session_id = heard.answer.session_id
+        elif isinstance(heard.answer, Session) and heard.answer.key is not None:
+            session_id = heard.answer.id
+        if session_id is not None:
+            self.seen.setdefault((op.tenant, op.key), []).append(session_id)
+
+    def last_seen(self, op: Op) -> SessionId | None:
+        """Return the session that the key's clients saw last."""
+        seen = self.seen.get((op.tenant, op.key))
+        return SessionId(seen[-1]) if seen else None
+
+    def once_seen(self, op: Op) -> SessionId | None:
+        """Return a session that the key's clients saw last, or long ago."""
+        seen = self.seen.get((op.tenant, op.key))
+        return SessionId(seen[0 if op.choice == 3 else -1]) if seen else None
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────
+
+    async def _turn(self, op: Op, rng: random.Random) -> None:
+        body = op.same_as or op.id
+        items = (message("user", said_by(op, body)),)
+        heard = await self._insist(op, rng, items, op.idempotency_key)
+        while heard is not None and heard.answer.status == "requires_action":
+            await asyncio.sleep(op.tool_seconds)
+            outputs = tuple(_output(call, op) for call in heard.answer.stored.calls)
+            key = f"{op.idempotency_key}/outputs" if op.idempotency_key else None
+            heard = await self._insist(op, rng, outputs, key, part="outputs")
+
+    async def _insist(
+        self,
+        op: Op,
+        rng: random.Random,
+        items: tuple[NewItem, ...],
+        idempotency_key: str | None,
+        part: str = "",
+        rewind: tuple[int, int] | None = None,
+    ) -> Heard | None:
+        """Send until it is answered, or is refused for good, or the tries are used up."""
+        session_id = self.once_seen(op) if op.by_id else None
+        for count in range(op.tries):
+            request = TurnRequest(
+                tenant=Tenant(op.tenant),
+                key=None if session_id else Key(op.key),
+                session_id=session_id,
+                items=items,
+                script=_script_of(op, is_last=bool(part)),
+                source=op.source,
+                on_busy=op.on_busy,
+                is_internal=op.is_internal,
+                idempotency_key=idempotency_key,
+                retry_count=count if idempotency_key is None else 0,
+                rewind=rewind,
+                is_embedded=op.is_embedded and not part,
+            )
+            heard = await self.ask(op, rng, lambda r, q=request: r.turn(q), part)  # type: ignore[misc]
+            if heard.error is None:
+                return heard
+            if heard.error != "lost" and not heard.answer.retryable:
+                return None
+            await asyncio.sleep(rng.choice((0.0, 0.1, 0.6, 2.0)))
+        return None
+
+    async def _edit(self, op: Op, rng: random.Random) -> None:
+        """Send a turn that keeps only a part of what the client saw."""
+
+        async def look(replica: Replica) -> tuple[int, int] | None:
+            view = await replica.gateway.read.session(Tenant(op.tenant), key=Key(op.key))
+            if view is None or not view.session.head_seq:
+                return None
+            head = view.session.head_seq
+            return max(0, head - 1 - op.choice), head
+
+        heard = await self.ask(op, rng, look, "look")
+        if heard.answer is None or heard.error is not None:
+            return
+        items = (message("user", said_by(op, op.id)),)
+        await self._insist(op, rng, items, op.idempotency_key, rewind=heard.answer)
+
+    async def _append(self, op: Op, rng: random.Random) -> None:
+        said = said_by(op, op.id)
+        for _ in range(op.tries if op.idempotency_key else 1):
+            heard = await self.ask(
+                op,
+                rng,
+                lambda r: r.append(Tenant(op.tenant), Key(op.key), said, op.idempotency_key),
+            )
+            if heard.error is None or (heard.error != "lost" and not heard.answer.retryable):
+                return
+            await asyncio.sleep(0.4)
+
+    # ── sessions ────────────────────────────────────────────────────────────────────────────
+
+    async def _reset(self, op: Op, rng: random.Random) -> None:
+        expected = self.last_seen(op) if op.expects else None
+
+        async def work(replica: Replica) -> Session | None:
+            gateway = replica.gateway
+            view = await gateway.read.session(Tenant(op.tenant), key=Key(op.key))
+            if view is None:
+                return None
+            command = Reset(
+                tenant=Tenant(op.tenant),
+                session_id=view.session.id,
+                new_id=gateway.new_session_id(),
+                expected_id=expected,
+            )
+            return await gateway.submit(command)
+
+        await self.ask(op, rng, work)
+
+    async def _restore(self, op: Op, rng: random.Random) -> None:
+        async def work(replica: Replica) -> Session | None:
+            gateway = replica.gateway
+            query = SessionQuery(key=Key(op.key), generations=True, order="asc")
+            found = await gateway.read.sessions(Tenant(op.tenant), query)
+            if not found:
+                return None
+            chosen = found[op.choice % len(found)].session
+            return await gateway.submit(Restore(tenant=Tenant(op.tenant), session_id=chosen.id))
+
+        await self.ask(op, rng, work)
+
+    async def _delete(self, op: Op, rng: random.Random) -> None:
+        async def work(replica: Replica) -> Session | None:
+            gateway = replica.gateway
+            view = await gateway.read.session(Tenant(op.tenant), key=Key(op.key))
+            if view is None:
+                return None
+            command = Delete(
+                tenant=Tenant(op.tenant), session_id=view.session.id, cascade=op.choice < 2
+            )
+            return await gateway.submit(command)
+
+        await self.ask(op, rng, work)
+
+    async def _fork(self, op: Op, rng: random.Random) -> None:
+        """Branch off, and say something there."""
+
+        async def work(replica: Replica) -> Session | None:
+            gateway = replica.gateway
+            view = await gateway.read.session(Tenant(op.tenant), key=Key(op.key))
+            if view is None:
+                return None
+            command = Fork(
+                tenant=Tenant(op.tenant),
+                session_id=view.session.id,
+                new_id=gateway.new_session_id(),
+                after_seq=min(op.choice, view.session.head_seq) if op.expects else None,
+            )
+            return await gateway.submit(command)
+
+        heard = await self.ask(op, rng, work)
+        if not isinstance(heard.answer, Session):
+            return
+        request = TurnRequest(
+            tenant=Tenant(op.tenant),
+            session_id=heard.answer.id,
+            items=(message("user", said_by(op, op.id)),),
+            script=Script(op=op.id, seconds=0.1),
+        )
+        await self.ask(op, rng, lambda r: r.turn(request), "fork")
+
+    async def _cancel(self, op: Op, rng: random.Random) -> None:
+        async def work(replica: Replica) -> Any:
+            gateway = replica.gateway
+            view = await gateway.read.session(Tenant(op.tenant), key=Key(op.key))
+            if view is None:
+                return None
+            turns = await gateway.read.turns(view.session.id, order="desc")
+            if not turns:
+                return None
+            turn = turns[op.choice % len(turns)].turn
+            return await gateway.submit(Cancel(tenant=Tenant(op.tenant), turn_id=turn.id))
+
+        await self.ask(op, rng, work)
+
+    async def _read(self, op: Op, rng: random.Random) -> None:
+        async def work(replica: Replica) -> tuple[str, ...] | None:
+            read = replica.gateway.read
+            view = await read.session(Tenant(op.tenant), key=Key(op.key))
+            if view is None:
+                return None
+            items = await read.items(view.session, ItemQuery())
+            return tuple(text_of(item.body) for item in items)
+
+        await self.ask(op, rng, work)
+
+    async def _pry(self, op: Op, rng: random.Random) -> None:
+        """Use another tenant's ids: each must look as if it did not exist."""
+        other = TENANTS[1] if op.tenant == TENANTS[0] else TENANTS[0]
+        theirs = self.seen.get((op.tenant, op.key))
+        turns = [h.answer.turn_id for h in self.heard if isinstance(h.answer, Answer)
+                 and h.op.tenant == op.tenant]  # fmt: skip
+        if not theirs:
+            return
+        session_id = SessionId(theirs[-1])
+        request = TurnRequest(
+            tenant=Tenant(other),
+            session_id=session_id,
+            items=(message("user", f"{other} pries"),),
+            script=Script(op=op.id),
+        )
+        await self.ask(op, rng, lambda r: r.turn(request), "pry turn")
+        reset = Reset(tenant=Tenant(other), session_id=session_id, new_id=SessionId(f"x{op.id}"))
+        await self.ask(op, rng, lambda r: r.gateway.submit(reset), "pry reset")
+        if turns:
+            cancel = Cancel(tenant=Tenant(other), turn_id=TurnId(turns[-1]))
+            await self.ask(op, rng, lambda r: r.gateway.submit(cancel), "pry cancel")
+
+
+def said_by(op: Op, body: str) -> str:
+    """Return what an op says: words that nobody else says."""
+    return f"{op.tenant}|{op.key}|{body}"
+
+
+def _script_of(op: Op, *, is_last: bool) -> Script:
+    """Return how the model behaves: after a client's outputs it calls no more tools."""
+    script = replace(op.script or Script(op=op.id), op=op.same_as or op.id)
+    return replace(script, ending="answer") if is_last else script
+
+
+def _output(call_id: str, op: Op) -> NewItem:
+    return write_item(
+        {"type": "function_call_output", "call_id": call_id, "output": said_by(op, op.id)}
+    )

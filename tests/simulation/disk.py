@@ -1,0 +1,264 @@
+"""The one thing that survives: a shared database, the faults that strike it, and its journal.
+
+Every replica has a connection of its own to one database in memory, and runs the real SQL.
+"""
+
+import asyncio
+import itertools
+import random
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, Protocol, TypeVar
+
+from holdfast.core.changes import Decision
+from holdfast.core.commands import Command
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.ids import WorkerId
+from holdfast.ports.clock import Clock
+from holdfast.stores.committer import Result
+from holdfast.stores.executors import InlineExecutor
+from holdfast.stores.sql.plan import Plan
+from holdfast.stores.sqlite import SqliteDriver
+
+ResultT = TypeVar("ResultT")
+
+_names = itertools.count(1)
+
+# Committed history is only ever added to. Whoever touches it leaves a mark here, for the promises.
+WATCHES = """
+create table sim_touched (what text, session_id text, at integer);
+create trigger sim_items_updated after update on items begin
+  insert into sim_touched values ('item rewritten', old.session_id, old.seq); end;
+create trigger sim_items_deleted after delete on items begin
+  insert into sim_touched values ('item deleted', old.session_id, old.seq); end;
+create trigger sim_records_deleted after delete on records begin
+  insert into sim_touched values ('record deleted', old.session_id, old.no); end;
+create trigger sim_records_updated after update on records begin
+  insert into sim_touched values ('record rewritten', old.session_id, old.no); end;
+create trigger sim_turns_ended after update of outcome on turns
+  when old.outcome in ('completed', 'cancelled') and new.outcome is not old.outcome begin
+  insert into sim_touched values ('end of turn undone', old.session_id, old.number); end;
+create trigger sim_runs_ended after update of outcome on runs
+  when old.outcome is not null and new.outcome is not old.outcome begin
+  insert into sim_touched values ('end of run undone', old.session_id, old.epoch); end;
+create trigger sim_epochs_fall after update of epoch on sessions when new.epoch < old.epoch begin
+  insert into sim_touched values ('epoch fell', old.id, old.epoch); end;
+create trigger sim_dead_rise after update on sessions
+  when old.deleted_at is not null and new.deleted_at is null begin
+  insert into sim_touched values ('deleted came back', old.id, old.epoch); end;
+"""
+
+
+FaultKind = Literal["crash", "crash_all", "unavailable", "freeze"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that happens to a process at its (the world's) n-th write."""
+
+    write: int
+    kind: FaultKind
+    when: Literal["before", "after"] = "before"
+    seconds: float = 0.0
+    """How long a frozen process stays so, or a crashed one stays down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One command as it was carried out: the journal of the world, in commit order."""
+
+    at: float
+    write: int
+    replica: str
+    command: Command[Any]
+    result: Result
+
+
+class Victim(Protocol):
+    """A process that faults can strike."""
+
+    name: str
+
+    def strike(self, fault: Fault) -> None:
+        """Suffer the fault; a crashed process takes no further step."""
+        ...
+
+
+def open_connection(name: str) -> sqlite3.Connection:
+    """Return a connection to the database of that name, which lives as long as any is open."""
+    connection = sqlite3.connect(
+        f"file:/{name}?vfs=memdb",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    connection.execute("pragma journal_mode = memory")
+    connection.execute("pragma synchronous = off")
+    connection.execute("pragma foreign_keys = on")
+    return connection
+
+
+class _Noon:
+    def now(self) -> float:
+        return 0.0
+
+
+@cache
+def _template(without: str) -> sqlite3.Connection:
+    """Return a migrated, watched database; `without` are statements that take guards away."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    driver = SqliteDriver(lambda: connection, clock=_Noon(), writer=InlineExecutor())
+    asyncio.run(driver.migrate())
+    connection.executescript(WATCHES)
+    connection.executescript(without)
+    return connection
+
+
+@dataclass
+class Disk:
+    """The database, its journal, and the faults that wait for their write."""
+
+    clock: Clock
+    rng: random.Random
+    faults: dict[int, list[Fault]]
+    without: str = ""
+    is_checked: bool = True
+    latencies: Sequence[float] = (0.0,)
+    trace: list[Any] = field(default_factory=list)
+    journal: list[Written] = field(default_factory=list)
+    writes: int = 0
+    unheard: int = 0
+    """Commits that went through although nobody was told."""
+    is_over: bool = False
+
+    def __post_init__(self) -> None:
+        self._name = f"world{next(_names)}"
+        self._keeper = open_connection(self._name)
+        _template(self.without).backup(self._keeper)
+        self._open: list[sqlite3.Connection] = []
+
+    def connect(self) -> sqlite3.Connection:
+        """Open one more connection."""
+        connection = open_connection(self._name)
+        if not self.is_checked:
+            connection.execute("pragma ignore_check_constraints = on")
+        self._open.append(connection)
+        return connection
+
+    def rows(self, text: str) -> list[tuple[Any, ...]]:
+        """Return what is durable now."""
+        return self._keeper.execute(text).fetchall()
+
+    def close(self) -> None:
+        """Let the database go."""
+        for connection in [*self._open, self._keeper]:
+            connection.close()
+
+
+class SimulatedDriver:
+    """The real driver behind a disk that is slow, fails, and kills at chosen writes."""
+
+    def __init__(self, disk: Disk, victim: Victim) -> None:
+        self.disk = disk
+        self._victim = victim
+        self.inner = SqliteDriver(disk.connect, clock=disk.clock, writer=InlineExecutor())
+
+    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        """Carry out a batch, or suffer what was planned for this write."""
+        disk = self.disk
+        pause = disk.rng.choice(disk.latencies)
+        if pause:
+            await asyncio.sleep(pause)
+        self._look_at_the_clock()
+        disk.writes += 1
+        number = disk.writes
+        faults = disk.faults.pop(number, ())
+        await self._suffer(fault for fault in faults if fault.when == "before")
+        results = await self.inner.commit(commands)
+        self.note(commands, results)
+        await self._suffer(fault for fault in faults if fault.when == "after")
+        return results
+
+    async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Run a read."""
+        self._look_at_the_clock()
+        return await self.inner.read(query)
+
+    async def has_news(self) -> bool:
+        """Whether another connection wrote."""
+        self._look_at_the_clock()
+        return await self.inner.has_news()
+
+    async def close(self) -> None:
+        """The disk closes its connections itself."""
+
+    def _look_at_the_clock(self) -> None:
+        if self.disk.is_over:
+            raise asyncio.CancelledError
+
+    def note(self, commands: Sequence[Command[Any]], results: Sequence[Result]) -> None:
+        """Write down what was carried out."""
+        at, number = self.disk.clock.now(), self.disk.writes
+        for command, result in zip(commands, results, strict=True):
+            written = Written(at, number, self._victim.name, command, result)
+            self.disk.journal.append(written)
+            self.disk.trace.append(written)
+
+    async def _suffer(self, faults: Iterable[Fault]) -> None:
+        for fault in faults:
+            if fault.kind == "unavailable":
+                if fault.when == "after":
+                    self.disk.unheard += 1
+                raise StoreUnavailable(f"write {fault.write} was not answered")
+            self._victim.strike(fault)
+            if fault.kind == "freeze":
+                # The next step comes when the process thaws.
+                await asyncio.sleep(0)
+            else:
+                await asyncio.get_running_loop().create_future()
+
+
+class SimulatedTokens:
+    """Proof of life of every simulated process; the dead lose theirs, where anybody can see it."""
+
+    def __init__(self) -> None:
+        self.held: dict[WorkerId, str] = {}
+
+    def of(self, holder: str) -> "HeldTokens":
+        """Return the tokens as one process sees them."""
+        return HeldTokens(self, holder)
+
+    def release(self, holder: str) -> None:
+        """Take back everything that a dead process held."""
+        self.held = {worker: name for worker, name in self.held.items() if name != holder}
+
+
+class HeldTokens:
+    """One process's view of the tokens."""
+
+    def __init__(self, every: SimulatedTokens, holder: str) -> None:
+        self._every = every
+        self._holder = holder
+
+    async def take(self, worker: WorkerId) -> None:
+        """Hold the worker's token."""
+        self._every.held[worker] = self._holder
+
+    async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
+        """Return those whose token somebody holds."""
+        return {worker for worker in workers if worker in self._every.held}
+
+    async def drop(self, worker: WorkerId) -> None:
+        """Give it back, or clear it away."""
+        self._every.held.pop(worker, None)
+
+    async def close(self) -> None:
+        """The system takes the tokens back when the process ends."""
+
+
+def outcome_of(written: Written) -> Any:
+    """Return what a journalled command answered: its outcome or its error."""
+    return written.result.outcome if isinstance(written.result, Decision) else written.result

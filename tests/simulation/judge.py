@@ -1,0 +1,89 @@
+"""From a plan to a verdict, and from a bad verdict to something that a person can replay."""
+
+import logging
+from contextlib import nullcontext
+from dataclasses import replace
+
+from tests.simulation.breakages import breakage
+from tests.simulation.plan import Plan
+from tests.simulation.promises import breaches
+from tests.simulation.trace import line
+from tests.simulation.world import Story, World
+
+MAX_SHRINKING = 150
+
+# Worlds say much that nobody reads; what matters is in their trace.
+logging.getLogger("holdfast").setLevel(logging.CRITICAL)
+
+
+class PromiseBroken(AssertionError):
+    """A world in which a promise was not kept, and how to see it again."""
+
+
+def live(plan: Plan) -> Story:
+    """Live through a plan."""
+    broken = breakage(plan.breakage) if plan.breakage else None
+    with broken.applied() if broken else nullcontext():
+        return World(plan, broken).run()
+
+
+def judge(plan: Plan) -> tuple[Story, list[str]]:
+    """Live through a plan; return the story and every promise that was broken in it."""
+    story = live(plan)
+    return story, breaches(story)
+
+
+def keep(plan: Plan, how_to_replay: str) -> Story:
+    """Return the story of a plan in which every promise was kept; else say how to see it again."""
+    story, found = judge(plan)
+    if found:
+        raise PromiseBroken(explain(plan, found, how_to_replay))
+    return story
+
+
+def explain(plan: Plan, found: list[str], how_to_replay: str) -> str:
+    """Return what was broken, in the smallest world that still breaks, step by step."""
+    small = shrink(plan)
+    story, still = judge(small)
+    return "\n".join(
+        [
+            "promises broken:",
+            *(f"  {breach}" for breach in found),
+            f"replay with: {how_to_replay}",
+            "",
+            f"a smaller world that breaks: {still}",
+            f"  {replace(small, ops=(), faults=(), outages=())}",
+            *(f"  {op}" for op in small.ops),
+            *(f"  {fault}" for fault in small.faults),
+            *(f"  {outage}" for outage in small.outages),
+            "its trace:",
+            *(f"  {line(event)}" for event in story.trace),
+        ]
+    )
+
+
+def shrink(plan: Plan) -> Plan:
+    """Return a plan with fewer ops, faults and outages in which something still breaks."""
+    tries = 0
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        for candidate in _smaller(plan):
+            tries += 1
+            if tries > MAX_SHRINKING:
+                return plan
+            if judge(candidate)[1]:
+                plan, is_smaller = candidate, True
+                break
+    return plan
+
+
+def _smaller(plan: Plan) -> list[Plan]:
+    def without(name: str) -> list[Plan]:
+        parts = getattr(plan, name)
+        return [
+            replace(plan, **{name: parts[:place] + parts[place + 1 :]})
+            for place in range(len(parts))
+        ]
+
+    return [*without("ops"), *without("faults"), *without("outages")]

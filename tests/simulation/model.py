@@ -1,0 +1,113 @@
+"""A small model: as slow as it is told, failing when it is told, and it remembers who asked what.
+
+It lives outside every process, so its memory is a witness: what was a model shown, for which run?
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.items import NewItem, message, write_item
+from holdfast.core.session import Usage
+from holdfast.engine.turn_runner import ActiveRun
+
+Ending = Literal["answer", "fail", "fail_retryable", "calls", "kill"]
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """How the model behaves in one turn; it travels in the turn's stored request."""
+
+    op: str
+    seconds: float = 0.0
+    ending: Ending = "answer"
+    checkpoints: int = 0
+    """Items that are committed before the end."""
+    partial: bool = False
+    """Whether a half-finished item is remembered on the way."""
+
+
+class ModelFailure(Exception):
+    """The model said no."""
+
+    def __init__(self, *, is_retryable: bool) -> None:
+        super().__init__("the model failed")
+        self.is_retryable = is_retryable
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """One call, as the model's server would remember it."""
+
+    number: int
+    at: float
+    replica: str
+    run_id: str
+    turn_id: str
+    session_id: str
+    step: int
+    head_seq: int
+    record_no: int
+    context: tuple[bytes, ...]
+    is_answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a run brings home."""
+
+    items: tuple[NewItem, ...]
+    usage: Usage
+    pending_calls: tuple[str, ...] = ()
+    text: str = ""
+
+
+@dataclass
+class Model:
+    """Answers runs, and writes down each call."""
+
+    calls: list[ModelCall] = field(default_factory=list)
+
+    def hear(self, run: ActiveRun, context: list[bytes], *, at: float, replica: str) -> ModelCall:
+        """Take a call in."""
+        call = ModelCall(
+            len(self.calls) + 1,
+            at,
+            replica,
+            run.fence.run_id,
+            run.turn.id,
+            run.session.id,
+            run.turn.step,
+            run.session.head_seq,
+            run.session.record_no,
+            tuple(context),
+        )
+        self.calls.append(call)
+        return call
+
+    async def answer(self, call: ModelCall, script: Script, seconds: float) -> Said:
+        """Think for so long, then answer, or fail."""
+        await asyncio.sleep(seconds)
+        ending = script.ending if call.step == 0 else "answer"
+        if ending in ("fail", "fail_retryable"):
+            raise ModelFailure(is_retryable=ending == "fail_retryable")
+        call.is_answered = True
+        usage = Usage(10 + call.number, call.number, 3, 1)
+        if ending == "calls":
+            call_id = f"call_{script.op}_{call.run_id}"
+            item = write_item(
+                {"type": "function_call", "call_id": call_id, "name": "look", "arguments": "{}"}
+            )
+            return Said((item,), usage, (call_id,), call_id)
+        text = f"answer {script.op} {call.run_id}"
+        return Said((message("assistant", text),), usage, (), text)
+
+
+def text_of(body: bytes) -> str:
+    """Return the text of a message, or the call id of anything else."""
+    value: dict[str, Any] = msgspec.json.decode(body)
+    content = value.get("content")
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content)
+    return str(value.get("call_id", ""))

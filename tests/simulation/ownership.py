@@ -1,0 +1,44 @@
+"""Who may write, judged from the journal alone: an account of ownership kept beside the engine.
+
+A run owns its session from the commit that starts it to the first commit that ends it, starts
+another, or takes the session away. Whatever a run writes outside of that time is a breach.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.core.changes import Decision, ItemsAdded, RunSaved, SessionAdded, SessionSaved
+from holdfast.core.commands import Extend, Finish, Started
+from tests.simulation.disk import Written
+
+
+def late_writes(journal: Sequence[Written]) -> Iterator[str]:
+    """Yield every successful write of a run that did not own its session at that commit."""
+    owners: dict[str, str | None] = {}
+    for written in journal:
+        decision = written.result
+        if not isinstance(decision, Decision):
+            continue
+        command = written.command
+        if isinstance(command, Extend | Finish):
+            yield from _judge(command, decision, owners)
+        for change in decision.changes:
+            if isinstance(change, SessionAdded | SessionSaved):
+                owners[change.session.id] = change.session.active_run_id
+        outcome = decision.outcome
+        if isinstance(outcome, Started) and not outcome.session.is_live:
+            yield f"I5 {outcome.run.id} was started in the retired {outcome.session.id}"
+
+
+def _judge(
+    command: Extend | Finish, decision: Decision[object], owners: dict[str, str | None]
+) -> Iterator[str]:
+    fence = command.fence
+    owner = owners.get(fence.session_id)
+    touches = [change for change in decision.changes if not isinstance(change, RunSaved)]
+    if owner != fence.run_id and touches:
+        yield f"I5 {fence.run_id} wrote to {fence.session_id}, which {owner} owned"
+    for change in decision.changes:
+        if isinstance(change, RunSaved) and change.run.id != fence.run_id:
+            yield f"I5 {fence.run_id} changed the record of {change.run.id}"
+        if isinstance(change, ItemsAdded) and owner != fence.run_id:
+            yield f"I5 {fence.run_id} added items to {fence.session_id}"

@@ -1,0 +1,235 @@
+"""A world written down: who asks what, when, of whom, and what goes wrong. One seed makes one plan.
+
+A plan is a plain value, so that a failing one can be printed, replayed, and made smaller.
+"""
+
+import random
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from holdfast.core.reset import NEVER, ResetPolicy
+from holdfast.core.turn import OnBusy, Source
+from holdfast.engine.settings import LaneSettings
+from tests.simulation.disk import Fault, FaultKind
+from tests.simulation.model import Ending, Script
+
+START = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+TENANTS = ("ann", "bob")
+
+OpKind = Literal[
+    "turn", "append", "reset", "restore", "delete", "fork", "cancel", "edit", "read", "pry"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One thing that a client does."""
+
+    id: str
+    kind: OpKind
+    at: float
+    tenant: str = TENANTS[0]
+    key: str = "k0"
+    source: Source = "user"
+    on_busy: OnBusy = "enqueue"
+    is_internal: bool = False
+    is_embedded: bool = False
+    by_id: bool = False
+    """Address the session by the id last seen for the key, instead of by the key."""
+    idempotency_key: str | None = None
+    same_as: str | None = None
+    """The op whose body this one repeats: a duplicate."""
+    script: Script | None = None
+    tries: int = 1
+    patience: float = 8.0
+    """After so many seconds without an answer the client takes the line for dead."""
+    hangs_up: bool = False
+    """Whether its going away also cancels what the process does for it."""
+    tool_seconds: float = 0.2
+    """How long its tools take, should the model call them."""
+    expects: bool = False
+    """A reset that names the session it means."""
+    choice: int = 0
+    """Which of several: the generation to restore, the place of an edit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """Something that happens to a process at a moment, whatever it is doing."""
+
+    at: float
+    replica: int
+    kind: Literal["crash", "freeze", "stop"]
+    seconds: float
+
+
+LANES = LaneSettings(
+    max_waiting=4,
+    max_wait_seconds=12.0,
+    tool_wait_seconds=2.0,
+    lease_seconds=1.5,
+    max_attempts=3,
+    poll_seconds=0.2,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One world."""
+
+    seed: str
+    ops: tuple[Op, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    outages: tuple[Outage, ...] = ()
+    replicas: int = 1
+    lanes: LaneSettings = LANES
+    reset: ResetPolicy = NEVER
+    latencies: tuple[float, ...] = (0.0,)
+    sees_deaths: bool = True
+    """Whether the system tells the living who died; else they wait for leases to run out."""
+    breakage: str | None = None
+    """A guard that is switched off, to see the alarm ring."""
+
+
+def plan_of(seed: int) -> Plan:
+    """Return the world of a seed."""
+    rng = random.Random(f"plan {seed}")
+    replicas = rng.choice((1, 2, 2, 3))
+    ops = _ops(rng, span=rng.choice((0.5, 3.0, 8.0)))
+    return Plan(
+        seed=str(seed),
+        ops=ops,
+        faults=_faults(rng, len(ops), rng.choice((0, 0, 1, 1, 2, 3))),
+        outages=_outages(rng, replicas, rng.choice((0, 0, 0, 1, 2))),
+        replicas=replicas,
+        reset=_policy(rng),
+        latencies=rng.choice(((0.0,), (0.0, 0.0, 0.01), (0.0, 0.02, 0.3))),
+        sees_deaths=rng.random() < 0.7,
+    )
+
+
+def storm_of(seed: int, breakage: str | None = None) -> Plan:
+    """Return a rougher world: everything at once, on two processes, and something always breaks."""
+    rng = random.Random(f"storm {seed}")
+    ops = _ops(rng, span=1.5)
+    return Plan(
+        seed=f"storm {seed}",
+        ops=ops,
+        faults=_faults(rng, len(ops), rng.choice((1, 2))),
+        outages=_outages(rng, 2, rng.choice((1, 2))),
+        replicas=2,
+        latencies=(0.0, 0.0, 0.05),
+        sees_deaths=rng.random() < 0.5,
+        breakage=breakage,
+    )
+
+
+def _ops(rng: random.Random, *, span: float) -> tuple[Op, ...]:
+    keys = ("k0",) if rng.random() < 0.6 else ("k0", "k1")
+    count = rng.randint(4, 11)
+    ops: list[Op] = []
+    for number in range(count):
+        op = _op(rng, f"o{number}", keys)
+        op = replace(op, at=round(rng.uniform(0.0, span), 2) if rng.random() < 0.8 else 0.0)
+        ops.append(op)
+        if op.kind == "turn" and op.idempotency_key and rng.random() < 0.35:
+            ops.append(_duplicate(rng, op, f"o{number}d"))
+    return tuple(ops)
+
+
+def _op(rng: random.Random, name: str, keys: tuple[str, ...]) -> Op:
+    kind: OpKind = rng.choices(
+        ("turn", "append", "reset", "restore", "delete", "fork", "cancel", "edit", "read", "pry"),
+        (58, 8, 8, 7, 3, 4, 4, 4, 4, 3),
+    )[0]
+    op = Op(
+        id=name,
+        kind=kind,
+        at=0.0,
+        tenant=TENANTS[0] if rng.random() < 0.85 else TENANTS[1],
+        key=rng.choice(keys),
+        expects=rng.random() < 0.4,
+        choice=rng.randrange(4),
+        tries=rng.choice((1, 3, 4)),
+        hangs_up=rng.random() < 0.3,
+        patience=rng.choice((0.3, 3.0, 9.0, 9.0)),
+    )
+    if kind == "append":
+        return replace(op, idempotency_key=f"batch-{name}" if rng.random() < 0.7 else None)
+    return _turn(rng, op) if kind in ("turn", "edit") else op
+
+
+def _turn(rng: random.Random, op: Op) -> Op:
+    source: Source = rng.choices(("user", "background", "channel", "cron"), (65, 15, 10, 10))[0]
+    ending: Ending = rng.choices(
+        ("answer", "fail", "fail_retryable", "calls", "kill"), (70, 5, 8, 15, 2)
+    )[0]
+    is_embedded = op.kind == "turn" and rng.random() < 0.2
+    is_internal = op.kind == "turn" and rng.random() < 0.06
+    if is_embedded or is_internal or (ending == "kill" and source == "user"):
+        ending = "answer"
+    script = Script(
+        op=op.id,
+        seconds=rng.choice((0.0, 0.05, 0.5, 2.0)),
+        ending=ending,
+        checkpoints=rng.choice((0, 0, 0, 1, 2)),
+        partial=rng.random() < 0.25,
+    )
+    return replace(
+        op,
+        source="user" if is_embedded else source,
+        on_busy=rng.choices(("enqueue", "reject", "interrupt", "rollback"), (70, 8, 11, 11))[0],
+        is_internal=is_internal,
+        is_embedded=is_embedded,
+        by_id=op.kind == "turn" and rng.random() < 0.15,
+        idempotency_key=f"idem-{op.id}" if rng.random() < 0.6 else None,
+        script=script,
+        tool_seconds=rng.choice((0.0, 0.2, 1.0, 2.5)),
+    )
+
+
+def _duplicate(rng: random.Random, op: Op, name: str) -> Op:
+    """Return the same request once more, at another time; now and then with another body."""
+    at = op.at if rng.random() < 0.4 else round(op.at + rng.uniform(0.0, 3.0), 2)
+    same = rng.random() < 0.8
+    return replace(op, id=name, at=at, same_as=op.id if same else None, hangs_up=False)
+
+
+def _faults(rng: random.Random, ops: int, count: int) -> tuple[Fault, ...]:
+    faults = []
+    for _ in range(count):
+        kind: FaultKind = rng.choices(
+            ("crash", "crash_all", "unavailable", "freeze"), (35, 15, 30, 20)
+        )[0]
+        faults.append(
+            Fault(
+                write=rng.randint(1, 8 * ops),
+                kind=kind,
+                when=rng.choice(("before", "after")),
+                seconds=rng.choice((0.1, 1.0, 2.0, 4.0)),
+            )
+        )
+    return tuple(faults)
+
+
+def _outages(rng: random.Random, replicas: int, count: int) -> tuple[Outage, ...]:
+    return tuple(
+        Outage(
+            at=round(rng.uniform(0.0, 6.0), 2),
+            replica=rng.randrange(replicas),
+            kind=rng.choices(("crash", "freeze", "stop"), (3, 5, 2))[0],
+            seconds=rng.choice((0.5, 2.0, 4.0)),
+        )
+        for _ in range(count)
+    )
+
+
+def _policy(rng: random.Random) -> ResetPolicy:
+    match rng.choices(("none", "idle", "daily"), (70, 18, 12))[0]:
+        case "idle":
+            return ResetPolicy(mode="idle", idle_seconds=1.5)
+        case "daily":
+            return ResetPolicy(mode="daily", at=(START + timedelta(seconds=4)).time())
+        case _:
+            return NEVER

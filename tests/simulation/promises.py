@@ -1,0 +1,346 @@
+"""The promises, as plain functions over what is durable, what clients heard and what models saw.
+
+Each yields one line for every breach it finds. They share no code with what they judge.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import msgspec
+
+from holdfast.core.context import project
+from holdfast.core.errors import HoldfastError
+from holdfast.core.session import Session
+from holdfast.core.turn import RUN_AGAIN, USER_ACTIVITY, Turn
+from tests.simulation.clients import Heard, said_by
+from tests.simulation.disk import outcome_of
+from tests.simulation.model import text_of
+from tests.simulation.ownership import late_writes
+from tests.simulation.replica import Answer
+from tests.simulation.world import Story
+
+Breaches = Iterator[str]
+
+EXPLICIT_ENDS = {
+    "turn_cancelled", "interrupted_by_turn", "rolled_back", "session_reset", "session_restored",
+    "session_deleted",
+}  # fmt: skip
+
+
+def breaches(story: Story) -> list[str]:
+    """Return everything that is wrong with a story; nothing, if all promises were kept."""
+    found = list(story.blames)
+    for promise in PROMISES:
+        found.extend(promise(story))
+    return found
+
+
+def one_key_one_live_session(story: Story) -> Breaches:
+    """I1: a key has one live session at most; its generations are numbered without a gap."""
+    keys: dict[tuple[str, str], list[Session]] = defaultdict(list)
+    for session in story.image.sessions.values():
+        if session.key is not None:
+            keys[session.tenant, session.key].append(session)
+    for (tenant, key), sessions in keys.items():
+        live = [session.id for session in sessions if session.is_live]
+        if len(live) > 1:
+            yield f"I1 {tenant}/{key} has {len(live)} live sessions: {live}"
+        numbers = sorted(session.generation for session in sessions)
+        if numbers != list(range(1, len(numbers) + 1)):
+            yield f"I1 {tenant}/{key} has generations {numbers}"
+        made = sum(session.previous_session_id is None for session in sessions)
+        deleted = sum(session.deleted_at is not None for session in sessions)
+        if made > 1 + deleted:
+            yield f"I1 {tenant}/{key} was begun {made} times, erased {deleted} times"
+
+
+def acknowledged_is_durable(story: Story) -> Breaches:
+    """I2: what a client was told is in the store, and what was accepted came to a stated end."""
+    for heard in story.heard:
+        if isinstance(heard.answer, Answer):
+            yield from _answer_is_kept(story, heard)
+        elif isinstance(heard.answer, Session):
+            kept = story.image.sessions.get(heard.answer.id)
+            if kept is None:
+                yield f"I2 {heard.op.id}: session {heard.answer.id} is not there"
+            elif heard.op.kind == "delete" and kept.deleted_at is None:
+                yield f"I2 {heard.op.id}: session {kept.id} was not deleted"
+    for turn in story.image.turns.values():
+        yield from _end_is_stated(story, turn)
+
+
+def _answer_is_kept(story: Story, heard: Heard) -> Breaches:
+    image, answer = story.image, heard.answer
+    turn = image.turns.get(answer.turn_id)
+    if turn is None:
+        yield f"I2 {heard.op.id}: turn {answer.turn_id} was acknowledged and is not there"
+        return
+    session = image.sessions[turn.session_id]
+    if session.deleted_at is not None:
+        return
+    log = [text_of(item.body) for item in image.log(session)]
+    if heard.op.kind in ("turn", "edit", "append", "fork") and heard.part in ("", "fork"):
+        said = said_by(heard.op, heard.op.same_as or heard.op.id)
+        waits = turn.input is not None and said.encode() in turn.input
+        if said not in log and not waits:
+            yield f"I2 {heard.op.id}: what was said is in no log ({turn.id})"
+    if heard.op.kind == "append":
+        visible = [text_of(item.body) for item in image.visible(session)]
+        rewound = any(record.kind == "rewind" for record in image.records.get(session.id, []))
+        if said_by(heard.op, heard.op.id) not in visible and not rewound:
+            yield f"I2 {heard.op.id}: appended items are not to be seen ({turn.outcome})"
+    if answer.stored is not None and answer.stored.text not in log:
+        yield f"I2 {heard.op.id}: the answer {answer.stored.text!r} is in no log"
+
+
+def _end_is_stated(story: Story, turn: Turn) -> Breaches:
+    """A turn ends by its own work or by somebody's explicit wish; a lost one may be sent again."""
+    if turn.outcome == "cancelled" and turn.error_code not in EXPLICIT_ENDS:
+        yield f"I2 {turn.id} was cancelled by {turn.error_code}"
+    is_left = turn.outcome == "interrupted" and turn.error_code != "tool_wait_expired"
+    if is_left and turn.source in RUN_AGAIN:
+        yield f"I2 {turn.id} ({turn.source}) was not run again: {turn.error_code}"
+    if turn.outcome == "interrupted" and turn.error_code == "worker_lost" and not turn.is_retryable:
+        yield f"I2 {turn.id} was lost and may not be sent again"
+    if turn.error_code == "turn_abandoned":
+        lost = sum(run.error_code == "worker_lost" for run in story.image.runs.values()
+                   if run.turn_id == turn.id)  # fmt: skip
+        if lost + 1 < story.plan.lanes.max_attempts:
+            yield f"I2 {turn.id} was given up after losing {lost} workers"
+
+
+def once_in_once_out(story: Story) -> Breaches:
+    """I3: one key, one turn, one visible input, one answer, the same for everybody who asked."""
+    image = story.image
+    for turn in image.turns.values():
+        done = Counter(run.step for run in image.runs.values()
+                       if run.turn_id == turn.id and run.outcome == "completed")  # fmt: skip
+        for step, count in done.items():
+            if count > 1:
+                yield f"I3 {turn.id} step {step} was completed {count} times"
+    by_request: dict[tuple[str, str, str], set[tuple[str, str]]] = defaultdict(set)
+    for heard in story.heard:
+        key = heard.op.idempotency_key
+        if key is not None and isinstance(heard.answer, Answer):
+            text = heard.answer.stored.text if heard.answer.stored else ""
+            by_request[heard.op.tenant, key, heard.part].add((heard.answer.turn_id, text))
+    for (_, key, part), answers in by_request.items():
+        if len({turn_id for turn_id, _ in answers}) > 1:
+            yield f"I3 {key} {part} was answered by turns {sorted(answers)}"
+        if len({text for _, text in answers if text}) > 1:
+            yield f"I3 {key} {part} got different answers {sorted(answers)}"
+    yield from _said_once(story)
+
+
+def _said_once(story: Story) -> Breaches:
+    """What a client sends under an idempotency key is seen once, however often it was sent."""
+    seen: Counter[str] = Counter()
+    logged: Counter[str] = Counter()
+    for session in story.image.sessions.values():
+        hidden = story.image.hidden(session)
+        for item in story.image.items.get(session.id, []):
+            text = text_of(item.body)
+            logged[text] += 1
+            if item.seq not in hidden:
+                seen[text] += 1
+    for op in story.plan.ops:
+        said = said_by(op, op.same_as or op.id)
+        allowed = 1 if op.idempotency_key else op.tries
+        if seen[said] > allowed and op.kind in ("turn", "edit", "append"):
+            yield f"I3 {op.id}: {said!r} is to be seen {seen[said]} times"
+    for text, count in seen.items():
+        if text.startswith("answer ") and count > 1:
+            yield f"I3 {text!r} is to be seen {count} times"
+
+
+def turns_are_serial(story: Story) -> Breaches:
+    """I4: blocks of turns do not interleave, runs do not overlap, each saw all that went before."""
+    image = story.image
+    for session in image.sessions.values():
+        numbers = [item.turn_number for item in image.visible(session)
+                   if item.seq > session.parent_seq]  # fmt: skip
+        blocks = [n for place, n in enumerate(numbers) if place == 0 or numbers[place - 1] != n]
+        if len(set(blocks)) != len(blocks):
+            yield f"I4 {session.id} has interleaved turns {numbers}"
+        runs = image.runs_of(session.id)
+        for before, after in pairwise(runs):
+            if before.ended_at is None or before.ended_at > after.started_at:
+                yield f"I4 {before.id} and {after.id} of {session.id} overlap"
+    for call in story.model.calls:
+        session = image.sessions[call.session_id]
+        if session.deleted_at is not None:
+            continue
+        hidden = image.hidden(session, call.record_no)
+        shown = [item for item in image.log(session, call.head_seq) if item.seq not in hidden]
+        if project(shown) != list(call.context):
+            yield f"I4 call {call.number} of {call.run_id} was not shown what stood before it"
+        run = image.runs.get(call.run_id)
+        if run is not None and run.outcome == "completed":
+            later = [item for item in image.items.get(session.id, [])
+                     if call.head_seq < item.seq <= (run.last_seq or 0)]  # fmt: skip
+            turn = image.turns[call.turn_id]
+            if any(item.turn_number != turn.number for item in later):
+                yield f"I4 others wrote to {session.id} while {run.id} ran"
+
+
+def only_the_owner_writes(story: Story) -> Breaches:
+    """I5: no run changed anything after its session had gone to another, or was reset."""
+    yield from late_writes(story.journal)
+    live = {session.id for session in story.image.sessions.values() if session.is_live}
+    for session_id, _, value, _ in story.image.provider_state:
+        run = story.image.runs.get(value.decode())
+        if session_id not in live:
+            yield f"I5 {session_id} is retired and still has provider state"
+        elif run is None or run.session_id != session_id or run.outcome != "completed":
+            yield f"I5 the provider state of {session_id} was left by {value.decode()}"
+
+
+def everything_ends(story: Story) -> Breaches:
+    """I6: no turn, run, lane or worker is left open once all is quiet."""
+    for turn in story.image.turns.values():
+        if turn.outcome is None:
+            yield f"I6 {turn.id} of {turn.session_id} never ended"
+    for run in story.image.runs.values():
+        if run.outcome is None:
+            yield f"I6 {run.id} of {run.turn_id} never ended"
+    for session in story.image.sessions.values():
+        if session.active_turn_id is not None:
+            yield f"I6 the lane of {session.id} is still held by {session.active_turn_id}"
+    if story.image.workers:
+        yield f"I6 workers are left: {story.image.workers}"
+
+
+def history_only_grows(story: Story) -> Breaches:
+    """I8: no gap, no rewriting, no deletion but by erasure; every item is reachable."""
+    image = story.image
+    for what, session_id, at in image.touched:
+        if image.sessions[session_id].deleted_at is None:
+            yield f"I8 {what}: {session_id} {at}"
+    for session in image.sessions.values():
+        own = [item.seq for item in image.items.get(session.id, [])]
+        if session.deleted_at is not None:
+            if own:
+                yield f"I8 {session.id} was erased and still has items"
+            continue
+        if own != list(range(session.parent_seq + 1, session.head_seq + 1)):
+            yield f"I8 {session.id} has items {own}, head {session.head_seq}"
+        shown = len(image.visible(session))
+        if shown != session.item_count:
+            yield f"I8 {session.id} counts {session.item_count} items, {shown} are to be seen"
+        yield from _blocks_are_whole(story, session)
+
+
+def _blocks_are_whole(story: Story, session: Session) -> Breaches:
+    """A completed turn is never rolled back: its finished items stay in view until an edit."""
+    log = {item.seq: item for item in story.image.log(session)}
+    hiding = story.image.records.get(session.id, [])
+    for turn in story.image.turns_of(session):
+        if turn.outcome != "completed" or turn.first_seq is None or turn.last_seq is None:
+            continue
+        for seq in range(turn.first_seq, turn.last_seq + 1):
+            item = log[seq]
+            if item.turn_number != turn.number:
+                yield f"I8 item {seq} of {session.id} stands in the block of {turn.id}"
+            for record in hiding:
+                is_over = record.from_seq <= seq <= record.to_seq
+                if is_over and record.kind in ("rollback", "retry") and not item.is_partial:
+                    yield f"I8 {record.kind} hides item {seq} of the completed {turn.id}"
+
+
+def nobody_elses(story: Story) -> Breaches:
+    """I10: no model was shown another's words, and another's ids look like no ids at all."""
+    image = story.image
+    for call in story.model.calls:
+        session = image.sessions[call.session_id]
+        if session.deleted_at is not None:
+            continue
+        lineage = {item.body for item in image.log(session)}
+        for body in call.context:
+            text = text_of(body)
+            if text.count("|") == 2 and text.split("|")[0] != session.tenant:
+                yield f"I10 {call.run_id} of {session.tenant} was shown {text!r}"
+            if b'"interrupted: this call' not in body and body not in lineage:
+                yield f"I10 {call.run_id} was shown what {session.id} does not hold: {text!r}"
+    for heard in story.heard:
+        if heard.part.startswith("pry") and heard.error not in (
+            "lost", "session_not_found", "turn_not_found", "store_unavailable",
+        ):  # fmt: skip
+            yield f"I10 {heard.op.id} {heard.part} was answered {heard.error or heard.answer}"
+
+
+def lifecycle_by_policy(story: Story) -> Breaches:
+    """I11: a session is retired by somebody's wish or a stated policy, and never during a turn."""
+    mode = story.plan.reset.mode
+    allowed = {"session_reset", "session_restored"} | (
+        {"daily_rollover"} if mode == "daily" else set()
+    )
+    for session in story.image.sessions.values():
+        for event in story.image.events.get(session.id, []):
+            if event.kind == "session.retired":
+                reason = msgspec.json.decode(event.body)["reason"]
+                if reason not in allowed:
+                    yield f"I11 {session.id} was retired by {reason}"
+            if event.kind == "session.rolled_over" and mode != "idle":
+                yield f"I11 {session.id} rolled over without a policy"
+        if session.deleted_at is not None:
+            continue
+        times = [turn.accepted_at for turn in story.image.turns_of(session)
+                 if turn.source in USER_ACTIVITY and session.is_visible]  # fmt: skip
+        last = session.last_user_activity_at
+        if times and (last is None or last < max(times)):
+            yield f"I11 {session.id} forgot its last user activity"
+        if not times and last is not None and session.is_visible:
+            yield f"I11 {session.id} counts an activity that was nobody's"
+
+
+def numbers_are_true(story: Story) -> Breaches:
+    """I12: counts and sums can be recounted, and every sequence is without a gap."""
+    image = story.image
+    for session in image.sessions.values():
+        turns = image.turns_of(session)
+        if [turn.number for turn in turns] != list(range(1, session.turn_count + 1)):
+            yield f"I12 {session.id} counts {session.turn_count} turns"
+        if session.deleted_at is not None:
+            continue
+        for name, rows, last in (
+            ("records", image.records.get(session.id, []), session.record_no),
+            ("events", image.events.get(session.id, []), session.event_no),
+        ):
+            if [row.no for row in rows] != list(range(1, last + 1)):
+                yield f"I12 {session.id} has {name} {[row.no for row in rows]}, last {last}"
+        runs = image.runs_of(session.id)
+        for field in ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"):
+            total = sum(getattr(run, field) or 0 for run in runs)
+            if getattr(session, field) != total:
+                yield f"I12 {session.id} counts {getattr(session, field)} {field}, not {total}"
+        if len({run.epoch for run in runs}) != len(runs):
+            yield f"I12 two runs of {session.id} share an epoch"
+
+
+def no_inner_errors(story: Story) -> Breaches:
+    """Nothing was answered that blames the store or the engine itself."""
+    for written in story.journal:
+        outcome = outcome_of(written)
+        if isinstance(outcome, BaseException) and not isinstance(outcome, HoldfastError):
+            yield f"inner error: {type(written.command).__name__} got {outcome!r}"
+        elif isinstance(outcome, HoldfastError) and outcome.code in (
+            "store_error",
+            "internal_error",
+        ):
+            yield f"inner error: {type(written.command).__name__} got {outcome.message}"
+
+
+PROMISES: tuple[Callable[[Story], Breaches], ...] = (
+    one_key_one_live_session,
+    acknowledged_is_durable,
+    once_in_once_out,
+    turns_are_serial,
+    only_the_owner_writes,
+    everything_ends,
+    history_only_grows,
+    nobody_elses,
+    lifecycle_by_policy,
+    numbers_are_true,
+    no_inner_errors,
+)

@@ -1,0 +1,383 @@
+"""One simulated process: the real engine on the shared store, and a small server before it.
+
+The server does what any ingress does: it accepts a turn, enters its lane, asks the model, ends the
+run, and answers; or it finds that the request came before, and attaches to its one turn.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from holdfast.core.commands import Accept, Append, Finish, Queued, Repeated, Started
+from holdfast.core.errors import (
+    HoldfastError,
+    RunFenced,
+    TurnCancelled,
+    TurnFailed,
+    TurnInterrupted,
+)
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
+from holdfast.core.items import NewItem, message
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.turn import RUN_AGAIN, OnBusy, Source, Turn
+from holdfast.engine.embedded import Holdfast, TurnHandle
+from holdfast.engine.gateway import Gateway
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.stores.store import SqlStore
+from tests.simulation.disk import Fault, SimulatedDriver
+from tests.simulation.model import ModelFailure, Script
+from tests.simulation.schedule import Life
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+ResultT = TypeVar("ResultT")
+_encode = msgspec.json.Encoder().encode
+_read_script = msgspec.json.Decoder(Script).decode
+
+
+class ConnectionLost(Exception):
+    """The process, or the way to it, went away; what it did is unknown."""
+
+
+class StoredAnswer(msgspec.Struct, frozen=True):
+    """What a run answered, as it is kept with the run for repeats."""
+
+    run_id: str
+    text: str
+    calls: tuple[str, ...] = ()
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a client is told."""
+
+    turn_id: str
+    session_id: str
+    status: str
+    stored: StoredAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """One request as a client sends it."""
+
+    tenant: Tenant
+    key: Key | None = None
+    session_id: SessionId | None = None
+    items: tuple[NewItem, ...] = ()
+    script: Script
+    source: Source = "user"
+    on_busy: OnBusy = "enqueue"
+    is_internal: bool = False
+    idempotency_key: str | None = None
+    retry_count: int = 0
+    rewind: tuple[int, int] | None = None
+    is_embedded: bool = False
+
+    def body_hash(self) -> bytes:
+        """Return what makes two requests the same one."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in (self.key or "", self.session_id or "", _encode(self.script)):
+            digest.update(part.encode() if isinstance(part, str) else part)
+        for item in self.items:
+            digest.update(b"\0" + item.body)
+        return digest.digest()
+
+
+class Replica:
+    """A process that can be called, frozen, killed and started again under a new name."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.life = Life(name)
+        self.is_ready = False
+        self.driver = world.wrap(SimulatedDriver(world.disk, self))
+        self.store = SqlStore(self.driver, world.tokens.of(name))
+        self.gateway = Gateway(
+            self.store,
+            clock=world.clock,
+            ids=world.ids,
+            settings=world.plan.lanes,
+            handler=self._carry_adopted,
+        )
+        self._calls: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
+        self._begun: list[asyncio.Task[Any]] = []
+
+    # ── its life ────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Begin the process."""
+        self._begun.append(self.life.begin(self.world.loop, self._start(), f"{self.name}-start"))
+
+    async def _start(self) -> None:
+        while not self.is_ready:
+            try:
+                await self.gateway.start()
+            except HoldfastError as exc:
+                self.world.say(f"{self.name} did not start: {exc.code}")
+                await asyncio.sleep(0.2)
+            else:
+                self.is_ready = True
+
+    def strike(self, fault: Fault) -> None:
+        """Suffer a fault of the disk."""
+        self.world.strike(self, fault)
+
+    def freeze(self) -> None:
+        """Take no step until thawed."""
+        self.life.is_frozen = True
+
+    def kill(self) -> None:
+        """Be gone at once; whoever waits for an answer hears that the line is dead."""
+        self.life.is_over = True
+        self.is_ready = False
+        for answer in list(self._calls.values()):
+            if not answer.done():
+                answer.set_exception(ConnectionLost(self.name))
+        self._calls.clear()
+
+    async def call(
+        self, work: Callable[[], Coroutine[Any, Any, ResultT]], *, timeout: float, hangs_up: bool
+    ) -> ResultT:
+        """Ask something of this process from outside; `hangs_up` also cancels it on a timeout."""
+        if not self.is_ready:
+            raise ConnectionLost(self.name)
+        loop = self.world.loop
+        answer: asyncio.Future[ResultT] = loop.create_future()
+        task = self.life.begin(loop, work(), f"{self.name}-call")
+        self._calls[task] = answer
+        task.add_done_callback(self._relay, context=self.life.context())
+        try:
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError:
+            if hangs_up:
+                task.cancel()
+            raise ConnectionLost(f"{self.name} is silent") from None
+
+    def _relay(self, task: asyncio.Task[Any]) -> None:
+        answer = self._calls.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, HoldfastError | ConnectionLost):
+            self.world.blame(f"{self.name} broke: {error!r}", error)
+        if answer is None or answer.done():
+            return
+        if task.cancelled():
+            answer.set_exception(ConnectionLost(self.name))
+        elif error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(task.result())
+
+    # ── what it serves ──────────────────────────────────────────────────────────────────────
+
+    async def turn(self, request: TurnRequest) -> Answer:
+        """Carry a turn out, or attach to the one that this request already is."""
+        if request.is_embedded:
+            return await self._embedded_turn(request)
+        admission = await self.gateway.accept(self._accept(request))
+        if isinstance(admission, Repeated):
+            return await self._attach(admission)
+        if request.source in RUN_AGAIN:
+            work = self._carry_background(admission)
+            self._begun.append(asyncio.create_task(work, name=f"{self.name}-background"))
+            return Answer(admission.turn.id, admission.session.id, "accepted")
+        return await self._carry(admission)
+
+    def _accept(self, request: TurnRequest) -> Accept:
+        ids = self.gateway.ids
+        return Accept(
+            tenant=request.tenant,
+            turn_id=TurnId(ids.new("turn")),
+            run_id=RunId(ids.new("run")),
+            worker=self.gateway.worker.id,
+            candidate_id=self.gateway.new_session_id(),
+            key=request.key,
+            session_id=request.session_id,
+            items=request.items,
+            request=_encode(request.script),
+            source=request.source,
+            on_busy=request.on_busy,
+            is_internal=request.is_internal,
+            idempotency_key=request.idempotency_key,
+            body_hash=request.body_hash(),
+            retry_count=request.retry_count,
+            rewind=request.rewind,
+            limits=self.gateway.limits,
+            reset=self.world.plan.reset,
+        )
+
+    async def _carry_background(self, admission: Started | Queued) -> None:
+        try:
+            await self._carry(admission)
+        except HoldfastError as exc:
+            self.world.say(f"{self.name} background {admission.turn.id}: {exc.code}")
+
+    async def _carry(self, admission: Started | Queued) -> Answer:
+        run = await self.gateway.enter(admission)
+        try:
+            return await self._run(run)
+        except RunFenced as exc:
+            raise await self._why_lost(run) from exc
+        finally:
+            self.gateway.leave(run)
+
+    async def _carry_adopted(self, run: ActiveRun) -> None:
+        self.world.facts["a turn left behind was adopted"] += 1
+        await self._run(run)
+
+    async def _run(self, run: ActiveRun) -> Answer:
+        """Ask the model and end the run; a lane that is lost ends the asking at once."""
+        script = _read_script(run.turn.request)
+        asking = asyncio.ensure_future(self._ask(run, script))
+        run.on_lost(lambda: _stop(asking))
+        try:
+            ending = await asking
+        except ModelFailure as failure:
+            ending = Finish(
+                fence=run.fence,
+                outcome="failed",
+                error_code="model_failed",
+                is_retryable=failure.is_retryable,
+            )
+        except asyncio.CancelledError:
+            if run.is_lost:
+                raise RunFenced(f"run {run.fence.run_id} was stopped") from None
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            if run.turn.source not in RUN_AGAIN:
+                await self._leave_as_interrupted(run)
+            raise
+        ended = await run.finish(ending)
+        if ended.turn.outcome == "failed":
+            raise TurnFailed("the model failed", failure_code="model_failed")
+        status = "requires_action" if ending.pending_calls else "completed"
+        stored = msgspec.json.decode(ending.result or b"null", type=StoredAnswer | None)
+        return Answer(ended.turn.id, ended.session.id, status, stored)
+
+    async def _ask(self, run: ActiveRun, script: Script) -> Finish:
+        world = self.world
+        call = world.model.hear(run, await run.context(), at=world.clock.now(), replica=self.name)
+        pause = script.seconds / (script.checkpoints + 1)
+        for number in range(script.checkpoints):
+            await asyncio.sleep(pause)
+            note = message("assistant", f"note {script.op} {run.fence.run_id} {number}")
+            await run.extend([note])
+        if script.partial:
+            await run.extend(partial=[message("assistant", f"half {script.op}")])
+        if script.ending == "kill" and call.step == 0:
+            world.strike(self, Fault(write=0, kind="crash", seconds=0.3))
+        said = await world.model.answer(call, script, pause)
+        stored = StoredAnswer(run.fence.run_id, said.text, said.pending_calls)
+        state = ProviderState("sim", "acc", "model", run.fence.run_id.encode())
+        return Finish(
+            fence=run.fence,
+            outcome="completed",
+            items=said.items,
+            usage=said.usage,
+            result=_encode(stored),
+            provider_state=state,
+            pending_calls=said.pending_calls,
+            hold_seconds=self.gateway.settings.tool_wait_seconds,
+        )
+
+    async def _leave_as_interrupted(self, run: ActiveRun) -> None:
+        ending = Finish(
+            fence=run.fence, outcome="interrupted", error_code="caller_left", is_retryable=True
+        )
+        try:
+            await asyncio.shield(run.finish(ending))
+        except HoldfastError as exc:
+            self.world.say(f"{self.name} could not leave {run.turn.id}: {exc.code}")
+
+    async def _why_lost(self, run: ActiveRun) -> HoldfastError:
+        view = await self.gateway.read.turn(run.turn.tenant, run.turn.id)
+        if view is None or view.turn.outcome == "cancelled":
+            return TurnCancelled(run.turn.id, view.turn.error_code if view else "session_deleted")
+        return TurnInterrupted(f"turn {run.turn.id} was taken over")
+
+    async def _attach(self, repeated: Repeated) -> Answer:
+        """Wait for the one turn of this request and answer what it answered."""
+        turn, step = repeated.turn, repeated.step
+        if turn.source not in RUN_AGAIN and not repeated.is_settled:
+            view = await self.gateway.wait_until_ended(turn.tenant, turn.id, step=step)
+            turn = view.turn
+            if view.status == "interrupted":
+                raise TurnInterrupted(f"turn {turn.id} was interrupted")
+        for run in await self.gateway.read.runs(turn.id):
+            if run.step == step and run.outcome == "completed" and run.result is not None:
+                stored = msgspec.json.decode(run.result, type=StoredAnswer)
+                status = "requires_action" if stored.calls else "completed"
+                return Answer(turn.id, turn.session_id, status, stored)
+        return self._end_of(turn)
+
+    def _end_of(self, turn: Turn) -> Answer:
+        match turn.outcome:
+            case "cancelled":
+                raise TurnCancelled(turn.id, turn.error_code)
+            case "failed":
+                code = turn.error_code or "turn_failed"
+                raise TurnFailed("the turn failed", failure_code=code)
+            case "interrupted":
+                raise TurnInterrupted(f"turn {turn.id} was interrupted")
+            case _:
+                return Answer(turn.id, turn.session_id, "accepted")
+
+    async def _embedded_turn(self, request: TurnRequest) -> Answer:
+        """The same through the Python front door."""
+        hold = Holdfast(self.gateway, request.tenant, self.world.plan.reset)
+        session = await hold.session(request.key, id=request.session_id)
+        handle = session.turn(
+            [item.body for item in request.items],
+            idempotency_key=request.idempotency_key,
+            on_busy=request.on_busy,
+            source=request.source,
+            internal=request.is_internal,
+            request=_encode(request.script),
+        )
+        try:
+            async with handle as turn:
+                if not turn.is_done:
+                    await self._answer_embedded(turn, request.script)
+        except ModelFailure:
+            raise TurnFailed("the model failed", failure_code="model_failed") from None
+        output = await handle.output()
+        text = output[-1]["content"][0]["text"] if output else ""
+        stored = StoredAnswer(text.rpartition(" ")[2], text)
+        return Answer(handle.id, session.id, "completed", stored)
+
+    async def _answer_embedded(self, turn: TurnHandle, script: Script) -> None:
+        run = turn._active()
+        call = self.world.model.hear(
+            run, await run.context(), at=self.world.clock.now(), replica=self.name
+        )
+        said = await self.world.model.answer(call, script, script.seconds)
+        turn.add([item.body for item in said.items])
+        turn.spent(said.usage)
+
+    async def append(self, tenant: Tenant, key: Key, said: str, batch: str | None) -> Answer:
+        """Add one item with no run."""
+        items = (message("user", said),)
+        appended = await self.gateway.append(
+            Append(
+                tenant=tenant,
+                turn_id=TurnId(self.gateway.ids.new("turn")),
+                worker=self.gateway.worker.id,
+                candidate_id=self.gateway.new_session_id(),
+                key=key,
+                items=items,
+                idempotency_key=batch,
+                body_hash=hashlib.blake2b(items[0].body, digest_size=16).digest(),
+            )
+        )
+        status = str(appended.turn.outcome)
+        return Answer(appended.turn.id, appended.session.id, status, None)
+
+
+def _stop(asking: "asyncio.Future[Any]") -> None:
+    asking.cancel()

@@ -1,0 +1,79 @@
+"""Small worlds, told in full, in which a crash is tried at every single write."""
+
+from typing import Any
+
+from tests.simulation.model import Script
+from tests.simulation.plan import Op, Plan
+
+
+def _turn(name: str, at: float, **more: Any) -> Op:
+    more = {"idempotency_key": f"idem-{name}", "script": Script(op=name, seconds=0.2), **more}
+    return Op(id=name, kind="turn", at=at, tries=6, patience=6.0, **more)
+
+
+def _background(name: str, at: float) -> Op:
+    return _turn(name, at, source="background")
+
+
+SCENARIOS: dict[str, Plan] = {
+    "first contact of two": Plan(
+        seed="first contact of two", replicas=2, ops=(_turn("a", 0.0), _turn("b", 0.0))
+    ),
+    "answers in steps, torn in the middle": Plan(
+        seed="torn",
+        ops=(
+            _turn("a", 0.0, script=Script(op="a", seconds=0.3, checkpoints=2, partial=True)),
+            _turn("b", 0.1),
+        ),
+    ),
+    "queued in the background": Plan(
+        seed="queued", ops=(_turn("a", 0.0), _background("b", 0.05), _background("c", 0.1))
+    ),
+    "a reset in the middle": Plan(
+        seed="reset",
+        replicas=2,
+        ops=(
+            _turn("a", 0.0),
+            _background("b", 0.05),
+            Op(id="r", kind="reset", at=0.15),
+            _turn("c", 0.3),
+        ),
+    ),
+    "tools of the client": Plan(
+        seed="tools",
+        ops=(
+            _turn("a", 0.0, script=Script(op="a", seconds=0.1, ending="calls"), tool_seconds=0.3),
+            _turn("b", 0.2),
+        ),
+    ),
+    "interrupt and rollback": Plan(
+        seed="cut in",
+        ops=(
+            _turn("a", 0.0, script=Script(op="a", seconds=1.0, checkpoints=1)),
+            _turn("b", 0.7, on_busy="interrupt"),
+            _turn("c", 0.8, on_busy="rollback"),
+        ),
+    ),
+    "asked twice": Plan(
+        seed="twice",
+        replicas=2,
+        ops=(
+            _turn("a", 0.0),
+            _turn("a2", 0.1, idempotency_key="idem-a", same_as="a"),
+            _turn("a3", 0.6, idempotency_key="idem-a", same_as="a"),
+        ),
+    ),
+    "appended, forked, restored, erased": Plan(
+        seed="lifecycle",
+        ops=(
+            Op(id="a", kind="append", at=0.0, idempotency_key="batch-a", tries=5),
+            _turn("b", 0.1),
+            Op(id="f", kind="fork", at=0.5),
+            Op(id="r", kind="reset", at=0.9),
+            _turn("c", 1.1),
+            Op(id="s", kind="restore", at=1.5),
+            Op(id="d", kind="delete", at=1.8),
+            _turn("e", 2.0),
+        ),
+    ),
+}

@@ -1,0 +1,118 @@
+"""The order of things: one loop, virtual time, and the next task step chosen by seed.
+
+A task belongs to the life it was begun in: the outside world, or one simulated process. A frozen
+life's steps wait until it thaws; an ended life's steps never come, as after a power switch.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar, cast
+
+import async_solipsism
+
+ResultT = TypeVar("ResultT")
+
+_LIFE: ContextVar["Life | None"] = ContextVar("life", default=None)
+
+
+class Life:
+    """One process's time: it runs, it is frozen, or it is over."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_over = False
+        self.is_frozen = False
+        self._parked: list[asyncio.Handle] = []
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its tasks may take a step now."""
+        return not (self.is_over or self.is_frozen)
+
+    def context(self) -> Context:
+        """Return a context whose tasks, and theirs, belong to this life."""
+        context = copy_context()
+        context.run(_LIFE.set, self)
+        return context
+
+    def begin(
+        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, ResultT], name: str
+    ) -> asyncio.Task[ResultT]:
+        """Start a task of this life."""
+        return loop.create_task(work, name=name, context=self.context())
+
+    def park(self, handle: asyncio.Handle) -> None:
+        """Keep a step for later."""
+        self._parked.append(handle)
+
+    def thaw(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Go on; everything that came due in the meantime is due now."""
+        self.is_frozen = False
+        self._release(loop)
+
+    def wind_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        """At the end of the world, let even the dead take the steps that close them down."""
+        self.is_frozen = self.is_over = False
+        self._release(loop)
+
+    def _release(self, loop: asyncio.AbstractEventLoop) -> None:
+        parked, self._parked = self._parked, []
+        cast(Any, loop)._ready.extend(parked)
+
+
+class _Ready(deque[asyncio.Handle]):
+    """The loop's ready queue: task steps come in an order of the seed's choosing."""
+
+    def __init__(self, rng: random.Random, nothing: asyncio.Handle) -> None:
+        super().__init__()
+        self._rng = rng
+        self._nothing = nothing
+
+    def popleft(self) -> asyncio.Handle:
+        while self:
+            handle = self._choose()
+            life = cast(Any, handle)._context.get(_LIFE)
+            if life is None or life.is_running:
+                return handle
+            life.park(handle)
+        return self._nothing
+
+    def _choose(self) -> asyncio.Handle:
+        if len(self) < 2 or not _is_step(self[0]):
+            return super().popleft()
+        steps = [place for place, handle in enumerate(self) if _is_step(handle)]
+        chosen = steps[int(self._rng.random() * len(steps))]
+        if not chosen:
+            return super().popleft()
+        self.rotate(-chosen)
+        handle = super().popleft()
+        self.rotate(chosen)
+        return handle
+
+
+def _is_step(handle: asyncio.Handle) -> bool:
+    callback = cast(Any, handle)._callback
+    return isinstance(getattr(callback, "__self__", None), asyncio.Task)
+
+
+def seeded_loop(seed: str) -> asyncio.AbstractEventLoop:
+    """Return a loop with virtual time whose task steps come in the order of the seed."""
+    loop: Any = async_solipsism.EventLoop()
+    nothing = asyncio.Handle(lambda: None, (), loop)
+    nothing.cancel()
+    ready = _Ready(random.Random(seed), nothing)
+    ready.extend(loop._ready)
+    loop._ready = ready
+    return cast(asyncio.AbstractEventLoop, loop)
+
+
+def run_in_seeded_loop(seed: str, main: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+    """Run `main` to its end in a loop of its own."""
+    loop = seeded_loop(seed)
+    try:
+        return loop.run_until_complete(main())
+    finally:
+        loop.close()

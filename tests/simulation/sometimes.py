@@ -1,0 +1,201 @@
+"""What should happen now and then: a simulation in which it never does proves nothing."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.core.changes import Decision, EventAdded, RecordAdded
+from holdfast.core.commands import (
+    Accept,
+    Claim,
+    Command,
+    Delete,
+    Ended,
+    Extend,
+    Finish,
+    Queued,
+    Renew,
+    Repeated,
+    Reset,
+    Restore,
+    Started,
+)
+from holdfast.core.errors import (
+    HoldfastError,
+    IdempotencyMismatch,
+    LaneFull,
+    RunFenced,
+    SessionBusy,
+    SessionChanged,
+    SessionHasForks,
+    SessionRetired,
+)
+from tests.simulation.disk import Written, outcome_of
+from tests.simulation.replica import Answer
+from tests.simulation.world import Story
+
+EXPECTED = (
+    "a process crashed",
+    "a process froze",
+    "a process stopped cleanly",
+    "a crash hit a process that was recovering",
+    "a commit went through unheard",
+    "a command that went through unheard was answered when sent again",
+    "a turn left behind was adopted",
+    "a turn was interrupted because its worker was lost",
+    "a turn was given up after too many lost workers",
+    "a retry resumed a torn turn",
+    "a torn turn was written anew behind later ones",
+    "a zombie wrote and was fenced",
+    "a worker was taken for dead and born again",
+    "a turn waited for its lane and got it",
+    "a reset met a running turn",
+    "a reset was refused because the session had changed",
+    "a deletion met a running turn",
+    "a deletion was refused because of forks",
+    "an old generation came back",
+    "a turn interrupted another",
+    "a turn rolled another back",
+    "a turn was rejected because the lane was busy",
+    "a lane was full",
+    "outputs joined the turn that waited for them",
+    "outputs came too late",
+    "a hold ran out",
+    "a repeat was attached to a running turn",
+    "a repeat was answered from the record",
+    "an idempotency key was refused for another body",
+    "a retired session was named by its id",
+    "a session rolled over while idle",
+    "a session rolled over at its daily hour",
+    "an edit hid a part of the log",
+    "an internal turn ran beside its key",
+    "a fork was spoken to",
+    "a stranger was turned away",
+    "a half-finished answer was kept",
+)
+
+
+def facts_of(story: Story) -> Counter[str]:
+    """Return how often each thing happened in a story."""
+    facts = Counter(story.facts)
+    facts.update(_heard(story))
+    for written in story.journal:
+        facts.update(_written(written))
+        if isinstance(written.result, Decision):
+            facts.update(_changed(written.result))
+    return facts
+
+
+def _heard(story: Story) -> Iterator[str]:
+    for heard in story.heard:
+        if heard.part.startswith("pry") and heard.error in ("session_not_found", "turn_not_found"):
+            yield "a stranger was turned away"
+        if heard.part == "fork" and isinstance(heard.answer, Answer):
+            yield "a fork was spoken to"
+        if heard.op.is_internal and isinstance(heard.answer, Answer):
+            yield "an internal turn ran beside its key"
+    for items in story.image.items.values():
+        if any(item.is_partial for item in items):
+            yield "a half-finished answer was kept"
+
+
+_REFUSED: tuple[tuple[type[Command[Any]], type[HoldfastError], str], ...] = (
+    (Extend, RunFenced, "a zombie wrote and was fenced"),
+    (Finish, RunFenced, "a zombie wrote and was fenced"),
+    (Renew, RunFenced, "a worker was taken for dead and born again"),
+    (Accept, IdempotencyMismatch, "an idempotency key was refused for another body"),
+    (Accept, SessionBusy, "a turn was rejected because the lane was busy"),
+    (Accept, LaneFull, "a lane was full"),
+    (Accept, SessionRetired, "a retired session was named by its id"),
+    (Reset, SessionChanged, "a reset was refused because the session had changed"),
+    (Delete, SessionHasForks, "a deletion was refused because of forks"),
+)
+
+
+def _written(written: Written) -> Iterator[str]:
+    command, outcome = written.command, outcome_of(written)
+    for asked, refused, fact in _REFUSED:
+        if isinstance(command, asked) and isinstance(outcome, refused):
+            yield fact
+    match command, outcome:
+        case Accept(), Started() | Queued() | Repeated():
+            yield from _admitted(command, outcome)
+        case Claim(), Started():
+            yield "a turn waited for its lane and got it"
+        case Finish(), Ended() if command.again:
+            yield "a command that went through unheard was answered when sent again"
+        case _:
+            pass
+    yield from _aborted(written)
+
+
+def _aborted(written: Written) -> Iterator[str]:
+    decision = written.result
+    if not isinstance(decision, Decision) or isinstance(decision.outcome, BaseException):
+        return
+    match written.command:
+        case Reset() if decision.aborted:
+            yield "a reset met a running turn"
+        case Delete() if decision.aborted:
+            yield "a deletion met a running turn"
+        case Restore() if decision.changes:
+            yield "an old generation came back"
+        case _:
+            pass
+
+
+def _admitted(command: Accept, outcome: Started | Queued | Repeated) -> Iterator[str]:
+    if command.again:
+        yield "a command that went through unheard was answered when sent again"
+    match outcome:
+        case Repeated() if outcome.is_settled:
+            yield "a repeat was answered from the record"
+        case Repeated():
+            yield "a repeat was attached to a running turn"
+        case Started() | Queued() if outcome.turn.id != command.turn_id:
+            is_join = isinstance(outcome, Started) and outcome.turn.step > 0
+            has_output = any(item.kind.endswith("_output") for item in command.items)
+            if is_join and has_output:
+                yield "outputs joined the turn that waited for them"
+            else:
+                yield "a retry resumed a torn turn"
+        case _:
+            if any(item.kind.endswith("_output") for item in command.items):
+                yield "outputs came too late"
+
+
+def _changed(decision: "Decision[object]") -> Iterator[str]:
+    for change in decision.changes:
+        if isinstance(change, EventAdded):
+            yield from _told(change)
+        if isinstance(change, RecordAdded):
+            yield from _recorded(change)
+
+
+def _recorded(change: RecordAdded) -> Iterator[str]:
+    match change.record.kind:
+        case "rewind":
+            yield "an edit hid a part of the log"
+        case "rollback":
+            yield "a turn rolled another back"
+        case "retry":
+            yield "a torn turn was written anew behind later ones"
+        case _:
+            pass
+
+
+_CODES = {
+    b'"worker_lost"': "a turn was interrupted because its worker was lost",
+    b'"turn_abandoned"': "a turn was given up after too many lost workers",
+    b'"interrupted_by_turn"': "a turn interrupted another",
+    b'"tool_wait_expired"': "a hold ran out",
+    b'"daily_rollover"': "a session rolled over at its daily hour",
+}
+
+
+def _told(change: EventAdded) -> Iterator[str]:
+    for code, fact in _CODES.items():
+        if code in change.event.body:
+            yield fact
+    if change.event.kind == "session.rolled_over":
+        yield "a session rolled over while idle"

@@ -1,0 +1,311 @@
+"""A world from its plan: processes, clients, a model and a disk in one loop; then the reckoning."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.ids import Key, SessionId, Tenant
+from holdfast.core.items import message
+from holdfast.stores.store import SqlDriver
+from tests.simulation.breakages import Breakage
+from tests.simulation.clients import Clients, Heard
+from tests.simulation.disk import Disk, Fault, SimulatedDriver, SimulatedTokens, Written
+from tests.simulation.image import Image, read_image
+from tests.simulation.model import Model, ModelFailure, Script
+from tests.simulation.plan import START, Op, Outage, Plan
+from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
+from tests.simulation.schedule import seeded_loop
+
+EXPECTED = (HoldfastError, ConnectionLost, ModelFailure)
+LONGEST_SECONDS = 400.0
+"""No client of ours asks for longer than this."""
+SETTLE_SECONDS = 30.0
+"""After the last fault, everything has ended within this time."""
+
+
+class VirtualClock:
+    """The loop's time, as the wall shows it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._start = START.timestamp()
+
+    def now(self) -> float:
+        """Return the time now."""
+        return self._start + self._loop.time()
+
+
+class CountedIds:
+    """Ids in the order they were asked for."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def new(self, prefix: str) -> str:
+        """Return the next id."""
+        self._count += 1
+        return f"{prefix}_{self._count:05d}"
+
+
+@dataclass
+class Story:
+    """What happened in a world, and what is left of it."""
+
+    plan: Plan
+    image: Image
+    journal: list[Written]
+    heard: list[Heard]
+    probes: list[Heard]
+    model: Model
+    facts: Counter[str]
+    blames: list[str]
+    trace: list[str | Written] = field(default_factory=list)
+    writes: int = 0
+    """How often the store was written while clients were at work."""
+
+
+class World:
+    """Everything, in one loop."""
+
+    def __init__(self, plan: Plan, breakage: Breakage | None = None) -> None:
+        self.plan = plan
+        self._breakage = breakage
+        self.loop = seeded_loop(f"order {plan.seed}")
+        self.clock = VirtualClock(self.loop)
+        self.ids = CountedIds()
+        self.tokens = SimulatedTokens()
+        self.model = Model()
+        self.facts: Counter[str] = Counter()
+        self.blames: list[str] = []
+        self.trace: list[str | Written] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._names = 0
+        self._outside = copy_context()
+        faults: dict[int, list[Fault]] = {}
+        for fault in plan.faults:
+            faults.setdefault(fault.write, []).append(fault)
+        self.disk = Disk(
+            self.clock,
+            random.Random(f"disk {plan.seed}"),
+            faults,
+            without=breakage.without if breakage else "",
+            is_checked=not (breakage and breakage.is_unchecked),
+            latencies=plan.latencies,
+            trace=self.trace,
+        )
+        self.replicas: list[Replica] = []
+        self.dead: list[Replica] = []
+        self.clients = Clients(self)
+
+    def wrap(self, driver: SimulatedDriver) -> SqlDriver:
+        """Return the driver as processes get it: itself, or broken on purpose."""
+        broken = self._breakage
+        return broken.wrap(driver) if broken and broken.wrap else driver
+
+    def say(self, what: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{self.loop.time():8.3f} {what}")
+
+    def blame(self, what: str, error: BaseException | None = None) -> None:
+        """Note something that must never happen."""
+        self.blames.append(what)
+        self.say(what)
+
+    # ── processes ───────────────────────────────────────────────────────────────────────────
+
+    def begin_replica(self) -> Replica:
+        """Start one more process."""
+        self._names += 1
+        replica = Replica(self, f"p{self._names}")
+        replica.start()
+        return replica
+
+    def strike(self, replica: Replica, fault: Fault) -> None:
+        """Let a fault happen to a process, or to all of them."""
+        self.say(f"{replica.name} {fault.kind} {fault.when} write {fault.write}")
+        if fault.kind == "freeze":
+            self._freeze(replica, fault.seconds)
+            return
+        struck = list(self.replicas) if fault.kind == "crash_all" else [replica]
+        for one in struck:
+            self._crash(one, fault.seconds)
+
+    def _freeze(self, replica: Replica, seconds: float) -> None:
+        if replica.life.is_running:
+            replica.freeze()
+            self.facts["a process froze"] += 1
+            self._later(seconds, self._thaw, replica)
+
+    def _later(self, seconds: float, what: Callable[..., None], *more: Any) -> None:
+        """Have something happen later, whoever may be frozen or dead by then."""
+        self.loop.call_later(seconds, what, *more, context=self._outside)
+
+    def _thaw(self, replica: Replica) -> None:
+        self.say(f"{replica.name} thaws")
+        replica.life.thaw(self.loop)
+
+    def _crash(self, replica: Replica, seconds: float) -> None:
+        if replica not in self.replicas:
+            return
+        if not replica.is_ready:
+            self.facts["a crash hit a process that was recovering"] += 1
+        self.facts["a process crashed"] += 1
+        place = self.replicas.index(replica)
+        self.dead.append(replica)
+        replica.kill()
+        if self.plan.sees_deaths:
+            self.tokens.release(replica.name)
+        self._later(seconds, self._restart, replica, place)
+
+    def _restart(self, replica: Replica, place: int) -> None:
+        if self.replicas[place] is replica and not self.disk.is_over:
+            self.replicas[place] = self.begin_replica()
+            self.say(f"{self.replicas[place].name} follows {replica.name}")
+
+    async def _suffer(self, outage: Outage) -> None:
+        await asyncio.sleep(outage.at)
+        replica = self.replicas[outage.replica]
+        self.say(f"{replica.name} {outage.kind}")
+        match outage.kind:
+            case "freeze":
+                self._freeze(replica, outage.seconds)
+            case "crash":
+                self._crash(replica, outage.seconds)
+            case "stop":
+                await self._stop(replica, outage)
+
+    async def _stop(self, replica: Replica, outage: Outage) -> None:
+        """A clean stop: the process leaves, then goes away with whatever it still did."""
+        if not replica.is_ready:
+            return
+        self.facts["a process stopped cleanly"] += 1
+        try:
+            await replica.call(replica.gateway.stop, timeout=5.0, hangs_up=False)
+        except (ConnectionLost, HoldfastError):
+            return
+        self._crash(replica, outage.seconds)
+
+    # ── the course of the world ─────────────────────────────────────────────────────────────
+
+    def run(self) -> Story:
+        """Live through the plan and return the story."""
+        self.loop.set_exception_handler(lambda _, context: None)
+        self.loop.set_task_factory(self._begin_task)
+        try:
+            story = self.loop.run_until_complete(self._live())
+            self.loop.run_until_complete(self._wind_up())
+            self._look_for_broken_tasks(story)
+            return story
+        finally:
+            self.loop.close()
+            self.disk.close()
+
+    def _begin_task(self, loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> Any:
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **more)
+        self._tasks.append(task)
+        return task
+
+    async def _live(self) -> Story:
+        self.replicas = [self.begin_replica() for _ in range(self.plan.replicas)]
+        await asyncio.sleep(0.1)
+        works = [self.clients.perform(op) for op in self.plan.ops]
+        tasks = [asyncio.ensure_future(work) for work in works]
+        outages = [asyncio.ensure_future(self._suffer(outage)) for outage in self.plan.outages]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=LONGEST_SECONDS)
+            for task in late:
+                self.blame("I6 a client waits for ever")
+                task.cancel()
+        if outages:
+            await asyncio.wait(outages)
+        writes = self.disk.writes
+        await self._settle()
+        self.facts["a commit went through unheard"] += self.disk.unheard
+        probes = await self._probe()
+        await self._leave()
+        return Story(
+            self.plan,
+            read_image(self.disk),
+            self.disk.journal,
+            self.clients.heard,
+            probes,
+            self.model,
+            self.facts,
+            self.blames,
+            self.trace,
+            writes,
+        )
+
+    async def _settle(self) -> None:
+        """Let nothing more go wrong, and give everybody time to mend."""
+        self.disk.faults.clear()
+        self.disk.latencies = (0.0,)
+        deadline = self.loop.time() + SETTLE_SECONDS
+        while self.loop.time() < deadline:
+            await asyncio.sleep(self.plan.lanes.lease_seconds)
+            if all(r.is_ready and r.life.is_running for r in self.replicas) and not self._open():
+                return
+
+    def _open(self) -> int:
+        rows = self.disk.rows("select count(*) from turns where outcome is null")
+        return int(rows[0][0])
+
+    async def _probe(self) -> list[Heard]:
+        """Send one turn to every session that is live: each must answer, at once."""
+        found = self.disk.rows(
+            "select id, tenant, key from sessions where is_live = 1 and is_visible = 1 order by id"
+        )
+        rng = random.Random(f"probe {self.plan.seed}")
+        probes = []
+        for number, (session_id, tenant, key) in enumerate(found):
+            op = Op(id=f"probe{number}", kind="turn", at=0.0, tenant=tenant, key=key or "")
+            request = TurnRequest(
+                tenant=Tenant(tenant),
+                session_id=SessionId(session_id) if key is None else None,
+                key=Key(key) if key is not None else None,
+                items=(message("user", f"{tenant}|{key}|probe{number}"),),
+                script=Script(op=op.id),
+            )
+            heard = await self.clients.ask(op, rng, lambda r, q=request: r.turn(q), session_id)  # type: ignore[misc]
+            self.clients.heard.remove(heard)
+            probes.append(heard)
+            if not isinstance(heard.answer, Answer) or heard.answer.status != "completed":
+                self.blame(f"I6 probe of {session_id} got {heard.error or heard.answer}")
+        return probes
+
+    async def _leave(self) -> None:
+        """Stop every process as one does on a good day."""
+        for replica in self.replicas:
+            if not replica.is_ready:
+                continue
+            try:
+                await replica.call(replica.gateway.stop, timeout=5.0, hangs_up=False)
+            except ConnectionLost:
+                self.blame(f"I6 {replica.name} does not stop")
+
+    async def _wind_up(self) -> None:
+        """Let every task that is left take its last step."""
+        self.disk.is_over = True
+        for replica in [*self.replicas, *self.dead]:
+            replica.life.wind_up(self.loop)
+        for _ in range(20):
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            if not left:
+                return
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=1.0)
+        raise AssertionError(f"tasks that do not end: {left}")
+
+    def _look_for_broken_tasks(self, story: Story) -> None:
+        for task in self._tasks:
+            if not task.done() or task.cancelled():
+                continue
+            error = task.exception()
+            if error is not None and not isinstance(error, EXPECTED):
+                self.blame(f"task {task.get_name()} broke: {error!r}", error)
