@@ -57,6 +57,7 @@ async def serve(settings: Settings) -> None:
                 log_level="warning",
                 access_log=False,
                 lifespan="off",
+                ws_max_size=settings.limits.body_bytes,
                 timeout_graceful_shutdown=int(settings.server.grace_seconds) or 1,
             )
             server = _Server(config, application.begin_stop)

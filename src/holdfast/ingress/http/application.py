@@ -30,10 +30,12 @@ from holdfast.ingress.http.limits import RequestLimit
 from holdfast.ingress.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ingress.http.problems import problem, reply_to
 from holdfast.ingress.http.responses_api import ResponsesApi
+from holdfast.ingress.http.responses_socket import ResponsesSocket
 from holdfast.ingress.http.rules import OPEN_HOUSE, HouseRules
 from holdfast.ingress.http.sessions_api import SessionsApi
 from holdfast.ingress.http.turns import TurnDesk
 from holdfast.ingress.http.turns_api import TurnsApi
+from holdfast.ingress.http.websocket import Socket, check_origin
 
 ListModels = Callable[[], Awaitable[list[dict[str, object]]]]
 
@@ -60,6 +62,7 @@ class Application:
         self._routes = Routes()
         turns = TurnDesk(gateway, desk, rules.reset, streams=streams)
         responses, chat = ResponsesApi(turns), ChatApi(turns)
+        self._sockets = ResponsesSocket(responses, turns, self._admit)
         add = self._routes.add
         add("POST", "/v1/responses", responses.create)
         add("GET", "/v1/responses/{id}", responses.get)
@@ -129,6 +132,8 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's request."""
+        if scope["type"] == "websocket":
+            await self._serve_socket(scope, receive, send)
         if scope["type"] != "http":
             return
         request = Request(scope, receive, max_body_bytes=self._rules.body_bytes)
@@ -145,6 +150,24 @@ class Application:
         self._meter.request_answered(request.method, request.route, reply.status, seconds)
         if is_sent and reply.on_sent is not None:
             reply.on_sent()
+
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one WebSocket connection."""
+        request = Request(
+            {**scope, "method": "GET"}, receive, max_body_bytes=self._rules.body_bytes
+        )
+        request.id = "req_" + secrets.token_hex(12)
+        socket = Socket(scope, receive, send)
+        try:
+            await self._admit(request)
+            check_origin(request, self._rules.cors_origins)
+            if request.path == "/v1/responses":
+                await self._sockets.serve(request, socket)
+            else:
+                unknown = f"no such path: {request.path}"
+                await socket.refuse(problem(404, unknown, code="unknown_url"))
+        except HoldfastError as exc:
+            await socket.refuse(reply_to(exc))
 
     async def _reply(self, request: Request) -> AnyReply:
         try:

@@ -46,6 +46,14 @@ class Request:
         self._max_body_bytes = max_body_bytes
         self._body: bytes | None = None
 
+    def frame(self, body: bytes) -> "Request":
+        """Return a request with this one's headers and caller, and a body of its own."""
+        scope = {"method": "POST", "path": self.path, "headers": self._headers}
+        request = Request(scope, self._receive, max_body_bytes=self._max_body_bytes)
+        request.id, request.tenant = self.id, self.tenant
+        request._body = body
+        return request
+
     def header(self, name: bytes) -> str | None:
         """Return a header's text, as UTF-8 where it is."""
         value = self.raw_header(name)

@@ -30,7 +30,7 @@ from holdfast.ingress.http.session_headers import (
 )
 from holdfast.ingress.http.sse import sse
 from holdfast.ingress.http.transcripts import Transcripts
-from holdfast.ingress.http.turns import TurnDesk
+from holdfast.ingress.http.turns import Target, TurnDesk
 from holdfast.ports.store import ResponseView
 
 
@@ -52,14 +52,20 @@ class ResponsesApi:
         """Take a turn in, and answer with its response, whole or as a stream."""
         headers = read_session_headers(request)
         wanted = read_response_request(await read_fields(request))
-        ticket = await self.take(request, headers, wanted)
+        target = await self.place(request, headers, wanted)
+        ticket = await self.take(request, headers, wanted, target)
         return await self._reply(request, ticket, wanted.asked)
 
-    async def take(
+    async def place(
         self, request: Request, headers: SessionHeaders, wanted: ResponseRequest
+    ) -> Target:
+        """Return where a request goes on."""
+        return await self._places.find(request.tenant, headers, wanted)
+
+    async def take(
+        self, request: Request, headers: SessionHeaders, wanted: ResponseRequest, target: Target
     ) -> Ticket:
         """Accept what a client wants answered."""
-        target = await self._places.find(request.tenant, headers, wanted)
         return await self._turns.take(request, wanted.asked, headers, target, wanted.items)
 
     async def _reply(self, request: Request, ticket: Ticket, asked: TurnRequest) -> AnyReply:
@@ -124,7 +130,7 @@ class ResponsesApi:
         fields = await read_fields(request)
         fields.setdefault("model", msgspec.Raw(b'"any"'))
         wanted = read_response_request(fields)
-        target = await self._places.find(request.tenant, headers, wanted)
+        target = await self.place(request, headers, wanted)
         items = await self._turns.history(request, target)
         bodies = [*items, *(item.body for item in wanted.items)]
         tokens = estimate_tokens(bodies, wanted.asked.fields)

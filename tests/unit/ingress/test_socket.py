@@ -1,0 +1,268 @@
+"""The Responses API over WebSocket, in the test's own loop."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from holdfast.core.access import hash_key
+from holdfast.core.commands import AddApiKey, RevokeApiKey
+from holdfast.core.ids import Tenant
+from holdfast.engine.settings import StreamSettings
+from tests.in_process import House, ScriptedModel, open_house
+from tests.socket_client import SocketClient
+from tests.streaming import Stream, TalkingModel, kinds, numbers
+
+
+@asynccontextmanager
+async def connected(house: House, **more: Any) -> AsyncIterator[SocketClient]:
+    client = SocketClient(house.application, **more)
+    try:
+        yield client
+    finally:
+        await client.leave()
+
+
+async def test_a_response_comes_as_frames_as_it_would_as_events() -> None:
+    async with open_house(TalkingModel()) as house, connected(house) as client:
+        client.create("hi")
+        told = await client.response()
+        assert kinds(told) == [
+            "created", "in_progress", "output_item.added", "content_part.added",
+            "output_text.delta", "output_text.delta", "output_text.delta", "output_text.done",
+            "content_part.done", "output_item.done", "completed",
+        ]  # fmt: skip
+        assert numbers(told) == list(range(len(told)))
+        name = told[-1]["response"]["id"]
+        stream = Stream(house.application, "GET", f"/v1/responses/{name}?stream=true")
+        assert await stream.rest() == told
+
+
+async def test_requests_of_one_connection_run_one_after_the_other() -> None:
+    model = TalkingModel()
+    model.door.clear()
+    async with open_house(model) as house, connected(house) as client:
+        client.create("first")
+        client.create("second")
+        await model.entered.acquire()
+        assert model.shown == [["first"]]
+        model.door.set()
+        assert (await client.response())[-1]["type"] == "response.completed"
+        assert (await client.response())[-1]["type"] == "response.completed"
+        assert model.shown == [["first"], ["second"]]
+
+
+async def test_lanes_of_one_connection_run_beside_each_other() -> None:
+    model = TalkingModel()
+    model.door.clear()
+    async with open_house(model) as house, connected(house) as client:
+        client.create("first", stream_id="a")
+        client.create("second", stream_id="b")
+        await model.entered.acquire()
+        await model.entered.acquire()
+        model.door.set()
+        told = await client.response()
+        told += await client.response()
+        assert {event["stream_id"] for event in told} == {"a", "b"}
+        for lane in ("a", "b"):
+            mine = [event for event in told if event["stream_id"] == lane]
+            assert numbers(mine) == list(range(11))
+
+
+async def test_what_is_stored_nowhere_can_be_continued_on_its_connection_alone() -> None:
+    async with open_house() as house:
+        async with connected(house) as client:
+            client.create("a", store=False)
+            first = (await client.response())[-1]["response"]
+            client.create("b", store=False, previous_response_id=first["id"])
+            second = (await client.response())[-1]["response"]
+            assert second["previous_response_id"] == first["id"]
+            client.create("c", store=False, previous_response_id=second["id"])
+            assert (await client.response())[-1]["type"] == "response.completed"
+            assert house.model.shown[-1] == ["a", "re:a", "b", "re:b", "c"]
+        async with connected(house) as client:
+            client.create("d", store=False, previous_response_id=second["id"])
+            (error,) = await client.response()
+            assert error["status"] == 400
+            assert error["error"]["code"] == "previous_response_not_found"
+            assert error["error"]["param"] == "previous_response_id"
+        answer = await house.client.get(f"/v1/responses/{second['id']}")
+        assert answer.status_code == 404
+
+
+async def test_an_unstored_response_goes_on_behind_a_stored_one() -> None:
+    async with open_house() as house, connected(house) as client:
+        stored = (await house.respond("a", key=None)).json()
+        client.create("b", store=False, previous_response_id=stored["id"])
+        second = (await client.response())[-1]["response"]
+        client.create("c", store=False, previous_response_id=second["id"])
+        await client.response()
+        assert house.model.shown[-1] == ["a", "re:a", "b", "re:b", "c"]
+
+
+async def test_a_request_may_be_registered_without_asking_the_model() -> None:
+    async with open_house() as house, connected(house) as client:
+        client.create("a", store=False, generate=False)
+        told = await client.response()
+        assert kinds(told) == ["created", "in_progress", "completed"]
+        assert told[-1]["response"]["output"] == []
+        assert house.model.calls == []
+        client.create("b", store=False, previous_response_id=told[-1]["response"]["id"])
+        await client.response()
+        assert house.model.shown == [["a", "b"]]
+
+
+async def test_a_continuation_that_fails_is_forgotten() -> None:
+    async with open_house() as house, connected(house) as client:
+        client.create("a", store=False)
+        name = (await client.response())[-1]["response"]["id"]
+        client.create("b", store=False, previous_response_id=name, metadata={"k": 1})
+        (error,) = await client.response()
+        assert error["status"] == 400
+        client.create("b", store=False, previous_response_id=name)
+        (error,) = await client.response()
+        assert error["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_key_in_the_handshake_binds_every_request_to_its_session() -> None:
+    async with (
+        open_house() as house,
+        connected(house, headers={"X-Session-Key": "k", "Idempotency-Key": "once"}) as client,
+    ):
+        for text in ("a", "b"):
+            client.create(text)
+            assert (await client.response())[-1]["type"] == "response.completed"
+        assert await house.log() == ["a", "re:a", "b", "re:b"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "param"),
+    [
+        ("not json", None),
+        ("[]", None),
+        ({"type": "response.cancel"}, "type"),
+        ({"model": "scripted"}, "type"),
+        ({"type": "response.create", "input": "x"}, "model"),
+        ({"type": "response.create", "model": "m", "input": "x", "background": True}, "background"),
+    ],
+)
+async def test_a_frame_that_cannot_be_meant_is_answered_and_the_connection_goes_on(
+    frame: Any, param: str | None
+) -> None:
+    async with open_house() as house, connected(house) as client:
+        client.send(frame)
+        error = await client.next()
+        assert error is not None
+        assert error["type"] == "error"
+        assert error["status"] == 400
+        assert error["error"]["param"] == param
+        client.create("hi")
+        assert (await client.response())[-1]["type"] == "response.completed"
+
+
+async def test_steering_is_refused_by_its_name() -> None:
+    async with open_house() as house, connected(house) as client:
+        client.send({"type": "response.steer", "previous_response_id": "resp_1", "input": "no"})
+        told = await client.next()
+        assert told is not None
+        assert told["type"] == "response.steer.failed"
+        assert told["error"]["code"] == "steering_not_supported"
+        assert told["steer"] == {"input": "no", "previous_response_id": "resp_1"}
+
+
+async def test_a_connection_ends_when_its_time_is_over() -> None:
+    async with open_house(streams=StreamSettings(websocket_seconds=0.01)) as house:
+        client = SocketClient(house.application)
+        error = await client.next()
+        assert error is not None
+        assert error["error"]["code"] == "websocket_connection_limit_reached"
+        assert await client.next() is None
+        assert client.close_code == 1000
+
+
+@pytest.mark.parametrize("policy", ["complete", "cancel"])
+async def test_what_leaving_means_for_the_turn_is_a_setting(policy: Any) -> None:
+    model = TalkingModel(is_gated=True)
+    async with open_house(model, streams=StreamSettings(on_disconnect=policy)) as house:
+        client = SocketClient(house.application, headers={"X-Session-Key": "k"})
+        client.create("hi")
+        model.allow(3)
+        name = ""
+        for _ in range(5):
+            event = await client.next()
+            assert event is not None
+            name = name or event["response"]["id"]
+        await client.leave()
+        model.let_go()
+        stream = Stream(house.application, "GET", f"/v1/responses/{name}?stream=true")
+        last = (await stream.rest())[-1]["response"]
+        assert last["status"] == ("completed" if policy == "complete" else "cancelled")
+
+
+async def test_other_paths_and_wrong_headers_are_refused_at_the_handshake() -> None:
+    async with open_house() as house:
+        client = SocketClient(house.application, path="/v1/nothing")
+        value = await client.next()
+        assert client.refused == 404
+        assert value is not None
+        assert value["error"]["code"] == "unknown_url"
+        client = SocketClient(house.application, headers={"X-Session-Key": ""})
+        value = await client.next()
+        assert client.refused == 400
+        assert value is not None
+        assert value["error"]["code"] == "invalid_session_key"
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1:9999", "null"])
+async def test_web_pages_of_other_sites_may_not_connect(origin: str) -> None:
+    async with open_house() as house:
+        headers = {"Host": "127.0.0.1:8377", "Origin": origin}
+        client = SocketClient(house.application, headers=headers)
+        value = await client.next()
+        assert client.refused == 403
+        assert value is not None
+        assert value["error"]["code"] == "origin_not_allowed"
+        headers["Origin"] = "http://127.0.0.1:8377"
+        async with connected(house, headers=headers) as client:
+            client.create("hi")
+            assert (await client.response())[-1]["type"] == "response.completed"
+
+
+async def test_a_connection_is_its_tenants_alone_and_ends_with_its_key() -> None:
+    async with open_house() as house:
+        for tenant in ("mine", "other"):
+            name, digest = f"key_{tenant}", hash_key(f"hf_{tenant}")
+            await house.gateway.submit(AddApiKey(id=name, tenant=Tenant(tenant), hash=digest))
+        house.application.look_again()
+        bare = SocketClient(house.application)
+        assert await bare.next() is not None
+        assert bare.refused == 401
+        async with (
+            connected(house, headers={"Authorization": "Bearer hf_mine"}) as first,
+            connected(house, headers={"Authorization": "Bearer hf_other"}) as second,
+        ):
+            first.create("a")
+            name = (await first.response())[-1]["response"]["id"]
+            second.create("b", previous_response_id=name)
+            (error,) = await second.response()
+            assert error["error"]["code"] == "previous_response_not_found"
+            await house.gateway.submit(RevokeApiKey(id="key_mine"))
+            house.application.look_again()
+            first.create("c", previous_response_id=name)
+            (error,) = await first.response()
+            assert error["status"] == 401
+            assert len(house.model.calls) == 1
+
+
+async def test_a_model_that_fails_ends_the_response_and_not_the_connection() -> None:
+    def fail(_: Any) -> Any:
+        raise ZeroDivisionError
+
+    model = ScriptedModel(fail)
+    async with open_house(model) as house, connected(house) as client:
+        client.create("hi", store=False)
+        assert (await client.response())[-1]["type"] == "response.failed"
+        model.script = ScriptedModel().script
+        client.create("hi", store=False)
+        assert (await client.response())[-1]["type"] == "response.completed"
