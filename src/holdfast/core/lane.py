@@ -231,7 +231,8 @@ def settle_gone(
 
 
 def _with_front(waiting: Waiting, position: int) -> Waiting:
-    positions = [position, waiting.first_position or position, waiting.last_position or position]
+    known = [waiting.first_position, waiting.last_position]
+    positions = [position, *(place for place in known if place is not None)]
     return Waiting(waiting.count + 1, min(positions), max(positions))
 
 

@@ -6,7 +6,7 @@ covers all its runs, and is renewed as one row.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from holdfast.core.commands import Bury, Cancel, Finish, Recover, Renew
@@ -21,6 +21,8 @@ from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 
 RECOVERY_BATCH = 500
+LOOK_SECONDS = 0.5
+"""How often somebody who waits makes us look for workers whose process is dead."""
 Chore = Callable[[], Awaitable[None]]
 """What is to be done whenever the lease is renewed."""
 Adopt = Callable[[Turn], Awaitable[None]]
@@ -58,9 +60,15 @@ class Worker:
         self._chore = chore
         self._store.listen(self._wakeups.hear)
         await self._store.enlist(self.id, self._settings.lease_seconds)
-        await self.sweep()
-        self._tasks = [
-            asyncio.create_task(self._keep_lease(), name="holdfast-lease"),
+        # There may be much to settle; others must not take us for dead meanwhile.
+        self._tasks = [asyncio.create_task(self._keep_lease(), name="holdfast-lease")]
+        try:
+            await self.sweep()
+        except BaseException:
+            await self.stop()
+            raise
+        self._tasks += [
+            asyncio.create_task(self._keep_swept(), name="holdfast-sweep"),
             asyncio.create_task(self._watch_others(), name="holdfast-watch"),
         ]
 
@@ -189,19 +197,32 @@ class Worker:
             self._wakeups.end_care(turn.id)
 
     async def _keep_lease(self) -> None:
-        pause = self._settings.lease_seconds / 3
         while True:
-            await asyncio.sleep(pause)
-            try:
+            await asyncio.sleep(self._settings.lease_seconds / 3)
+            with _reported("lease.not_renewed", self.id):
                 await self._renew()
+            with _reported("chore.failed", self.id):
                 if self._chore is not None:
                     await self._chore()
+
+    async def _keep_swept(self) -> None:
+        """Sweep now and then; at once where somebody waits for a worker whose process is dead."""
+        pause = self._settings.lease_seconds / 3
+        slept = 0.0
+        while True:
+            await asyncio.sleep(min(pause, LOOK_SECONDS))
+            slept += min(pause, LOOK_SECONDS)
+            with _reported("sweep.failed", self.id):
+                if slept < pause and not await self._is_somebody_missed():
+                    continue
+                slept = 0.0
                 await self._pay()
                 await self.sweep()
-            except StoreUnavailable as exc:
-                log.warning("lease.not_renewed", worker=self.id, reason=exc.message)
-            except HoldfastError as exc:
-                log.error("sweep.failed", worker=self.id, code=exc.code, reason=exc.message)
+
+    async def _is_somebody_missed(self) -> bool:
+        if not self._wakeups.is_anybody_waiting:
+            return False
+        return any(worker.id != self.id for worker in await self._store.gone_workers())
 
     async def _renew(self) -> None:
         lease = self._settings.lease_seconds
@@ -215,6 +236,11 @@ class Worker:
             self.id = WorkerId(self._ids.new("wrk"))
             await self._store.enlist(self.id, lease)
             return
+        await self._stop_the_lost()
+
+    async def _stop_the_lost(self) -> None:
+        """Stop the runs that another process took the lane from."""
+        running = self._wakeups.running()
         if running:
             owned = {run.run_id for run in await self._store.owned_runs(self.id)}
             self._wakeups.hear((), [run_id for run_id in running if run_id not in owned])
@@ -225,8 +251,18 @@ class Worker:
             await asyncio.sleep(self._settings.poll_seconds)
             if not self._wakeups.is_anybody_waiting:
                 continue
-            try:
+            with _reported("watch.failed", self.id):
                 if await self._store.has_news():
                     self._wakeups.wake_everybody()
-            except StoreUnavailable as exc:
-                log.warning("watch.failed", reason=exc.message)
+                    await self._stop_the_lost()
+
+
+@contextlib.contextmanager
+def _reported(event: str, worker: WorkerId) -> Iterator[None]:
+    """Let a task that must not end outlive what breaks in it, and say so."""
+    try:
+        yield
+    except HoldfastError as exc:
+        log.warning(event, worker=worker, code=exc.code, reason=exc.message)
+    except Exception:  # noqa: BLE001 - the top of a task that keeps the worker alive
+        log.exception(event, worker=worker)

@@ -2,10 +2,30 @@
 
 from holdfast.core.admission import accept
 from holdfast.core.commands import Queued
-from tests.unit.core.scenes import a_started_turn, an_accept, answer, running
+from holdfast.core.draft import Draft
+from holdfast.core.lane import settle_gone
+from tests.unit.core.scenes import (
+    LIMITS,
+    OTHER_WORKER,
+    WORKER,
+    a_started_turn,
+    an_accept,
+    answer,
+    running,
+    waiting,
+)
 
 
 def test_a_new_turn_waits_behind_a_resumed_one_at_a_place_of_its_own() -> None:
     resumed = a_started_turn(number=1, position=4)
     decision = accept(an_accept(), running(resumed, session={"turn_count": 3}))
     assert answer(decision, Queued).turn.position == 5
+
+
+def test_a_turn_that_goes_back_does_not_overtake_one_that_cut_in_before_it() -> None:
+    lost = a_started_turn(position=1, owner=OTHER_WORKER, source="cron")
+    facts = running(lost, waiting=waiting(0, 2), has_live_owner=False)
+    assert facts.session is not None
+    draft = Draft(facts.session, now=facts.now)
+    settled = settle_gone(draft, facts, worker=WORKER, limits=LIMITS)
+    assert (settled.waiting.count, settled.waiting.first_position) == (3, 0)
