@@ -260,10 +260,15 @@ def test_an_end_sent_again_after_the_lane_was_taken_is_fenced() -> None:
 
 @pytest.mark.parametrize("slot", [None, STATE.slot])
 def test_the_current_run_may_forget_what_a_provider_refused(slot: str | None) -> None:
-    facts = running()
+    facts = running(has_provider_state=True)
     decision = drop_provider_state(DropProviderState(fence=a_fence(facts), slot=slot), facts)
     assert only(decision, ProviderStateDropped) == ProviderStateDropped(SESSION, slot)
     assert told(decision) == ["provider_state.dropped"]
+
+
+def test_forgetting_what_is_not_there_is_not_told() -> None:
+    facts = running()
+    assert drop_provider_state(DropProviderState(fence=a_fence(facts)), facts).changes == ()
 
 
 def test_provider_state_has_a_place_per_provider_account_and_model() -> None:
