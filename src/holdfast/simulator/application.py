@@ -47,6 +47,8 @@ class Application:
 
     async def _answer_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw = await _read_body(receive)
+        if raw is None:
+            return
         path: str = scope["path"]
         if path.startswith(CONTROL_PREFIX):
             await self._control.answer(scope, raw, send)
@@ -119,13 +121,16 @@ class Application:
         return Problem(404, openai_error(f"Invalid URL ({method} {path})"))
 
 
-async def _read_body(receive: Receive) -> bytes:
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    while message.get("more_body"):
+async def _read_body(receive: Receive) -> bytes | None:
+    """Return the whole body, or None when the client left before it had sent it."""
+    parts: list[bytes] = []
+    while True:
         message = await receive()
-        body += message.get("body", b"")
-    return body
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
 
 
 def _read_json(raw: bytes) -> tuple[Json, Problem | None]:

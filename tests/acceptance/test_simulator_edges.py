@@ -1,0 +1,40 @@
+"""The simulator's edges: what a careless user sends, and what must not come of it."""
+
+import socket
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from holdfast.testing.provider import ProviderSimulator
+
+BODY = {"model": "gpt-4.1", "input": "hello"}
+HEADERS = {"authorization": "Bearer sk-a"}
+
+
+@pytest.fixture(name="simulator")
+def _simulator() -> Iterator[ProviderSimulator]:
+    with ProviderSimulator(seed=7) as running:
+        yield running
+
+
+@pytest.fixture(name="http")
+def _http(simulator: ProviderSimulator) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=simulator.base_url, headers=HEADERS, timeout=20) as client:
+        yield client
+
+
+def address_of(simulator: ProviderSimulator) -> tuple[str, int]:
+    host, port = simulator.url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+def test_a_request_whose_body_never_came_is_no_call(
+    simulator: ProviderSimulator, http: httpx.Client
+) -> None:
+    with socket.create_connection(address_of(simulator)) as half:
+        half.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: s\r\ncontent-length: 99\r\n\r\n{")
+        half.shutdown(socket.SHUT_WR)
+        assert half.recv(1) == b""
+    assert http.post("/responses", json=BODY).status_code == 200
+    assert [request.number for request in simulator.requests()] == [1]
