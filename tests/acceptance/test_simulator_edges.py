@@ -1,11 +1,14 @@
 """The simulator's edges: what a careless user sends, and what must not come of it."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
+from holdfast.simulator.scenario import Scenario
+from holdfast.simulator.server import Server
 from holdfast.testing.provider import ProviderSimulator
 
 BODY = {"model": "gpt-4.1", "input": "hello"}
@@ -38,3 +41,22 @@ def test_a_request_whose_body_never_came_is_no_call(
         assert half.recv(1) == b""
     assert http.post("/responses", json=BODY).status_code == 200
     assert [request.number for request in simulator.requests()] == [1]
+
+
+async def test_a_door_shut_for_good_is_not_opened_by_an_earlier_timer() -> None:
+    server = Server(Scenario())
+    await server.start()
+    try:
+        await server.shut(0.01)
+        await server.shut(None)
+        loop = asyncio.get_running_loop()
+        passed = loop.create_future()
+        loop.call_later(0.05, passed.set_result, None)  # the earlier timer comes before this one
+        await passed
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", server.port)
+        await server.open()
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.close()
+    finally:
+        await server.stop()

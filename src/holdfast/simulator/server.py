@@ -96,9 +96,7 @@ class Server:
 
     async def open(self) -> None:
         """Listen again on the same port; nothing happens when it listens already."""
-        if self._reopening is not None:
-            self._reopening.cancel()
-            self._reopening = None
+        self._forget_reopening()
         if self._listening is not None:
             return
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -132,6 +130,7 @@ class Server:
 
     async def shut(self, seconds: float | None) -> None:
         """Stop listening, for `seconds` or until opened; connections of the control API stay."""
+        self._forget_reopening()
         if self._listening is not None:
             self._listening.close()
             self._listening = None
@@ -139,6 +138,11 @@ class Server:
         if seconds is not None:
             loop = asyncio.get_running_loop()
             self._reopening = loop.call_later(seconds, self._reopen)
+
+    def _forget_reopening(self) -> None:
+        if self._reopening is not None:
+            self._reopening.cancel()
+            self._reopening = None
 
     def _reopen(self) -> None:
         task = asyncio.get_running_loop().create_task(self.open())
@@ -154,8 +158,7 @@ class Server:
 
     async def stop(self) -> None:
         """Stop listening, let go of everything held, and close all connections."""
-        if self._reopening is not None:
-            self._reopening.cancel()
+        self._forget_reopening()
         if self._listening is not None:
             self._listening.close()
             self._listening = None
