@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from holdfast.simulator.scenario import Scenario
+from holdfast.simulator.scenario import Scenario, WrongInput, read_scenario
 from holdfast.simulator.server import Server
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.provider import ProviderSimulator, SimulatorError
 
 BODY = {"model": "gpt-4.1", "input": "hello"}
 HEADERS = {"authorization": "Bearer sk-a"}
@@ -60,3 +60,19 @@ async def test_a_door_shut_for_good_is_not_opened_by_an_earlier_timer() -> None:
         writer.close()
     finally:
         await server.stop()
+
+
+def test_a_barrier_without_a_name_takes_nobody_elses_place(simulator: ProviderSimulator) -> None:
+    place = f"{simulator.url}/_sim/barriers"
+    assert httpx.post(place, json={"name": "barrier-2"}).status_code == 200
+    simulator.hold()
+    simulator.hold()
+    ids = [barrier["id"] for barrier in simulator.state()["barriers"]]
+    assert len(ids) == len(set(ids)) == 3
+    assert httpx.post(place, json={"name": "barrier-2"}).status_code == 409
+
+
+def test_two_barriers_of_one_name_are_refused_in_a_scenario() -> None:
+    twice = {"barrier": [{"name": "door"}, {"name": "door"}]}
+    with pytest.raises(WrongInput, match="barrier\\[1\\]: there is a barrier 'door' already"):
+        read_scenario(twice)

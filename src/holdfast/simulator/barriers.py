@@ -53,11 +53,17 @@ class Barriers:
 
     def add(self, spec: BarrierSpec) -> Barrier:
         """Set up a barrier; the next matching call is held."""
-        self._count += 1
-        barrier_id = spec.name or f"barrier-{self._count}"
+        barrier_id = spec.name or self._free_id()
         barrier = Barrier(barrier_id, spec, Counter(spec.when, spec.times))
         self.barriers[barrier_id] = barrier
         return barrier
+
+    def _free_id(self) -> str:
+        while True:
+            self._count += 1
+            barrier_id = f"barrier-{self._count}"
+            if barrier_id not in self.barriers:
+                return barrier_id
 
     def find(self, call: Call) -> list[Barrier]:
         """Return the barriers that will hold `call`; each counts it."""

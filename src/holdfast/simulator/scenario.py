@@ -96,8 +96,17 @@ def read_scenario(raw: dict[str, Any]) -> Scenario:
     if not isinstance(faults, list):
         raise WrongInput("fault: expected a list of tables ([[fault]])")
     scenario = convert(written, Scenario)
+    _refuse_second_names(scenario.barriers)
     read = [fault_of(fault, where=f"fault[{number}]") for number, fault in enumerate(faults)]
     return msgspec.structs.replace(scenario, faults=read)
+
+
+def _refuse_second_names(barriers: list[BarrierSpec]) -> None:
+    names = set()
+    for number, barrier in enumerate(barriers):
+        if barrier.name is not None and barrier.name in names:
+            raise WrongInput(f"barrier[{number}]: there is a barrier {barrier.name!r} already")
+        names.add(barrier.name)
 
 
 def fault_of(raw: Any, *, where: str) -> Effect:
