@@ -76,3 +76,21 @@ def test_two_barriers_of_one_name_are_refused_in_a_scenario() -> None:
     twice = {"barrier": [{"name": "door"}, {"name": "door"}]}
     with pytest.raises(WrongInput, match="barrier\\[1\\]: there is a barrier 'door' already"):
         read_scenario(twice)
+
+
+def test_work_in_the_background_must_be_stored(http: httpx.Client) -> None:
+    answer = http.post("/responses", json=BODY | {"background": True, "store": False})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "background"
+
+
+def test_the_fault_forget_keeps_nothing_in_a_conversation_either(
+    simulator: ProviderSimulator, http: httpx.Client
+) -> None:
+    conversation = http.post("/conversations", json={}).json()["id"]
+    simulator.add_fault("forget", times=1)
+    body = BODY | {"conversation": conversation}
+    assert http.post("/responses", json=body).status_code == 200
+    assert http.get(f"/conversations/{conversation}/items").json()["data"] == []
+    http.post("/responses", json=body)
+    assert len(http.get(f"/conversations/{conversation}/items").json()["data"]) == 2

@@ -30,6 +30,8 @@ from holdfast.simulator.world import World
 def create(world: World, call: Call) -> Answer:
     """Answer POST /v1/responses."""
     overflow = call.effect(Overflow)
+    if call.body.get("background") is True and call.body.get("store") is False:
+        raise invalid("Background mode requires 'store' to be true.", "background")
     try:
         asked = read_asked(world, call)
     except Problem as problem:
@@ -129,11 +131,14 @@ def _keep(world: World, call: Call, asked: Asked, stored: StoredResponse) -> Non
         stored.input_items = with_ids(asked.items, stored.id)
     if stored.response["status"] in ("failed", "cancelled"):
         stored.response = stored.response | {"output": []}
-    elif asked.conversation is not None and stored.response["status"] != "queued":
+    elif (
+        asked.conversation is not None
+        and stored.response["status"] != "queued"
+        and not is_forgotten
+    ):
         added = [*stored.input_items, *stored.response["output"]]
         asked.conversation.items += added
-        if not is_forgotten:
-            call.account.keep_items(added, created_at=call.now, owner_id=asked.conversation.id)
+        call.account.keep_items(added, created_at=call.now, owner_id=asked.conversation.id)
     if call.socket_memory is not None:
         call.socket_memory.clear()
         call.socket_memory[stored.id] = stored
