@@ -94,3 +94,23 @@ def test_the_fault_forget_keeps_nothing_in_a_conversation_either(
     assert http.get(f"/conversations/{conversation}/items").json()["data"] == []
     http.post("/responses", json=body)
     assert len(http.get(f"/conversations/{conversation}/items").json()["data"]) == 2
+
+
+@pytest.mark.parametrize("seconds", ["soon", "1\r\nx-evil: 1", "€"])
+def test_seconds_of_a_listed_fault_are_a_number(
+    simulator: ProviderSimulator, http: httpx.Client, seconds: str
+) -> None:
+    with pytest.raises(SimulatorError, match="expected a number"):
+        simulator.add_fault("C05", values={"seconds": seconds})
+    simulator.add_fault("C05", values={"seconds": "2.5"})
+    assert http.post("/responses", json=BODY).headers["retry-after"] == "2.5"
+
+
+def test_a_wrong_fault_header_is_named_once(http: httpx.Client) -> None:
+    answer = http.post("/responses", json=BODY, headers={"x-sim-fault": "nope"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("x-sim-fault: Invalid value 'nope'")
+
+
+def test_only_the_control_api_is_the_control_api(http: httpx.Client) -> None:
+    assert http.get("/../_simulated").status_code == 404

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from holdfast.simulator.call import Answer, Call
-from holdfast.simulator.control import CONTROL_PREFIX, Control
+from holdfast.simulator.control import Control, is_control
 from holdfast.simulator.exchange import carry_out
 from holdfast.simulator.http_outlet import HttpOutlet, Receive, Send
 from holdfast.simulator.keys import key_of, key_problem
@@ -50,7 +50,7 @@ class Application:
         if raw is None:
             return
         path: str = scope["path"]
-        if path.startswith(CONTROL_PREFIX):
+        if is_control(path):
             await self._control.answer(scope, raw, send)
             return
         if path == "/":

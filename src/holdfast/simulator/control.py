@@ -21,6 +21,11 @@ CONTROL_PREFIX = "/_sim"
 MAX_WAIT_SECONDS = 60.0
 
 
+def is_control(path: str) -> bool:
+    """Say whether `path` is a place of the control API."""
+    return path == CONTROL_PREFIX or path.startswith(f"{CONTROL_PREFIX}/")
+
+
 class Listener(Protocol):
     """The server's own door, which a test may shut."""
 

@@ -4,6 +4,7 @@ A fault says *which calls* (`when`, `times`, `chance`) and *what happens* (its `
 the catalogue are kinds too: `kind = "R02"`.
 """
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -235,4 +236,12 @@ def read_fault(raw: Any) -> Effect:
     fault: Effect = msgspec.convert(as_written(raw), Effect)
     if isinstance(fault, ListedFault) and fault.id not in CATALOGUE:
         raise msgspec.ValidationError(f"no fault {fault.id!r} in the catalogue - at `$.id`")
+    if isinstance(fault, ListedFault):
+        _require_number(fault.values.get("seconds", 0))
     return fault
+
+
+def _require_number(seconds: str | int) -> None:
+    """Raise unless `seconds` can stand in a header."""
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", str(seconds)):
+        raise msgspec.ValidationError(f"expected a number, got {seconds!r} - at `$.values.seconds`")

@@ -79,8 +79,11 @@ def _own_fault(call: Call) -> list[Effect]:
     try:
         raw = decode_object(written.encode()) if written.startswith("{") else written
         return [fault_of(raw, where=FAULT_HEADER)]
-    except (WrongInput, NotJson) as exc:
-        raise invalid(f"{FAULT_HEADER}: {exc}", FAULT_HEADER, "invalid_simulator_input") from exc
+    except NotJson as exc:
+        message = f"{FAULT_HEADER}: not JSON: {exc}"
+        raise invalid(message, FAULT_HEADER, "invalid_simulator_input") from exc
+    except WrongInput as exc:
+        raise invalid(str(exc), FAULT_HEADER, "invalid_simulator_input") from exc
 
 
 async def _ends_before_work(world: World, call: Call, outlet: Outlet) -> bool:

@@ -12,7 +12,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from holdfast.simulator.application import Application
-from holdfast.simulator.control import CONTROL_PREFIX, Control
+from holdfast.simulator.control import Control, is_control
 from holdfast.simulator.http_outlet import reset
 from holdfast.simulator.scenario import Scenario
 from holdfast.simulator.world import World
@@ -42,7 +42,7 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         scope = cast("dict[str, Any]", self.scope)
         scope["simulator.transport"] = self.transport
-        self.is_control = self.url.startswith(CONTROL_PREFIX.encode())
+        self.is_control = is_control(self.url.partition(b"?")[0].decode("latin-1"))
         super().on_headers_complete()
 
 
