@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -114,3 +115,74 @@ def test_a_wrong_fault_header_is_named_once(http: httpx.Client) -> None:
 
 def test_only_the_control_api_is_the_control_api(http: httpx.Client) -> None:
     assert http.get("/../_simulated").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "said"),
+    [
+        ("responses", {"model": 5}, "'model': expected a string, but got an integer"),
+        ("responses", {"stream": "yes"}, "'stream': expected a boolean, but got a string"),
+        ("responses", {"store": "no"}, "'store': expected a boolean, but got a string"),
+        ("responses", {"metadata": 5}, "'metadata': expected an object, but got an integer"),
+        (
+            "responses",
+            {"max_output_tokens": "9"},
+            "'max_output_tokens': expected an integer, but got a string",
+        ),
+        (
+            "responses",
+            {"previous_response_id": []},
+            "'previous_response_id': expected a string, but got an array",
+        ),
+        ("chat/completions", {"metadata": [1]}, "'metadata': expected an object, but got an array"),
+        ("chat/completions", {"max_tokens": 1.5}, "'max_tokens': expected an integer, but got a"),
+        ("conversations", {"metadata": "x"}, "'metadata': expected an object, but got a string"),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_refused_by_name(
+    http: httpx.Client, place: str, wrong: dict[str, Any], said: str
+) -> None:
+    good = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in place else {"input": "hi"}
+    answer = http.post(f"/{place}", json={"model": "gpt-4.1", **good, **wrong})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["message"].startswith(f"Invalid type for {said}")
+    assert (error["param"], error["code"]) == (next(iter(wrong)), "invalid_type")
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("responses", "max_output_tokens"),
+        ("chat/completions", "max_completion_tokens"),
+        ("chat/completions", "max_tokens"),
+    ],
+)
+def test_a_limit_below_one_is_refused(http: httpx.Client, place: str, name: str) -> None:
+    body = BODY | {"messages": [{"role": "user", "content": "hi"}], name: -5}
+    answer = http.post(f"/{place}", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "message": f"Invalid '{name}': integer below minimum value. Expected a value >= 1, but "
+        "got -5 instead.",
+        "type": "invalid_request_error",
+        "param": name,
+        "code": "integer_below_min_value",
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"max_tokens": -5}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"max_tokens": "9"}, "max_tokens: Input should be a valid integer"),
+        ({"model": 5}, "model: Input should be a valid string"),
+    ],
+)
+def test_anthropic_refuses_wrong_fields_in_its_own_words(
+    http: httpx.Client, wrong: dict[str, Any], said: str
+) -> None:
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    answer = http.post("/messages", json=body | wrong)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {"type": "invalid_request_error", "message": said}

@@ -3,6 +3,7 @@
 from typing import Any
 
 from holdfast.simulator.apis.chat_input import check_size, read_messages, see
+from holdfast.simulator.apis.fields import check_types
 from holdfast.simulator.apis.pages import page
 from holdfast.simulator.apis.responses_output import forced_tool, read_tools
 from holdfast.simulator.call import Answer, Call, Event
@@ -205,6 +206,7 @@ def update(world: World, call: Call) -> Answer:
     completion = _find(call)
     if "metadata" not in call.body:
         raise missing("metadata")
+    check_types(call.body)
     completion["metadata"] = call.body["metadata"]
     return Answer(body=completion, id=completion["id"])
 

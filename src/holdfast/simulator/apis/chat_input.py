@@ -3,6 +3,7 @@
 from typing import Any
 
 from holdfast.simulator.apis.content import text_of
+from holdfast.simulator.apis.fields import check_types
 from holdfast.simulator.apis.responses_input import require_known_model
 from holdfast.simulator.call import Call
 from holdfast.simulator.problems import Problem, invalid, listed_problem, missing, openai_error
@@ -17,6 +18,7 @@ _ROLES = ("system", "assistant", "user", "function", "tool", "developer")
 
 def read_messages(world: World, call: Call) -> list[Json]:
     """Return the messages of `call`, or raise the Problem that the real server would answer."""
+    check_types(call.body)
     if not call.model:
         raise invalid("you must provide a model parameter", None)
     require_known_model(world, call.model)

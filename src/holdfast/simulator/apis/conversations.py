@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from holdfast.simulator.apis.fields import check_types
 from holdfast.simulator.apis.pages import page
 from holdfast.simulator.apis.responses import with_ids
 from holdfast.simulator.apis.responses_input import find_conversation
@@ -16,6 +17,7 @@ MAX_ITEMS = 20
 
 def create(world: World, call: Call) -> Answer:
     """Answer POST /v1/conversations."""
+    check_types(call.body)
     items = _read_items(call, call.body.get("items") or [])
     conversation = Conversation(
         id=call.ids.take("conv_"),
@@ -48,6 +50,7 @@ def update(world: World, call: Call) -> Answer:
     conversation = _find(world, call)
     if "metadata" not in call.body:
         raise missing("metadata")
+    check_types(call.body)
     conversation.metadata = call.body["metadata"] or {}
     return Answer(body=conversation.as_object(), id=conversation.id)
 

@@ -45,6 +45,7 @@ def read_messages(world: World, call: Call, *, needs_max_tokens: bool = True) ->
     for name in ("model", "messages", *(["max_tokens"] if needs_max_tokens else [])):
         if body.get(name) is None:
             raise reading.wrong(f"{name}: Field required")
+    _check_types(reading)
     if world.scenario.models and call.model not in world.scenario.models:
         body = anthropic_error(f"model: {call.model}", "not_found_error", reading.request_id)
         raise Problem(404, body)
@@ -61,6 +62,16 @@ def read_messages(world: World, call: Call, *, needs_max_tokens: bool = True) ->
     _check_images(reading, messages)
     _check_size(world, reading, messages)
     return messages
+
+
+def _check_types(reading: _Reading) -> None:
+    model, limit = reading.call.body["model"], reading.call.body.get("max_tokens")
+    if not isinstance(model, str):
+        raise reading.wrong("model: Input should be a valid string")
+    if limit is not None and type(limit) is not int:
+        raise reading.wrong("max_tokens: Input should be a valid integer")
+    if limit is not None and limit < 1:
+        raise reading.wrong("max_tokens: Input should be greater than or equal to 1")
 
 
 def _roles(call: Call) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.simulator.apis.content import text_of
+from holdfast.simulator.apis.fields import check_types, kind_of
 from holdfast.simulator.call import Call
 from holdfast.simulator.effects import IgnorePrevious
 from holdfast.simulator.memory import Conversation, StoredResponse
@@ -49,6 +50,7 @@ class Asked:
 def read_asked(world: World, call: Call) -> Asked:
     """Return what `call` asks, or raise the Problem that the real server would answer."""
     body = call.body
+    check_types(body)
     _require_model(world, call)
     if body.get("previous_response_id") and body.get("conversation"):
         raise invalid(
@@ -136,7 +138,7 @@ def as_items(given: Any) -> list[Json]:
     if not isinstance(given, list):
         raise invalid(
             "Invalid type for 'input': expected one of an array of objects or string, but got "
-            f"{_kind(given)} instead.",
+            f"{kind_of(given)} instead.",
             "input",
             "invalid_type",
         )
@@ -152,7 +154,7 @@ def message(role: str, text: str) -> Json:
 def _as_item(item: Any, position: int) -> Json:
     if not isinstance(item, dict):
         raise invalid(
-            f"Invalid type for 'input[{position}]': expected an object, but got {_kind(item)} "
+            f"Invalid type for 'input[{position}]': expected an object, but got {kind_of(item)} "
             "instead.",
             f"input[{position}]",
             "invalid_type",
@@ -162,11 +164,6 @@ def _as_item(item: Any, position: int) -> Json:
     if "role" in item:
         return {"type": "message", **item}
     raise missing(f"input[{position}].type")
-
-
-def _kind(value: object) -> str:
-    names = {bool: "a boolean", int: "an integer", float: "a decimal", dict: "an object"}
-    return names.get(type(value), "a string" if isinstance(value, str) else "an array")
 
 
 def check_items(world: World, call: Call, prior: list[Json], items: list[Json]) -> list[Json]:
