@@ -186,3 +186,24 @@ def test_anthropic_refuses_wrong_fields_in_its_own_words(
     answer = http.post("/messages", json=body | wrong)
     assert answer.status_code == 400
     assert answer.json()["error"] == {"type": "invalid_request_error", "message": said}
+
+
+def test_strict_alternation_lets_an_agent_use_its_tools() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    traffic: list[dict[str, Any]] = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "out"},
+    ]
+    said = {"role": "assistant", "content": "b"}
+    again = {"role": "user", "content": "c"}
+    with ProviderSimulator(profile="strict-alternation") as simulator:
+
+        def status(*messages: dict[str, Any]) -> int:
+            body = {"model": "m", "messages": [*traffic, *messages]}
+            return httpx.post(f"{simulator.base_url}/chat/completions", json=body).status_code
+
+        assert status() == 200
+        assert status(said, again) == 200
+        assert status(again) == 400
+        assert status(said, said) == 400
