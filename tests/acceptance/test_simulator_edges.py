@@ -1,6 +1,7 @@
 """The simulator's edges: what a careless user sends, and what must not come of it."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -207,3 +208,12 @@ def test_strict_alternation_lets_an_agent_use_its_tools() -> None:
         assert status(said, again) == 200
         assert status(again) == 400
         assert status(said, said) == 400
+
+
+@pytest.mark.parametrize("raw", ["{", "[1]", '{"model": NaN}', "null"])
+def test_the_record_shows_a_body_that_is_no_json_object_as_it_came(
+    simulator: ProviderSimulator, http: httpx.Client, raw: str
+) -> None:
+    assert http.post("/responses", content=raw).status_code == 400
+    (entry,) = map(json.loads, simulator.record_jsonl().splitlines())
+    assert entry["body"] == raw

@@ -68,13 +68,15 @@ class Application:
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         found = self._routes.find(method, path)
-        body, problem = _read_json(raw)
+        body, unreadable = _read_json(raw)
+        problem = unreadable
         if found is None or found.route.api not in self.world.profile.apis:
             problem = self._no_such_place(method, path)
             found = Found(Route("unknown", "unknown", _refuse(problem)))
         key = key_of(headers, query)
         problem = problem or key_problem(self.world, found.route.api, key)
         call = self.make_call(found, method, path, query, headers, raw, body, key)
+        call.is_json = unreadable is None
         if problem is not None:
             found = Found(Route(found.route.api, found.route.operation, _refuse(problem)))
         return call, found

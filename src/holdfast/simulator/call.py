@@ -33,6 +33,8 @@ class Call:
     now: int
     effects: list[Effect] = field(default_factory=list)
     script: Script | None = None
+    is_json: bool = True
+    """Whether the body could be read as a JSON object; an unreadable one is an empty object."""
     socket_memory: dict[str, StoredResponse] | None = None
     """On a WebSocket: what the connection alone remembers (store=false)."""
 

@@ -36,7 +36,7 @@ class Entry:
             "account": call.account.key,
             "model": call.model,
             "headers": {k: v for k, v in call.headers.items() if k not in _NOT_KEPT},
-            "body": call.body,
+            "body": call.body if call.is_json else call.text,
             "faults": [type(effect).__struct_config__.tag for effect in call.effects],
             "status": self.status,
             "answer_id": self.answer_id,

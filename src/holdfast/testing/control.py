@@ -36,7 +36,8 @@ class RecordedRequest:
     account: str
     model: str
     headers: dict[str, str]
-    body: dict[str, Any]
+    body: Any
+    """An object, or the text of a body that is no JSON object."""
     faults: list[str]
     """The kinds of the faults that fell on it."""
     status: int | None
