@@ -142,17 +142,30 @@ _SAMPLES: dict[str, Any] = {
 }
 
 
-def _sample(schema: Any) -> Any:
+def _sample(schema: Any, definitions: Json | None = None) -> Any:
     """Return the plainest value that a JSON schema allows."""
     if not isinstance(schema, dict):
         return {}
+    known: Json = schema.get("$defs") or schema.get("definitions") or definitions or {}
+    if "const" in schema:
+        return schema["const"]
     if schema.get("enum"):
         return schema["enum"][0]
+    other = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
+    if other:
+        return _sample(other[0], known)
+    if "$ref" in schema:
+        # Without its own name a definition that contains itself cannot go round for ever.
+        name = str(schema["$ref"]).rpartition("/")[2]
+        rest = {key: value for key, value in known.items() if key != name}
+        return _sample(known.get(name, {}), rest)
     kind = schema.get("type", "object")
-    if kind == "object" or not isinstance(kind, str):
+    if isinstance(kind, list):
+        kind = kind[0]
+    if kind == "object":
         properties = schema.get("properties") or {}
         required = schema.get("required") or []
-        return {name: _sample(properties.get(name, {"type": "string"})) for name in required}
+        return {name: _sample(properties.get(name, {"type": "string"}), known) for name in required}
     return _SAMPLES.get(kind)
 
 

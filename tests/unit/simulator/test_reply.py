@@ -72,3 +72,30 @@ def test_a_script_comes_first() -> None:
 @given(st.text())
 def test_the_pieces_of_a_stream_join_to_the_text(text: str) -> None:
     assert "".join(words_of(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "text"),
+        ({"type": ["integer", "null"]}, 1),
+        ({"const": "celsius"}, "celsius"),
+        ({"$ref": "#/$defs/Unit"}, "kelvin"),
+        ({"$ref": "#/$defs/Node"}, {"next": {}}),
+        ({"allOf": [{"$ref": "#/$defs/Unit"}]}, "kelvin"),
+    ],
+)
+def test_made_up_arguments_are_what_their_schema_allows(schema: object, value: object) -> None:
+    node = {
+        "type": "object",
+        "properties": {"next": {"$ref": "#/$defs/Node"}},
+        "required": ["next"],
+    }
+    whole = {
+        "type": "object",
+        "properties": {"given": schema},
+        "required": ["given"],
+        "$defs": {"Unit": {"enum": ["kelvin"]}, "Node": node},
+    }
+    reply = compose(seen("hi"), [Tool(name="f", schema=whole)], "*", None)
+    assert json.loads(reply.calls[0].arguments) == {"given": value}
