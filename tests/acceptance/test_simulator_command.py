@@ -100,6 +100,9 @@ def test_a_scenario_file_and_flags_tell_the_simulator_what_to_do(tmp_path: Path)
         (["--fault", "cut event=x"], "Expected `int | null`, got `str`"),
         (["--fault", "{"], "not JSON"),
         (["--fault", ""], "expected a kind"),
+        (["--fault", "cut event=" + "9" * 5000], "the number or the nesting is too large"),
+        (["--fault", "cut event=" + "[" * 50_000], "the number or the nesting is too large"),
+        (["--fault", '{"kind": ' + "[" * 50_000], "the number or the nesting is too large"),
         (["--scenario", "/no/such/file.toml"], "No such file or directory"),
     ],
 )
@@ -122,6 +125,8 @@ def test_wrong_flags_end_with_one_clear_line(flags: list[str], said: str) -> Non
         ("[[fault]]\nwhen = {}", "fault[0]: Object missing required field `kind`"),
         ("fault = 3", "fault: expected a list of tables"),
         ("[[answer]]\ntxt = 'x'", "unknown field `txt`"),
+        ("seed = " + "9" * 5000, "the number or the nesting is too large"),
+        ("seed = " + "[" * 50_000, "the number or the nesting is too large"),
     ],
 )
 def test_a_wrong_scenario_ends_with_one_clear_line(tmp_path: Path, text: str, said: str) -> None:

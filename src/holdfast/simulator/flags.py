@@ -5,7 +5,10 @@ import shlex
 from typing import Any
 
 from holdfast.simulator.effects import Effect
-from holdfast.simulator.scenario import WrongInput, fault_of
+from holdfast.simulator.scenario import TOO_LARGE, WrongInput, fault_of
+
+MAX_SHOWN = 200
+"""How much of a wrong flag is said again."""
 
 
 def read_flag(written: str) -> Effect:
@@ -13,10 +16,10 @@ def read_flag(written: str) -> Effect:
 
     `cut event=3 ending=reset times=1 when.model=gpt-5*`, `R02`, or a JSON object.
     """
-    where = f"--fault {written!r}"
+    where = f"--fault {_shortened(written)!r}"
     if written.lstrip().startswith("{"):
         try:
-            return fault_of(json.loads(written), where=where)
+            return fault_of(_decoded(written, where), where=where)
         except json.JSONDecodeError as exc:
             raise WrongInput(f"{where}: not JSON: {exc}") from exc
     try:
@@ -30,13 +33,27 @@ def read_flag(written: str) -> Effect:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise WrongInput(f"{where}: expected name=value, got {word!r}")
-        _put(table, name.split(".", 2), _value(value))
+        _put(table, name.split(".", 2), _value(value, where))
     return fault_of(table, where=where)
 
 
-def _value(text: str) -> Any:
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+
+
+def _decoded(text: str, where: str) -> Any:
+    """Return the JSON in `text`; what is none raises `JSONDecodeError`."""
     try:
         return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError) as exc:
+        raise WrongInput(f"{where}: {TOO_LARGE}") from exc
+
+
+def _value(text: str, where: str) -> Any:
+    try:
+        return _decoded(text, where)
     except json.JSONDecodeError:
         return text
 

@@ -12,6 +12,7 @@ from holdfast.simulator.profiles import ProfileName
 from holdfast.simulator.quantities import Chance, Count, Name, Ordinal, Seconds
 
 DEFAULT_MODELS = ("gpt-4.1", "gpt-5.2", "gpt-5.4", "gpt-5.5", "claude-sonnet-4-5")
+TOO_LARGE = "the number or the nesting is too large to be read"
 _ANYTHING = Match()
 T = TypeVar("T")
 
@@ -125,6 +126,8 @@ def load_scenario(path: Path) -> Scenario:
         raise WrongInput(f"{path}: {exc.strerror or exc}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise WrongInput(f"{path}: {exc}") from exc
+    except (ValueError, RecursionError) as exc:
+        raise WrongInput(f"{path}: {TOO_LARGE}") from exc
     try:
         return read_scenario(raw)
     except WrongInput as exc:
