@@ -134,14 +134,27 @@ def test_a_held_call_succeeds_late_although_its_client_gave_up(
     assert [item["role"] for item in items] == ["assistant", "user"]
 
 
+def test_a_late_answer_waits_although_the_work_is_kept(
+    simulator: ProviderSimulator, http: httpx.Client
+) -> None:
+    simulator.add_fault("late", times=1)
+    with simulator.hold(at="answer") as barrier, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(http.post, "/responses", json=BODY)
+        while not any(kept["responses"] for kept in simulator.state()["accounts"].values()):
+            assert not call.done()
+        assert barrier.held == 0
+        simulator.release_all()
+        assert call.result().status_code == 200
+
+
 def test_a_late_success_is_kept_and_never_seen(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     simulator.add_fault("late", times=1)
-    with simulator.hold(at="running", times=1) as barrier:
+    with simulator.hold(at="answer") as barrier:
         with pytest.raises(httpx.ReadTimeout):
             http.post("/responses", json=BODY, timeout=IMPATIENT)
-        barrier.wait_held(1)
+        barrier.wait_held(1)  # it wanted to answer only after the client had gone
         barrier.release()
     (request,) = simulator.requests(api="responses")
     assert request.answer_id is not None
@@ -177,11 +190,13 @@ def test_a_hanging_call_says_nothing_until_it_is_released(
     with pytest.raises(httpx.ReadTimeout):
         http.post("/responses", json=BODY, timeout=IMPATIENT)
     simulator.add_fault("hang", times=1, event=2)
-    with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(http.post, "/responses", json=BODY | {"stream": True})
-        while not call.done():
-            simulator.release_all()
-        assert call.result().text.endswith("data: [DONE]\n\n")
+    with http.stream("POST", "/responses", json=BODY | {"stream": True}) as answer:
+        lines = answer.iter_lines()
+        seen = [line for line in (next(lines) for _ in range(6)) if line.startswith("event")]
+        (request,) = simulator.requests(stream="true")
+        assert len(seen) == request.events_sent == 2
+        simulator.release_all()
+        assert "data: [DONE]" in list(lines)
 
 
 def test_connections_are_reset_when_they_are_to_be_refused(simulator: ProviderSimulator) -> None:
