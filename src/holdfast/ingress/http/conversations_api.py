@@ -104,7 +104,7 @@ class ConversationsApi:
         if name.startswith("conv_"):
             view = await self._transcripts.session(request.tenant, conversation_session(name))
         if view is None:
-            raise ConversationNotFound(f"Conversation with id '{name}' not found.")
+            raise ConversationNotFound(name)
         return view.session
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.core.commands import DropResponse
-from holdfast.core.errors import InvalidInput, NotFound
+from holdfast.core.errors import InvalidInput, NotFound, SessionNotFound
 from holdfast.core.estimate import estimate_tokens
 from holdfast.core.request import TurnRequest, read_request
 from holdfast.core.response import ResponseFacts, write_response
@@ -30,7 +30,7 @@ from holdfast.ingress.http.session_headers import (
 )
 from holdfast.ingress.http.sse import sse
 from holdfast.ingress.http.transcripts import Transcripts
-from holdfast.ingress.http.turns import Target, TurnDesk
+from holdfast.ingress.http.turns import ConversationNotFound, Target, TurnDesk
 from holdfast.ports.store import ResponseView
 
 
@@ -66,7 +66,12 @@ class ResponsesApi:
         self, request: Request, headers: SessionHeaders, wanted: ResponseRequest, target: Target
     ) -> Ticket:
         """Accept what a client wants answered."""
-        return await self._turns.take(request, wanted.asked, headers, target, wanted.items)
+        try:
+            return await self._turns.take(request, wanted.asked, headers, target, wanted.items)
+        except SessionNotFound as exc:
+            if wanted.conversation is None:
+                raise
+            raise ConversationNotFound(wanted.conversation) from exc
 
     async def _reply(self, request: Request, ticket: Ticket, asked: TurnRequest) -> AnyReply:
         headers = answer_headers(ticket.session, ticket.turn.id)

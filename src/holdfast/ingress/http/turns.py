@@ -35,6 +35,9 @@ class ConversationNotFound(NotFound):
 
     code = "conversation_not_found"
 
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Conversation with id '{name}' not found.")
+
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The session a turn goes to: a key's, a named one, behind an answer, or a new one."""
@@ -185,11 +188,13 @@ async def body_hash(request: Request) -> bytes:
 
 def conversation_session(name: str) -> SessionId:
     """Return the session that a conversation id names."""
+    if "\0" in name:
+        raise ConversationNotFound(name)
     if name.startswith("conv_"):
         return SessionId("ses_" + name.removeprefix("conv_"))
     if name.startswith("ses_"):
         return SessionId(name)
-    raise ConversationNotFound(f"Conversation with id '{name}' not found.")
+    raise ConversationNotFound(name)
 
 
 def session_of(headers: SessionHeaders) -> Target:

@@ -1,0 +1,218 @@
+"""Whatever is sent to the state's endpoints is answered in shape, and never breaks anything."""
+
+import asyncio
+import re
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.in_process import House, open_house
+
+ROUTES = [
+    ("POST", "/v1/conversations"),
+    ("GET", "/v1/conversations/{conversation}"),
+    ("POST", "/v1/conversations/{conversation}"),
+    ("DELETE", "/v1/conversations/{conversation}"),
+    ("GET", "/v1/conversations/{conversation}/items"),
+    ("POST", "/v1/conversations/{conversation}/items"),
+    ("GET", "/v1/conversations/{conversation}/items/{item}"),
+    ("DELETE", "/v1/conversations/{conversation}/items/{item}"),
+    ("GET", "/v1/sessions"),
+    ("GET", "/v1/sessions/{session}"),
+    ("POST", "/v1/sessions/{session}"),
+    ("DELETE", "/v1/sessions/{session}"),
+    ("GET", "/v1/sessions/{session}/items"),
+    ("POST", "/v1/sessions/{session}/items"),
+    ("GET", "/v1/sessions/{session}/turns"),
+    ("POST", "/v1/sessions/{session}/reset"),
+    ("POST", "/v1/sessions/{session}/restore"),
+    ("POST", "/v1/sessions/{session}/fork"),
+    ("GET", "/v1/turns/{turn}"),
+    ("POST", "/v1/turns/{turn}/cancel"),
+]
+LISTED = ["after", "limit", "order", "key", "status", "generations", "view"]
+PARAMETERS = [*LISTED, "cascade", "erase"]
+NASTY = [
+    "\0", "a\0b", "%", "", " ", "x" * 5000, "'; --", "\x1f", "\x7f", "😀", "é", "null", "-1",
+    "0", "1.5", "1e9", str(2**63), str(2**80), "msg.1", "conv_", "ses_", "[]", "{}", "\ufffe",
+]  # fmt: skip
+HARD = ["\0", "a\0b", "x" * 5000, "😀", str(2**80), "-1"]
+"""What a database with opinions on text and numbers might stumble over."""
+FIELDS = ["items", "metadata", "expected_session_id", "reason", "after_item"]
+NASTY_VALUES: list[Any] = [
+    *NASTY, None, True, 0, -1, 2**70, 1.5, [], {}, [None], [[]], [{}], [{"type": "\0"}],
+    [{"role": "user", "content": "\0"}], [{"type": "message", "id": "\0", "role": "user"}],
+    [{"type": "x", "id": "y" * 5000}], [{"type": "x", "call_id": "a\0b"}], {"a": "\0"}, {"\0": "a"},
+    {"a": 1}, [{"role": "user", "content": [{"type": "input_text", "text": 5}]}],
+    [{"type": "function_call_output", "call_id": "c", "output": {"deep": [1, None]}}],
+]  # fmt: skip
+
+
+_TAKEN = {
+    "conversations": {"items", "metadata"},
+    "items": {"items"},
+    "reset": {"expected_session_id", "reason"},
+    "restore": {"reason"},
+    "cancel": {"reason"},
+    "fork": {"after_item"},
+    "{}": {"metadata"},
+}
+"""The fields that an endpoint looks at, by the end of its path."""
+
+
+def check_shape(answer: httpx.Response, what: object) -> None:
+    assert answer.status_code < 500, (what, answer.text)
+    if answer.status_code >= 400:
+        assert answer.json()["error"].keys() == {"message", "type", "param", "code"}, what
+
+
+class Guest:
+    """A house with one of everything, made anew when it was deleted."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.ids: dict[str, str] = {}
+
+    async def settle(self) -> None:
+        answer = await self.house.respond("one", key="k")
+        session = answer.headers["x-session-id"]
+        items = (await self.house.client.get(f"/v1/sessions/{session}/items")).json()["data"]
+        self.ids = {
+            "session": session,
+            "conversation": f"conv_{session.removeprefix('ses_')}",
+            "item": items[0]["id"],
+            "turn": answer.headers["x-turn-id"],
+        }
+
+    async def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        for name, one in self.ids.items():
+            path = path.replace("{" + name + "}", one)
+        answer = await self.house.client.request(method, path, **more)
+        check_shape(answer, (method, path, more))
+        if answer.status_code == 200 and (method == "DELETE" or path.endswith("/reset")):
+            await self.settle()
+        return answer
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "memory":
+        return "memory:"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+async def test_no_name_in_a_path_breaks_anything(url: str) -> None:
+    async with open_house(store_url=url) as house:
+        guest = Guest(house)
+        await guest.settle()
+        for method, path in ROUTES:
+            for place in re.findall(r"\{\w+\}", path):
+                for nasty in NASTY if url == "memory:" else HARD:
+                    answer = await guest.ask(method, path.replace(place, quote(nasty, safe="")))
+                    assert answer.status_code in (400, 404, 405, 415), (method, path, nasty)
+
+
+async def test_no_parameter_of_a_query_breaks_anything(url: str) -> None:
+    async with open_house(store_url=url) as house:
+        guest = Guest(house)
+        await guest.settle()
+        for method, path in ROUTES:
+            if method == "GET" and path.endswith(("s", "turns")):
+                for name in LISTED:
+                    for nasty in NASTY if url == "memory:" else HARD:
+                        await guest.ask(method, path, params={name: nasty})
+        for nasty in NASTY:
+            session, conversation = "/v1/sessions/{session}", "/v1/conversations/{conversation}"
+            await guest.ask("DELETE", session, params={"cascade": nasty})
+            await guest.ask("DELETE", f"{conversation}/items/{{item}}", params={"erase": nasty})
+
+
+async def test_no_field_of_a_body_breaks_anything(url: str) -> None:
+    async with open_house(store_url=url) as house:
+        guest = Guest(house)
+        await guest.settle()
+        for method, path in ROUTES:
+            for name in FIELDS if method == "POST" else ():
+                if name in _TAKEN.get(path.rpartition("/")[2], _TAKEN["{}"]):
+                    for nasty in NASTY_VALUES:
+                        await guest.ask(method, path, json={name: nasty})
+        for nasty in HARD:
+            for field in ("conversation", "previous_response_id"):
+                body = {"model": "scripted", "input": "x", field: f"conv_{nasty}"}
+                await guest.ask("POST", "/v1/responses", json=body)
+
+
+async def test_no_header_breaks_anything() -> None:
+    async with open_house() as house:
+        guest = Guest(house)
+        await guest.settle()
+        body = {"items": [{"role": "user", "content": "x"}]}
+        for name in ("Idempotency-Key", "X-On-Busy", "x-stainless-retry-count", "X-Session-Key",
+                     "X-Session-Id", "X-Session-Internal", "Last-Event-ID"):  # fmt: skip
+            for nasty in (b"", b"x" * 300, b"\xff", b"-1", b"true", "é".encode(), b"a b"):
+                for path in ("/v1/conversations", "/v1/conversations/{conversation}/items",
+                             "/v1/sessions/{session}/items"):  # fmt: skip
+                    await guest.ask("POST", path, json=body, headers={name.encode(): nasty})
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff", b"[]", b'{"items":', b'"', b"[" * 5000, b'{"a":' * 5000, b"nul"]
+)
+async def test_what_is_no_json_object_is_refused(body: bytes) -> None:
+    async with open_house() as house:
+        guest = Guest(house)
+        await guest.settle()
+        headers = {"content-type": "application/json"}
+        for method, path in ROUTES:
+            if method == "POST":
+                answer = await guest.ask(method, path, content=body, headers=headers)
+                is_optional = path.endswith(("/reset", "/restore", "/fork", "/cancel"))
+                assert answer.status_code == (200 if is_optional and not body else 400), path
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        refused = await guest.ask("POST", "/v1/conversations", content=b"a=b", headers=form)
+        assert refused.status_code in (400, 415)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+ITEM = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(
+        ("type", "role", "id", "call_id", "content", "output", "name", "arguments"), JSON
+    ),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    route=st.sampled_from(ROUTES),
+    name=st.text(max_size=20),
+    query=st.dictionaries(st.sampled_from(PARAMETERS), st.text(max_size=12), max_size=3),
+    body=st.fixed_dictionaries({}, optional={n: JSON | st.lists(ITEM) for n in FIELDS}) | JSON,
+    is_real=st.booleans(),
+)
+def test_nothing_that_can_be_sent_breaks_anything(
+    route: tuple[str, str], name: str, query: dict[str, str], body: Any, is_real: bool
+) -> None:
+    async def ask() -> None:
+        async with open_house() as house:
+            guest = Guest(house)
+            await guest.settle()
+            method, path = route
+            if not is_real:
+                path = re.sub(r"\{\w+\}", lambda _: quote(name, safe=""), path)
+            more: dict[str, Any] = {"params": query}
+            if method == "POST":
+                more["json"] = body
+            await guest.ask(method, path, **more)
+
+    asyncio.run(ask())
