@@ -28,8 +28,9 @@ class Heard:
 
     op: Op
     part: str
-    sent_at: float
-    heard_at: float = 0.0
+    sent: int
+    """When it was sent, in the order of all that happens in the world."""
+    heard: int = 0
     answer: Any = None
     error: str | None = None
     """The error's code, or `lost` when nobody knows what was done."""
@@ -74,7 +75,7 @@ class Clients:
         """Send once to some process, and write down what was heard."""
         world = self.world
         replica = rng.choice(world.replicas)
-        heard = Heard(op, part, world.clock.now())
+        heard = Heard(op, part, world.next_moment())
         try:
             heard.answer = await replica.call(
                 lambda: work(replica), timeout=op.patience, hangs_up=op.hangs_up
@@ -84,7 +85,7 @@ class Clients:
         except HoldfastError as exc:
             heard.error = exc.code
             heard.answer = exc
-        heard.heard_at = world.clock.now()
+        heard.heard = world.next_moment()
         self.heard.append(heard)
         self._note_session(op, heard)
         return heard

@@ -19,8 +19,9 @@ from holdfast.core.ids import WorkerId
 from holdfast.ports.clock import Clock
 from holdfast.stores.committer import Result
 from holdfast.stores.executors import InlineExecutor
+from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Plan
-from holdfast.stores.sqlite import SqliteDriver
+from holdfast.stores.sqlite import DIALECT, SqliteDriver
 
 ResultT = TypeVar("ResultT")
 
@@ -101,17 +102,13 @@ def open_connection(name: str) -> sqlite3.Connection:
     return connection
 
 
-class _Noon:
-    def now(self) -> float:
-        return 0.0
-
-
 @cache
-def _template(without: str) -> sqlite3.Connection:
+def template(without: str) -> sqlite3.Connection:
     """Return a migrated, watched database; `without` are statements that take guards away."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    driver = SqliteDriver(lambda: connection, clock=_Noon(), writer=InlineExecutor())
-    asyncio.run(driver.migrate())
+    for step in migrations.all_migrations():
+        for statement in step.statements(DIALECT):
+            connection.execute(statement)
     connection.executescript(WATCHES)
     connection.executescript(without)
     return connection
@@ -137,7 +134,7 @@ class Disk:
     def __post_init__(self) -> None:
         self._name = f"world{next(_names)}"
         self._keeper = open_connection(self._name)
-        _template(self.without).backup(self._keeper)
+        template(self.without).backup(self._keeper)
         self._open: list[sqlite3.Connection] = []
 
     def connect(self) -> sqlite3.Connection:

@@ -41,8 +41,8 @@ class ModelCall:
     """One call, as the model's server would remember it."""
 
     number: int
-    at: float
-    replica: str
+    moment: int
+    op: str
     run_id: str
     turn_id: str
     session_id: str
@@ -69,12 +69,12 @@ class Model:
 
     calls: list[ModelCall] = field(default_factory=list)
 
-    def hear(self, run: ActiveRun, context: list[bytes], *, at: float, replica: str) -> ModelCall:
+    def hear(self, run: ActiveRun, script: Script, context: list[bytes], moment: int) -> ModelCall:
         """Take a call in."""
         call = ModelCall(
             len(self.calls) + 1,
-            at,
-            replica,
+            moment,
+            script.op,
             run.fence.run_id,
             run.turn.id,
             run.session.id,

@@ -262,7 +262,7 @@ class Replica:
 
     async def _ask(self, run: ActiveRun, script: Script) -> Finish:
         world = self.world
-        call = world.model.hear(run, await run.context(), at=world.clock.now(), replica=self.name)
+        call = world.model.hear(run, script, await run.context(), world.next_moment())
         pause = script.seconds / (script.checkpoints + 1)
         for number in range(script.checkpoints):
             await asyncio.sleep(pause)
@@ -353,9 +353,7 @@ class Replica:
 
     async def _answer_embedded(self, turn: TurnHandle, script: Script) -> None:
         run = turn._active()
-        call = self.world.model.hear(
-            run, await run.context(), at=self.world.clock.now(), replica=self.name
-        )
+        call = self.world.model.hear(run, script, await run.context(), self.world.next_moment())
         said = await self.world.model.answer(call, script, script.seconds)
         turn.add([item.body for item in said.items])
         turn.spent(said.usage)

@@ -85,6 +85,7 @@ class World:
         self.trace: list[str | Written] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._names = 0
+        self._moments = 0
         self._outside = copy_context()
         faults: dict[int, list[Fault]] = {}
         for fault in plan.faults:
@@ -106,6 +107,11 @@ class World:
         """Return the driver as processes get it: itself, or broken on purpose."""
         broken = self._breakage
         return broken.wrap(driver) if broken and broken.wrap else driver
+
+    def next_moment(self) -> int:
+        """Return a number that is higher for everything that happens later."""
+        self._moments += 1
+        return self._moments
 
     def say(self, what: str) -> None:
         """Add a line to the trace."""

@@ -1,0 +1,250 @@
+"""Every interleaving of the critical paths that matters, by dynamic partial-order reduction.
+
+Two processes with stores of their own on one database race for a key, a lane, a start, an end.
+Seeds sample the orders of large worlds; here the orders of small ones are gone through
+systematically. A transaction runs in place, as one step, so what can be reordered is what two
+processes can reorder: everything between transactions.
+"""
+
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import frontrun
+import pytest
+
+from holdfast.core.commands import Bury, Claim, Command, Queued, Recover, Reset, Started
+from holdfast.core.errors import HoldfastError
+from holdfast.core.ids import RunId, SessionId
+from holdfast.stores.executors import InlineExecutor
+from holdfast.stores.sqlite import SqliteDriver
+from holdfast.stores.store import SqlStore
+from holdfast.stores.worker_tokens import ProcessTokens
+from holdfast.testing.caller import Caller
+from holdfast.testing.clock import HandClock
+from tests.simulation.disk import open_connection, template
+
+_names = itertools.count(1)
+
+
+class Race:
+    """Two processes at one database, and what they were told."""
+
+    def __init__(self, before: "Race | None" = None) -> None:
+        self._name = f"race{next(_names)}"
+        self.keeper = open_connection(self._name)
+        (before.keeper if before else template("")).backup(self.keeper)
+        self.clock = HandClock()
+        tokens = ProcessTokens()
+        self.callers = [Caller(self._store(tokens), name) for name in ("a", "b")]
+        self.told: list[Any] = []
+        self.queued: list[Queued] = before.queued if before else []
+        self.started: list[Started] = before.started if before else []
+
+    def _store(self, tokens: ProcessTokens) -> SqlStore:
+        driver = SqliteDriver(
+            lambda: open_connection(self._name), clock=self.clock, writer=InlineExecutor()
+        )
+        return SqlStore(driver, tokens)
+
+    def rows(self, text: str) -> list[tuple[Any, ...]]:
+        """Return what is durable."""
+        return self.keeper.execute(text).fetchall()
+
+    async def ask(self, place: int, command: Command[Any]) -> None:
+        """Send a command from one of the processes, and note what it was told."""
+        try:
+            self.told.append(await self.callers[place].store.submit(command))
+        except HoldfastError as exc:
+            self.told.append(exc)
+
+    def names(self) -> list[str]:
+        """Return what was told, in no order."""
+        return sorted(type(told).__name__ for told in self.told)
+
+
+Worker = Callable[[Race], Awaitable[None]]
+
+
+async def explore(
+    workers: list[Worker],
+    is_right: Callable[[Race], bool],
+    prepare: Callable[[Race], Awaitable[None]] | None = None,
+) -> None:
+    """Go through the interleavings of the workers, from one beginning; check what each leaves."""
+    before = Race()
+    for caller in before.callers:
+        await caller.enlist()
+    if prepare is not None:
+        await prepare(before)
+    found = await frontrun.explore(
+        setup=lambda: Race(before), workers=workers, invariant=is_right, total_timeout=60.0
+    )
+    assert found.property_holds, f"an order breaks it:\n{found.explanation}"
+    assert found.num_explored > 1
+
+
+def claims(place: int, which: int = 0) -> Worker:
+    """Return a process that asks for the lane for a waiting turn."""
+
+    async def worker(race: Race) -> None:
+        caller = race.callers[place]
+        run_id = RunId(f"run_of_{place}")
+        turn = race.queued[which].turn
+        await race.ask(place, Claim(turn_id=turn.id, run_id=run_id, worker=caller.worker))
+
+    return worker
+
+
+async def resets(race: Race) -> None:
+    """Begin the next generation."""
+    session = (race.queued or race.started)[0].session
+    await race.ask(
+        1, Reset(tenant=session.tenant, session_id=session.id, new_id=SessionId("ses_next"))
+    )
+
+
+async def ends(race: Race) -> None:
+    """End the run that is under way."""
+    try:
+        race.told.append(await race.callers[0].finish(race.started[0], "done"))
+    except HoldfastError as exc:
+        race.told.append(exc)
+
+
+async def two_wait(race: Race) -> None:
+    """Let two turns wait in a lane that has just come free."""
+    first = await race.callers[0].start("first", key="k")
+    race.queued.append(await race.callers[0].wait("second", key="k"))
+    race.queued.append(await race.callers[1].wait("third", key="k"))
+    await race.callers[0].finish(first, "done")
+
+
+async def one_runs(race: Race) -> None:
+    """Let a turn run."""
+    race.started.append(await race.callers[0].start("first", key="k"))
+
+
+async def test_two_first_contacts_give_one_session_and_two_turns() -> None:
+    def contact(place: int) -> Worker:
+        async def worker(race: Race) -> None:
+            await race.ask(place, race.callers[place].arrival("hi", key="k"))
+
+        return worker
+
+    def is_right(race: Race) -> bool:
+        sessions, turns = race.rows("select * from sessions"), race.rows("select * from turns")
+        return len(sessions) == 1 and len(turns) == 2 and race.names() == ["Queued", "Started"]
+
+    await explore([contact(0), contact(1)], is_right)
+
+
+async def test_one_request_sent_twice_is_one_turn() -> None:
+    def send(place: int) -> Worker:
+        async def worker(race: Race) -> None:
+            arrival = race.callers[place].arrival("hi", key="k", idempotency_key="i", body_hash=b"")
+            await race.ask(place, arrival)
+
+        return worker
+
+    def is_right(race: Race) -> bool:
+        turns = race.rows("select * from turns")
+        return len(turns) == 1 and race.names() == ["Repeated", "Started"]
+
+    await explore([send(0), send(1)], is_right)
+
+
+async def test_a_turn_that_two_claim_is_started_once() -> None:
+    def is_right(race: Race) -> bool:
+        runs = race.rows("select * from runs where outcome is null")
+        return len(runs) == 1 and race.names() == ["Queued", "Started"]
+
+    await explore([claims(0), claims(1)], is_right, two_wait)
+
+
+async def test_of_two_waiting_turns_the_first_starts_whoever_asks_first() -> None:
+    def is_right(race: Race) -> bool:
+        active = race.rows("select active_turn_id from sessions")
+        return active == [(race.queued[0].turn.id,)]
+
+    await explore([claims(0, 0), claims(1, 1)], is_right, two_wait)
+
+
+async def test_a_start_that_meets_a_reset_marks_no_generation_as_running() -> None:
+    def is_right(race: Race) -> bool:
+        live = race.rows("select id, active_turn_id from sessions where is_live = 1")
+        open_turns = race.rows("select id from turns where outcome is null")
+        open_runs = race.rows("select id from runs where outcome is null")
+        return live == [("ses_next", None)] and not open_turns and not open_runs
+
+    await explore([claims(0), resets], is_right, two_wait)
+
+
+async def test_an_end_that_meets_a_reset_is_whole_or_changes_nothing() -> None:
+    def is_right(race: Race) -> bool:
+        ((outcome, code),) = race.rows("select outcome, error_code from turns")
+        items = race.rows("select session_id from items")
+        is_whole = (outcome, code, len(items)) == ("completed", None, 2)
+        is_fenced = (outcome, code, len(items)) == ("cancelled", "session_reset", 1)
+        names = ["Ended", "Session"] if is_whole else ["RunFenced", "Session"]
+        return (is_whole or is_fenced) and race.names() == names
+
+    await explore([ends, resets], is_right, one_runs)
+
+
+async def test_an_end_that_meets_its_own_recovery_is_written_once() -> None:
+    async def recovers(race: Race) -> None:
+        heir, session = race.callers[1], race.started[0].session
+        await heir.store.submit(Bury(worker=race.callers[0].worker))
+        await race.ask(1, Recover(session_id=session.id, worker=heir.worker))
+
+    def is_right(race: Race) -> bool:
+        ((turn,), (run,)) = (
+            race.rows("select outcome from turns")[0],
+            race.rows("select outcome from runs")[0],
+        )
+        items = len(race.rows("select * from items"))
+        return (turn, run, items) in (
+            ("completed", "completed", 2),
+            ("interrupted", "interrupted", 1),
+        )
+
+    await explore([ends, recovers], is_right, one_runs)
+
+
+async def test_two_resets_of_one_session_begin_one_generation() -> None:
+    def reset(place: int) -> Worker:
+        async def worker(race: Race) -> None:
+            session = race.started[0].session
+            new_id = SessionId(f"ses_next_{place}")
+            await race.ask(
+                place, Reset(tenant=session.tenant, session_id=session.id, new_id=new_id)
+            )
+
+        return worker
+
+    def is_right(race: Race) -> bool:
+        generations = race.rows("select generation from sessions order by generation")
+        return generations == [(1,), (2,)] and race.names() == ["Session", "SessionChanged"]
+
+    await explore([reset(0), reset(1)], is_right, one_runs)
+
+
+async def test_the_exploration_finds_a_reservation_that_looks_first() -> None:
+    """The alarm rings: a check and a creation that others can come between."""
+    made: dict[Race, str] = {}
+
+    def reserve(place: int) -> Worker:
+        async def worker(race: Race) -> None:
+            if race not in made:
+                session = await race.callers[place].reserve()
+                made[race] = session.id
+                race.told.append(session.id)
+
+        return worker
+
+    def is_right(race: Race) -> bool:
+        return len(race.told) == 1
+
+    with pytest.raises(AssertionError, match="an order breaks it"):
+        await explore([reserve(0), reserve(1)], is_right)
