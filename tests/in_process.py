@@ -17,7 +17,7 @@ from holdfast.engine.responder import Responder
 from holdfast.engine.settings import LaneSettings, StreamSettings
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ingress.http.application import Application
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
+from holdfast.ports.provider import Answer, ModelCall, ModelEvent, Provider, RelayRequest, StateUse
 from holdfast.ports.store import ItemQuery, Store
 from holdfast.stores.opening import open_store
 
@@ -108,6 +108,27 @@ class ScriptedModel:
         """Nothing to let go of."""
 
 
+class OnlyModel:
+    """Upstreams of which there is one, in this process."""
+
+    def __init__(self, model: ScriptedModel) -> None:
+        self._model = model
+
+    def provider(self, model: str) -> Provider:
+        """Return the one there is."""
+        return self._model
+
+    def speaks(self, model: str) -> None:
+        """There is no server."""
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return its models."""
+        return await self._model.models()
+
+    async def relay(self, request: RelayRequest) -> None:
+        """There is nobody to pass it on to."""
+
+
 class House:
     """An application, its parts, and a client."""
 
@@ -175,7 +196,7 @@ async def open_house(
     gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, handler=carry_adopted)
     desk = Desk(gateway, Responder(gateway, lambda _: model))
     await gateway.start()
-    application = Application(gateway, desk, model.models, streams=streams)
+    application = Application(gateway, desk, OnlyModel(model), streams=streams)
     house = House(application, gateway, desk, model)
     try:
         yield house

@@ -88,9 +88,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         desk = Desk(gateway, Responder(gateway, upstreams.provider, settings.heals))
         await gateway.start()
         try:
-            yield Application(
-                gateway, desk, upstreams.models, _rules(settings), streams=settings.sessions
-            )
+            yield Application(gateway, desk, upstreams, _rules(settings), streams=settings.sessions)
         finally:
             await desk.stop(settings.server.grace_seconds)
             await gateway.stop()

@@ -120,7 +120,7 @@ def message_of(items: Iterable[bytes]) -> Message:
                     refusals.append(part.get("refusal", ""))
                 else:
                     texts.append(part.get("text", ""))
-        elif item.get("type") == "function_call":
+        elif item.get("type") in ("function_call", "custom_tool_call"):
             calls.append(call_of(item))
     message: Message = {
         "role": "assistant",
@@ -134,12 +134,26 @@ def message_of(items: Iterable[bytes]) -> Message:
 
 
 def call_of(item: Item) -> dict[str, Any]:
-    """Return a function call as Chat writes it."""
+    """Return a call as Chat writes it."""
+    if item.get("type") == "custom_tool_call":
+        custom = {"name": item.get("name"), "input": item.get("input", "")}
+        return {"id": item.get("call_id"), "type": "custom", "custom": custom}
     return {
         "id": item.get("call_id"),
         "type": "function",
         "function": {"name": item.get("name"), "arguments": item.get("arguments", "")},
     }
+
+
+def logprobs_of(items: Iterable[bytes]) -> dict[str, Any] | None:
+    """Return the probabilities of an answer's tokens, where it has any."""
+    found: list[Any] = []
+    for body in items:
+        if b'"logprobs"' in body:
+            item = msgspec.json.decode(body)
+            for part in item.get("content") or () if item.get("type") == "message" else ():
+                found += part.get("logprobs") or ()
+    return {"content": found, "refusal": None} if found else None
 
 
 def finish_reason(message: Message, incomplete_reason: str | None) -> str:

@@ -89,8 +89,8 @@ class UnsupportedByUpstream(InvalidInput):
     code = "unsupported_by_upstream"
 
     def __init__(self, param: str, upstream: str) -> None:
-        super().__init__(f"{param} cannot be carried to {upstream}, which serves this model")
-        self.param = param
+        message = f"{param} cannot be carried to {upstream}, which serves this model"
+        super().__init__(message, param=param)
 
 
 class InvalidSetting(InvalidInput):

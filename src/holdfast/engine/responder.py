@@ -138,7 +138,7 @@ class Responder:
         self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None
     ) -> Answered:
         items = tuple(read_item(body) for body in answer.items)
-        recorded = _record(answer)
+        recorded = record_of(answer)
         journal = await writer.settle() if writer is not None else None
         ended = await run.finish(
             Finish(
@@ -228,7 +228,8 @@ def _stored_completion(request: TurnRequest) -> StoredCompletion | None:
     return StoredCompletion(request.model, bytes(request.chat_fields.get("metadata", b"{}")))
 
 
-def _record(answer: Answer) -> RecordedAnswer:
+def record_of(answer: Answer) -> RecordedAnswer:
+    """Return what is kept of an answer beside its items."""
     usage = answer.usage_detail or (usage_value(answer.usage) if answer.usage else None)
     return RecordedAnswer(
         status=answer.status,

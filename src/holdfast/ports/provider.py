@@ -4,7 +4,7 @@ Events are in the Responses API's own vocabulary, because it is the richest we s
 that speaks another translates at its edge.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -94,4 +94,59 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+class RelayRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that is passed on as it came; `path` begins behind the upstream's /v1."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes | None
+    model: str | None = None
+
+
+class Relayed(Protocol):
+    """An upstream's answer, to be passed on as it comes; it must be closed."""
+
+    @property
+    def status(self) -> int:
+        """Its status."""
+        ...
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Its headers, as far as they concern the client; names in lower case."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        ...
+
+
+class Upstreams(Protocol):
+    """All who answer, and which of them for which model."""
+
+    def provider(self, model: str) -> Provider:
+        """Return who serves a model, or raise `ModelNotFound`."""
+        ...
+
+    def speaks(self, model: str) -> Literal["responses", "chat"] | None:
+        """Return the API in which the model's upstream is asked; None where there is no server."""
+        ...
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return every model that can be asked for."""
+        ...
+
+    async def relay(self, request: RelayRequest) -> Relayed | None:
+        """Pass a request on to the upstream of its model, or to the first; None if there is none.
+
+        No credential of the caller is passed on, and a refusal of ours is raised as a failure.
+        """
         ...

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
 import msgspec
+import yarl
 from aiohttp.client_proto import ResponseHandler
 
 from holdfast.providers.failures import broken
@@ -192,7 +193,8 @@ class AiohttpClient:
         async with asyncio.timeout(self._timeouts.first_byte_seconds):
             return await self._open().request(
                 request.method,
-                request.url,
+                # As it is written: what a path or a query says is not ours to write otherwise.
+                yarl.URL(request.url, encoded=True),
                 data=request.body,
                 headers={"accept-encoding": "identity", **request.headers},
                 allow_redirects=False,

@@ -6,13 +6,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from holdfast.core.errors import ModelNotFound, ProviderFailure
-from holdfast.ports.provider import Provider
+from holdfast.ports.provider import Provider, Relayed, RelayRequest
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http import AiohttpClient
 from holdfast.providers.names import NewId
 from holdfast.providers.openai_chat import ChatProvider
 from holdfast.providers.openai_responses import ResponsesProvider
-from holdfast.providers.settings import UpstreamSettings
+from holdfast.providers.relay import open_relay
+from holdfast.providers.settings import UpstreamApi, UpstreamSettings
 from holdfast.providers.upstream import Upstream
 
 Model = dict[str, Any]
@@ -23,11 +24,14 @@ class Upstreams:
 
     def __init__(self, settings: Sequence[UpstreamSettings], new_id: NewId) -> None:
         self._clients: list[AiohttpClient] = []
+        self._lines: list[Upstream] = []
         self._routes: list[tuple[UpstreamSettings, Provider]] = []
         for one in settings:
             client = AiohttpClient(one.timeouts)
             self._clients.append(client)
-            self._routes.append((one, _provider(Upstream(one, client), new_id)))
+            line = Upstream(one, client)
+            self._lines.append(line)
+            self._routes.append((one, _provider(line, new_id)))
         self._demo = None if self._routes else DemoProvider(new_id)
 
     def provider(self, model: str) -> Provider:
@@ -38,6 +42,18 @@ class Upstreams:
             if _serves(settings, model):
                 return provider
         raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
+
+    def speaks(self, model: str) -> UpstreamApi | None:
+        """Return the API in which the model's upstream is asked."""
+        found = next((one for one, _ in self._routes if _serves(one, model)), None)
+        return found.api if found else None
+
+    async def relay(self, request: RelayRequest) -> Relayed | None:
+        """Pass a request on as it came."""
+        model = request.model
+        serving = (line for line in self._lines if model and _serves(line.settings, model))
+        line = next(serving, self._lines[0] if self._lines else None)
+        return await open_relay(line, request) if line is not None else None
 
     async def models(self) -> list[Model]:
         """Return every model that can be asked for, each from the upstream that serves it.

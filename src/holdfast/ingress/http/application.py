@@ -2,12 +2,12 @@
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 
 from holdfast.core.errors import HoldfastError, ModelNotFound
 from holdfast.engine.desk import Desk
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.log import log
+from holdfast.engine.passing import Passing
 from holdfast.engine.settings import StreamSettings
 from holdfast.ingress.http.asgi import (
     AnyReply,
@@ -29,6 +29,7 @@ from holdfast.ingress.http.events_api import EventsApi
 from holdfast.ingress.http.limits import RequestLimit
 from holdfast.ingress.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ingress.http.problems import problem, reply_to
+from holdfast.ingress.http.relaying import Relaying
 from holdfast.ingress.http.responses_api import ResponsesApi
 from holdfast.ingress.http.responses_socket import ResponsesSocket
 from holdfast.ingress.http.rules import OPEN_HOUSE, HouseRules
@@ -36,8 +37,7 @@ from holdfast.ingress.http.sessions_api import SessionsApi
 from holdfast.ingress.http.turns import TurnDesk
 from holdfast.ingress.http.turns_api import TurnsApi
 from holdfast.ingress.http.websocket import Socket, check_origin
-
-ListModels = Callable[[], Awaitable[list[dict[str, object]]]]
+from holdfast.ports.provider import Upstreams
 
 
 class Application:
@@ -47,7 +47,7 @@ class Application:
         self,
         gateway: Gateway,
         desk: Desk,
-        list_models: ListModels,
+        upstreams: Upstreams,
         rules: HouseRules = OPEN_HOUSE,
         *,
         streams: StreamSettings | None = None,
@@ -58,10 +58,15 @@ class Application:
         self._doorkeeper = Doorkeeper(gateway.read, rules.doors, rules.allowed_hosts)
         self._limit = RequestLimit(rules.requests_per_minute)
         self._meter = gateway.meter
-        self._list_models = list_models
+        self._upstreams = upstreams
         self._routes = Routes()
         turns = TurnDesk(gateway, desk, rules.reset, streams=streams)
-        responses, chat = ResponsesApi(turns), ChatApi(turns)
+        self._relaying = Relaying(
+            upstreams,
+            Passing(upstreams.provider, gateway.ids.new),
+            keep_alive_seconds=turns.streams.keep_alive_seconds,
+        )
+        responses, chat = ResponsesApi(turns, self._relaying), ChatApi(turns, self._relaying)
         self._sockets = ResponsesSocket(responses, turns, self._admit)
         add = self._routes.add
         add("POST", "/v1/responses", responses.create)
@@ -176,6 +181,10 @@ class Application:
             await self._admit(request)
             found = self._routes.find(request.path)
             if found is None:
+                relayed = await self._relaying.endpoint(request)
+                if relayed is not None:
+                    request.route = "relayed"
+                    return relayed
                 return problem(404, f"no such path: {request.path}", code="unknown_url")
             methods, request.params, request.route = found
             endpoint = methods.get(request.method)
@@ -198,15 +207,16 @@ class Application:
         """Find out who asks, and whether they may ask more."""
         caller = await self._doorkeeper.admit(request)
         request.tenant = caller.tenant
+        request.is_admin = caller.is_admin
         if request.path not in OPEN_PATHS:
             self._limit.take(caller.tenant)
 
     async def _models(self, _: Request) -> AnyReply:
-        return json_reply({"object": "list", "data": await self._list_models()})
+        return json_reply({"object": "list", "data": await self._upstreams.models()})
 
     async def _model(self, request: Request) -> AnyReply:
         name = "/".join(request.params.values())
-        for model in await self._list_models():
+        for model in await self._upstreams.models():
             if model["id"] == name:
                 return json_reply(model)
         raise ModelNotFound(f"The model '{name}' does not exist.")

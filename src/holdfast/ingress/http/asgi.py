@@ -40,7 +40,8 @@ class Request:
         self.tenant: Tenant = DEFAULT_TENANT
         self.params: dict[str, str] = {}
         self.route = "unknown"
-        self._query_string: bytes = scope.get("query_string", b"")
+        self.is_admin = False
+        self.query_string: bytes = scope.get("query_string", b"")
         self._headers: list[Header] = scope["headers"]
         self._receive = receive
         self._max_body_bytes = max_body_bytes
@@ -73,11 +74,11 @@ class Request:
 
     def query(self) -> dict[str, str]:
         """Return the query parameters."""
-        return dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
+        return dict(parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True))
 
     def query_list(self, name: str) -> list[str]:
         """Return every value of a parameter, also as clients write lists: `name[]`."""
-        pairs = parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True)
+        pairs = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
         return [value for key, value in pairs if key in (name, f"{name}[]")]
 
     async def body(self) -> bytes:

@@ -17,7 +17,7 @@ from holdfast.engine.desk import Desk
 from holdfast.engine.gateway import Gateway
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import read_fields
-from holdfast.ingress.http.chat_api import COMPLETION_PREFIX, completion, completion_id
+from holdfast.ingress.http.completions import COMPLETION_PREFIX, completion, completion_id
 from holdfast.ingress.http.metadata import take_metadata
 from holdfast.ingress.http.pages import UnknownCursor, page, read_page
 from holdfast.ports.store import CompletionQuery, ItemQuery

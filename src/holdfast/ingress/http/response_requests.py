@@ -20,6 +20,11 @@ class ResponseRequest(msgspec.Struct, frozen=True):
     items: list[NewItem]
     conversation: str | None = None
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether the request itself says where it belongs."""
+        return self.conversation is not None or self.asked.previous_response_id is not None
+
 
 def read_response_request(fields: Fields) -> ResponseRequest:
     """Take a request apart, or say what is wrong with it."""

@@ -22,6 +22,7 @@ from holdfast.ingress.http.asgi import (
 from holdfast.ingress.http.bodies import read_fields
 from holdfast.ingress.http.pages import page, read_page
 from holdfast.ingress.http.parents import Places
+from holdfast.ingress.http.relaying import Relaying
 from holdfast.ingress.http.response_requests import ResponseRequest, read_response_request
 from holdfast.ingress.http.session_headers import (
     SessionHeaders,
@@ -43,8 +44,9 @@ class ResponseNotFound(NotFound):
 class ResponsesApi:
     """POST, GET and DELETE on /v1/responses."""
 
-    def __init__(self, turns: TurnDesk) -> None:
+    def __init__(self, turns: TurnDesk, relaying: Relaying) -> None:
         self._turns = turns
+        self._relaying = relaying
         self._places = Places(turns.gateway, turns.desk)
         self._transcripts = Transcripts(turns.gateway)
 
@@ -52,6 +54,8 @@ class ResponsesApi:
         """Take a turn in, and answer with its response, whole or as a stream."""
         headers = read_session_headers(request)
         wanted = read_response_request(await read_fields(request))
+        if not (wanted.asked.is_stored or headers.is_bound or wanted.is_bound):
+            return await self._relaying.response(wanted.asked, wanted.items)
         target = await self.place(request, headers, wanted)
         ticket = await self.take(request, headers, wanted, target)
         return await self._reply(request, ticket, wanted.asked)

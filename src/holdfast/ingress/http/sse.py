@@ -12,9 +12,10 @@ KEEP_ALIVE = b": keep-alive\n\n"
 async def sse(reader: StreamReader, keep_alive_seconds: float) -> AsyncIterator[bytes]:
     """Yield a response's events, as many at once as there are, and the mark that ends them."""
     while (events := await reader.take(keep_alive_seconds)) is not None:
-        yield b"".join(map(_text, events)) or KEEP_ALIVE
+        yield b"".join(map(event_text, events)) or KEEP_ALIVE
     yield DONE
 
 
-def _text(event: StreamEvent) -> bytes:
+def event_text(event: StreamEvent) -> bytes:
+    """Return one event as it is written."""
     return b"event: %s\ndata: %s\n\n" % (event.type.encode(), event.body)

@@ -1,0 +1,102 @@
+"""Requests that leave nothing behind: asked, answered, forgotten.
+
+No turn, no row, no heal. What the client must know of the conversation it brings along, and what
+it should keep of the answer it keeps itself.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.items import NewItem
+from holdfast.core.request import TurnRequest
+from holdfast.core.response import ResponseFacts, error_value
+from holdfast.core.sealing import open_item, shows_sealed
+from holdfast.core.stream import (
+    CREATED,
+    IN_PROGRESS,
+    StreamEvent,
+    begun,
+    model_event,
+    terminal,
+)
+from holdfast.engine.responder import record_of
+from holdfast.ports.provider import Answer, ModelCall, ModelEvent, Provider
+
+
+class Passing:
+    """Asks models for requests of which nothing is kept."""
+
+    def __init__(self, route: Callable[[str], Provider], new_id: Callable[[str], str]) -> None:
+        self._route = route
+        self._new_id = new_id
+
+    async def answer(self, request: TurnRequest, items: Sequence[NewItem]) -> ResponseFacts:
+        """Return the whole response."""
+        facts = self._begin(request)
+        provider = self._route(request.model)
+        return _ended(facts, await provider.answer(_call(request, items)))
+
+    async def stream(
+        self, request: TurnRequest, items: Sequence[NewItem], is_open: Callable[[], bool]
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Yield the response's events. A failure before its first word is raised instead, unless
+        `is_open` says that the client has been promised a stream by then."""
+        facts = self._begin(request)
+        provider = self._route(request.model)
+        hides_sealed = not shows_sealed(request)
+        opening = [
+            begun(CREATED, 0, facts, "in_progress"),
+            begun(IN_PROGRESS, 1, facts, "in_progress"),
+        ]
+        number = len(opening)
+        try:
+            async with aclosing(provider.stream(_call(request, items))) as events:
+                async for event in events:
+                    while opening:
+                        yield opening.pop(0)
+                    if isinstance(event, Answer):
+                        yield terminal(number, _ended(facts, event))
+                        return
+                    yield _numbered(event, number, hides_sealed=hides_sealed)
+                    number += 1
+        except HoldfastError as error:
+            if opening and not is_open():
+                raise
+            shown = error_value(None, error.message)
+            for told in opening:
+                yield told
+            yield terminal(number, replace(facts, status="failed", error=shown))
+
+    def _begin(self, request: TurnRequest) -> ResponseFacts:
+        return ResponseFacts(
+            id=self._new_id("resp"),
+            request=request,
+            created_at=time.time(),
+            status="in_progress",
+        )
+
+
+def _call(request: TurnRequest, items: Sequence[NewItem]) -> ModelCall:
+    return ModelCall(
+        model=request.model,
+        items=[item.body for item in items],
+        fields=request.fields,
+        chat_fields=request.chat_fields,
+        is_stream=request.is_stream,
+        keeps_state=False,
+    )
+
+
+def _numbered(event: ModelEvent, number: int, *, hides_sealed: bool) -> StreamEvent:
+    data, item = event.data, event.data.get("item")
+    if hides_sealed and isinstance(item, dict):
+        data = {**data, "item": open_item(item)}
+    return model_event(event.type, number, data)
+
+
+def _ended(facts: ResponseFacts, answer: Answer) -> ResponseFacts:
+    return replace(facts, status=answer.status, output=answer.items, answer=record_of(answer))

@@ -1,0 +1,152 @@
+"""Responses as Chat Completions: whole, or chunk by chunk."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.core.chat import call_of, chat_usage, finish_reason, logprobs_of, message_of
+from holdfast.core.request import TurnRequest
+from holdfast.core.response import ResponseFacts
+from holdfast.core.stream import StreamEvent
+from holdfast.ingress.http.sse import DONE, KEEP_ALIVE
+
+_encode = msgspec.json.Encoder().encode
+COMPLETION_PREFIX = "chatcmpl-"
+_CALLS = frozenset({"function_call", "custom_tool_call"})
+
+
+def completion_id(response_id: str) -> str:
+    """Return the name that Chat has for a response."""
+    return COMPLETION_PREFIX + response_id.removeprefix("resp_")
+
+
+def completion(facts: ResponseFacts) -> dict[str, Any]:
+    """Return a response as a chat completion."""
+    message = message_of(facts.output)
+    answer = facts.answer
+    usage = msgspec.json.decode(answer.usage) if answer else None
+    reason = answer.incomplete_reason if answer else None
+    tier = answer.fields.get("service_tier") if answer else None
+    return {
+        "id": completion_id(facts.id),
+        "object": "chat.completion",
+        "created": int(facts.created_at),
+        "model": facts.request.model,
+        "choices": [
+            {
+                "index": 0,
+                "message": message,
+                "logprobs": logprobs_of(facts.output),
+                "finish_reason": finish_reason(message, reason),
+            }
+        ],
+        "usage": chat_usage(usage),
+        "service_tier": tier if tier is not None else "default",
+        "system_fingerprint": None,
+    }
+
+
+async def chunks_of(
+    asked: TurnRequest, events: AsyncIterator[StreamEvent | None]
+) -> AsyncIterator[bytes]:
+    """Yield a response's events as chat chunks; `None` stands for a while without any."""
+    writer: _ChunkWriter | None = None
+    async for event in events:
+        if event is None:
+            yield KEEP_ALIVE
+            continue
+        value = msgspec.json.decode(event.body)
+        if writer is None:
+            writer = _ChunkWriter(asked, value["response"])
+            yield writer.chunk({"role": "assistant", "content": "", "refusal": None})
+        for piece in writer.write(event.type, value):
+            yield piece
+    yield DONE
+
+
+class _ChunkWriter:
+    """Writes the chunks of one completion."""
+
+    def __init__(self, asked: TurnRequest, response: dict[str, Any]) -> None:
+        self._asked = asked
+        self._head = {
+            "id": completion_id(response["id"]),
+            "object": "chat.completion.chunk",
+            "created": response["created_at"],
+            "model": asked.model,
+        }
+        self._calls: dict[int, int] = {}
+        self._begun: set[int] = set()
+
+    def chunk(
+        self, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None
+    ) -> bytes:
+        """Return one chunk of the only choice."""
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return b"data: %s\n\n" % _encode({**self._head, "choices": [choice]})
+
+    def write(self, kind: str, value: dict[str, Any]) -> Iterator[bytes]:
+        """Return the chunks that an event makes."""
+        match kind:
+            case "response.output_text.delta":
+                listed = value.get("logprobs")
+                logprobs = {"content": listed, "refusal": None} if listed else None
+                yield self.chunk({"content": value["delta"]}, logprobs=logprobs)
+            case "response.refusal.delta":
+                yield self.chunk({"refusal": value["delta"]})
+            case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
+                yield from self._argue(kind, value)
+            case "response.output_item.added":
+                yield from self._call(value)
+            case "response.output_item.done":
+                yield from self._end_call(value)
+            case "response.completed" | "response.incomplete" | "response.failed":
+                yield from self._end(value["response"])
+
+    def _call(self, value: dict[str, Any]) -> Iterator[bytes]:
+        item = value["item"]
+        if item.get("type") in _CALLS:
+            number = self._calls[value["output_index"]] = len(self._calls)
+            empty = {**item, "arguments": "", "input": ""}
+            yield self.chunk({"tool_calls": [{"index": number, **call_of(empty)}]})
+
+    def _argue(self, kind: str, value: dict[str, Any]) -> Iterator[bytes]:
+        number = self._calls.get(value.get("output_index", 0))
+        if number is not None:
+            self._begun.add(value["output_index"])
+            yield self._arguments(number, value["delta"], is_custom="custom" in kind)
+
+    def _arguments(self, number: int, text: str, *, is_custom: bool) -> bytes:
+        inner = {"custom": {"input": text}} if is_custom else {"function": {"arguments": text}}
+        return self.chunk({"tool_calls": [{"index": number, **inner}]})
+
+    def _end_call(self, value: dict[str, Any]) -> Iterator[bytes]:
+        """A call whose arguments came all at once gets them now."""
+        item, place = value["item"], value["output_index"]
+        if item.get("type") not in _CALLS or place in self._begun:
+            return
+        if place not in self._calls:
+            yield from self._call(value)
+        is_custom = item["type"] == "custom_tool_call"
+        text = item.get("input" if is_custom else "arguments") or ""
+        yield self._arguments(self._calls[place], text, is_custom=is_custom)
+
+    def _end(self, response: dict[str, Any]) -> Iterator[bytes]:
+        if response["status"] in ("failed", "cancelled"):
+            status = response["status"]
+            error = response.get("error") or {"message": status, "code": status}
+            body = {"error": {"type": "server_error", "param": None, **error}}
+            yield b"data: %s\n\n" % _encode(body)
+            return
+        reason = (response.get("incomplete_details") or {}).get("reason")
+        yield self.chunk({}, finish_reason({"tool_calls": self._calls or None}, reason))
+        if _wants_usage(self._asked):
+            usage = chat_usage(response.get("usage"))
+            yield b"data: %s\n\n" % _encode({**self._head, "choices": [], "usage": usage})
+
+
+def _wants_usage(asked: TurnRequest) -> bool:
+    raw = asked.chat_fields.get("stream_options")
+    options = msgspec.json.decode(raw) if raw is not None else None
+    return isinstance(options, dict) and bool(options.get("include_usage"))

@@ -1,0 +1,60 @@
+"""Requests passed on as they came, and their answers passed back: all but who is asking."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+from holdfast.ports.provider import RelayRequest
+from holdfast.providers.failures import failure_of
+from holdfast.providers.http import HttpAnswer
+from holdfast.providers.upstream import Upstream
+
+_SENT_ON = frozenset({"content-type", "accept", "openai-beta"})
+_SENT_BACK = frozenset(
+    {
+        "content-type", "content-disposition", "retry-after", "retry-after-ms",
+        "openai-processing-ms", "openai-version", "openai-model",
+    }
+)  # fmt: skip
+_SENT_BACK_PREFIX = "x-ratelimit-"
+
+
+class Relay:
+    """One answer on its way back."""
+
+    def __init__(self, answer: HttpAnswer, line: AsyncExitStack) -> None:
+        self._answer = answer
+        self._line = line
+
+    @property
+    def status(self) -> int:
+        """Its status."""
+        return self._answer.status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Its headers, as far as they concern the client."""
+        found = ((name.lower(), value) for name, value in self._answer.headers.items())
+        return {
+            name: value
+            for name, value in found
+            if name in _SENT_BACK or name.startswith(_SENT_BACK_PREFIX)
+        }
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes."""
+        return self._answer.chunks()
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        await self._line.aclose()
+
+
+async def open_relay(upstream: Upstream, request: RelayRequest) -> Relay:
+    """Pass a request on; the answer is given whatever it says, unless it refuses our own key."""
+    headers = {k.lower(): v for k, v in request.headers.items() if k.lower() in _SENT_ON}
+    sent = upstream.request(request.method, request.path, request.body, headers)
+    async with AsyncExitStack() as stack:
+        answer = await stack.enter_async_context(upstream.exchange(sent))
+        if answer.status in (401, 403):
+            raise failure_of(answer.status, answer.headers, await answer.read())
+        return Relay(answer, stack.pop_all())

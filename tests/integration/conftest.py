@@ -1,0 +1,33 @@
+"""Upstreams that are not the simulator."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+
+@pytest.fixture
+async def recorder_url() -> AsyncIterator[str]:
+    """The URL of a server that answers every request with what it received."""
+
+    async def echo(request: web.Request) -> web.Response:
+        seen = {
+            "method": request.method,
+            "path": request.raw_path,
+            "headers": {name.lower(): value for name, value in request.headers.items()},
+            "body": (await request.read()).decode("latin-1"),
+        }
+        body = json.dumps(seen).encode()
+        return web.Response(status=201, body=body, content_type="application/x-echo")
+
+    application = web.Application()
+    application.router.add_route("*", "/{tail:.*}", echo)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

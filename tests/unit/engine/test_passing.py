@@ -1,0 +1,59 @@
+"""Requests of which nothing is kept: how their streams begin, and how they end when it breaks."""
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+import pytest
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.core.items import message
+from holdfast.core.request import TurnRequest
+from holdfast.engine.passing import Passing
+from holdfast.ports.provider import Answer, ModelCall, ModelEvent
+from tests.in_process import ScriptedModel
+
+ASKED = TurnRequest(api="responses", model="m", is_stored=False, is_stream=True)
+
+
+class BreakingModel(ScriptedModel):
+    """Says so many events of its answer, then breaks."""
+
+    def __init__(self, events: int) -> None:
+        super().__init__()
+        self._events = events
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+        """Begin as scripted."""
+        left = self._events
+        async for event in super().stream(call):
+            if not left:
+                raise ProviderFailure("broke", failure_class="transient")
+            left -= 1
+            yield event
+
+
+async def kinds(model: ScriptedModel, *, is_open: bool) -> list[str]:
+    passing = Passing(lambda _: model, lambda prefix: f"{prefix}_1")
+    events = [e async for e in passing.stream(ASKED, [message("user", "hi")], lambda: is_open)]
+    assert [event.number for event in events] == list(range(len(events)))
+    assert all(msgspec.json.decode(e.body)["sequence_number"] == e.number for e in events)
+    return [event.type.removeprefix("response.") for event in events]
+
+
+async def test_a_failure_before_the_first_word_is_raised() -> None:
+    with pytest.raises(ProviderFailure):
+        await kinds(BreakingModel(0), is_open=False)
+
+
+async def test_where_a_stream_was_promised_the_failure_ends_it() -> None:
+    assert await kinds(BreakingModel(0), is_open=True) == ["created", "in_progress", "failed"]
+
+
+async def test_a_failure_in_mid_stream_ends_it() -> None:
+    said = await kinds(BreakingModel(2), is_open=False)
+    assert said[:3] == ["created", "in_progress", "output_item.added"]
+    assert said[-1] == "failed"
+
+
+async def test_an_answer_ends_in_its_terminal_event() -> None:
+    assert (await kinds(ScriptedModel(), is_open=False))[-1] == "completed"
