@@ -65,9 +65,11 @@ class GatewayProcess:
 
 
 @contextlib.contextmanager
-def running_gateway(store_url: str, *arguments: str) -> Iterator[GatewayProcess]:
+def running_gateway(
+    store_url: str, *arguments: str, env: dict[str, str] | None = None
+) -> Iterator[GatewayProcess]:
     """Run a gateway for the length of a block."""
-    gateway = GatewayProcess(store_url, *arguments)
+    gateway = GatewayProcess(store_url, *arguments, env=env)
     gateway.start()
     try:
         yield gateway
