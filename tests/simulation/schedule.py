@@ -14,6 +14,8 @@ from typing import Any, TypeVar, cast
 import async_solipsism
 
 ResultT = TypeVar("ResultT")
+Pick = Callable[[int], int]
+"""Given how many task steps could come next, returns which one does."""
 
 _LIFE: ContextVar["Life | None"] = ContextVar("life", default=None)
 
@@ -64,11 +66,11 @@ class Life:
 
 
 class _Ready(deque[asyncio.Handle]):
-    """The loop's ready queue: task steps come in an order of the seed's choosing."""
+    """The loop's ready queue: which task step comes next is picked, not taken."""
 
-    def __init__(self, rng: random.Random, nothing: asyncio.Handle) -> None:
+    def __init__(self, pick: Pick, nothing: asyncio.Handle) -> None:
         super().__init__()
-        self._rng = rng
+        self._pick = pick
         self._nothing = nothing
 
     def popleft(self) -> asyncio.Handle:
@@ -84,7 +86,7 @@ class _Ready(deque[asyncio.Handle]):
         if len(self) < 2 or not _is_step(self[0]):
             return super().popleft()
         steps = [place for place, handle in enumerate(self) if _is_step(handle)]
-        chosen = steps[int(self._rng.random() * len(steps))]
+        chosen = steps[self._pick(len(steps))] if len(steps) > 1 else 0
         if not chosen:
             return super().popleft()
         self.rotate(-chosen)
@@ -100,19 +102,58 @@ def _is_step(handle: asyncio.Handle) -> bool:
 
 def seeded_loop(seed: str) -> asyncio.AbstractEventLoop:
     """Return a loop with virtual time whose task steps come in the order of the seed."""
+    rng = random.Random(seed)
+    return picking_loop(lambda count: int(rng.random() * count))
+
+
+def picking_loop(pick: Pick) -> asyncio.AbstractEventLoop:
+    """Return a loop with virtual time in which `pick` says which task takes the next step."""
     loop: Any = async_solipsism.EventLoop()
     nothing = asyncio.Handle(lambda: None, (), loop)
     nothing.cancel()
-    ready = _Ready(random.Random(seed), nothing)
+    ready = _Ready(pick, nothing)
     ready.extend(loop._ready)
     loop._ready = ready
     return cast(asyncio.AbstractEventLoop, loop)
 
 
-def run_in_seeded_loop(seed: str, main: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-    """Run `main` to its end in a loop of its own."""
-    loop = seeded_loop(seed)
+class TooManyOrders(AssertionError):
+    """A program has more orders than were to be gone through."""
+
+
+def every_order(program: Callable[[], Coroutine[Any, Any, None]], *, at_most: int = 20_000) -> int:
+    """Run a program once for each order in which its tasks can take their steps; return how many.
+
+    The program must be the same each time but for that order.
+    """
+    picked: list[int] = []
+    for count in range(1, at_most + 1):
+        options: list[int] = []
+        _run_once(program, picked, options)
+        picked = _next_order(picked + [0] * (len(options) - len(picked)), options)
+        if not picked:
+            return count
+    raise TooManyOrders(f"more than {at_most} orders")
+
+
+def _run_once(
+    program: Callable[[], Coroutine[Any, Any, None]], picked: list[int], options: list[int]
+) -> None:
+    def pick(count: int) -> int:
+        options.append(count)
+        return picked[len(options) - 1] if len(options) <= len(picked) else 0
+
+    loop = picking_loop(pick)
     try:
-        return loop.run_until_complete(main())
+        loop.run_until_complete(program())
     finally:
         loop.close()
+
+
+def _next_order(picked: list[int], options: list[int]) -> list[int]:
+    """Return the choices of the next order, depth first; none, if that was the last."""
+    while picked:
+        if picked[-1] + 1 < options[len(picked) - 1]:
+            return [*picked[:-1], picked[-1] + 1]
+        picked = picked[:-1]
+    return []

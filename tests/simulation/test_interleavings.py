@@ -1,21 +1,25 @@
-"""Every interleaving of the critical paths that matters, by dynamic partial-order reduction.
+"""Every interleaving of the critical paths: each order of two processes' steps is gone through.
 
 Two processes with stores of their own on one database race for a key, a lane, a start, an end.
-Seeds sample the orders of large worlds; here the orders of small ones are gone through
-systematically. A transaction runs in place, as one step, so what can be reordered is what two
-processes can reorder: everything between transactions.
+Seeds sample the orders of large worlds; here the orders of small ones are enumerated. A transaction
+runs in place, as one step, so what is reordered is what processes can reorder: all that lies
+between transactions. (frontrun's partial-order reduction does not help here: it follows shared
+Python memory, and takes two tasks that meet only in a database for independent. The last test,
+a look and a creation that others can come between, passes under it after a single order.)
 """
 
+import asyncio
 import itertools
+import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import frontrun
 import pytest
 
 from holdfast.core.commands import Bury, Claim, Command, Queued, Recover, Reset, Started
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import RunId, SessionId
+from holdfast.ports.store import SessionQuery
 from holdfast.stores.executors import InlineExecutor
 from holdfast.stores.sqlite import SqliteDriver
 from holdfast.stores.store import SqlStore
@@ -23,6 +27,7 @@ from holdfast.stores.worker_tokens import ProcessTokens
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from tests.simulation.disk import open_connection, template
+from tests.simulation.schedule import every_order
 
 _names = itertools.count(1)
 
@@ -32,7 +37,8 @@ class Race:
 
     def __init__(self, before: "Race | None" = None) -> None:
         self._name = f"race{next(_names)}"
-        self.keeper = open_connection(self._name)
+        self._open: list[sqlite3.Connection] = []
+        self.keeper = self._connect()
         (before.keeper if before else template("")).backup(self.keeper)
         self.clock = HandClock()
         tokens = ProcessTokens()
@@ -42,10 +48,17 @@ class Race:
         self.started: list[Started] = before.started if before else []
 
     def _store(self, tokens: ProcessTokens) -> SqlStore:
-        driver = SqliteDriver(
-            lambda: open_connection(self._name), clock=self.clock, writer=InlineExecutor()
-        )
+        driver = SqliteDriver(self._connect, clock=self.clock, writer=InlineExecutor())
         return SqlStore(driver, tokens)
+
+    def _connect(self) -> sqlite3.Connection:
+        self._open.append(open_connection(self._name))
+        return self._open[-1]
+
+    def close(self) -> None:
+        """Let the database go."""
+        for connection in self._open:
+            connection.close()
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
         """Return what is durable."""
@@ -66,22 +79,30 @@ class Race:
 Worker = Callable[[Race], Awaitable[None]]
 
 
-async def explore(
+def explore(
     workers: list[Worker],
     is_right: Callable[[Race], bool],
     prepare: Callable[[Race], Awaitable[None]] | None = None,
 ) -> None:
-    """Go through the interleavings of the workers, from one beginning; check what each leaves."""
+    """Go through every order of the workers' steps, from one beginning; check what each leaves."""
     before = Race()
-    for caller in before.callers:
+    asyncio.run(_prepare(before, prepare))
+
+    async def program() -> None:
+        race = Race(before)
+        await asyncio.gather(*(worker(race) for worker in workers))
+        assert is_right(race), f"an order breaks it: {race.told}"
+        race.close()
+
+    assert every_order(program) > 20
+    before.close()
+
+
+async def _prepare(race: Race, prepare: Callable[[Race], Awaitable[None]] | None) -> None:
+    for caller in race.callers:
         await caller.enlist()
     if prepare is not None:
-        await prepare(before)
-    found = await frontrun.explore(
-        setup=lambda: Race(before), workers=workers, invariant=is_right, total_timeout=60.0
-    )
-    assert found.property_holds, f"an order breaks it:\n{found.explanation}"
-    assert found.num_explored > 1
+        await prepare(race)
 
 
 def claims(place: int, which: int = 0) -> Worker:
@@ -125,7 +146,7 @@ async def one_runs(race: Race) -> None:
     race.started.append(await race.callers[0].start("first", key="k"))
 
 
-async def test_two_first_contacts_give_one_session_and_two_turns() -> None:
+def test_two_first_contacts_give_one_session_and_two_turns() -> None:
     def contact(place: int) -> Worker:
         async def worker(race: Race) -> None:
             await race.ask(place, race.callers[place].arrival("hi", key="k"))
@@ -136,10 +157,10 @@ async def test_two_first_contacts_give_one_session_and_two_turns() -> None:
         sessions, turns = race.rows("select * from sessions"), race.rows("select * from turns")
         return len(sessions) == 1 and len(turns) == 2 and race.names() == ["Queued", "Started"]
 
-    await explore([contact(0), contact(1)], is_right)
+    explore([contact(0), contact(1)], is_right)
 
 
-async def test_one_request_sent_twice_is_one_turn() -> None:
+def test_one_request_sent_twice_is_one_turn() -> None:
     def send(place: int) -> Worker:
         async def worker(race: Race) -> None:
             arrival = race.callers[place].arrival("hi", key="k", idempotency_key="i", body_hash=b"")
@@ -151,36 +172,36 @@ async def test_one_request_sent_twice_is_one_turn() -> None:
         turns = race.rows("select * from turns")
         return len(turns) == 1 and race.names() == ["Repeated", "Started"]
 
-    await explore([send(0), send(1)], is_right)
+    explore([send(0), send(1)], is_right)
 
 
-async def test_a_turn_that_two_claim_is_started_once() -> None:
+def test_a_turn_that_two_claim_is_started_once() -> None:
     def is_right(race: Race) -> bool:
         runs = race.rows("select * from runs where outcome is null")
         return len(runs) == 1 and race.names() == ["Queued", "Started"]
 
-    await explore([claims(0), claims(1)], is_right, two_wait)
+    explore([claims(0), claims(1)], is_right, two_wait)
 
 
-async def test_of_two_waiting_turns_the_first_starts_whoever_asks_first() -> None:
+def test_of_two_waiting_turns_the_first_starts_whoever_asks_first() -> None:
     def is_right(race: Race) -> bool:
         active = race.rows("select active_turn_id from sessions")
         return active == [(race.queued[0].turn.id,)]
 
-    await explore([claims(0, 0), claims(1, 1)], is_right, two_wait)
+    explore([claims(0, 0), claims(1, 1)], is_right, two_wait)
 
 
-async def test_a_start_that_meets_a_reset_marks_no_generation_as_running() -> None:
+def test_a_start_that_meets_a_reset_marks_no_generation_as_running() -> None:
     def is_right(race: Race) -> bool:
         live = race.rows("select id, active_turn_id from sessions where is_live = 1")
         open_turns = race.rows("select id from turns where outcome is null")
         open_runs = race.rows("select id from runs where outcome is null")
         return live == [("ses_next", None)] and not open_turns and not open_runs
 
-    await explore([claims(0), resets], is_right, two_wait)
+    explore([claims(0), resets], is_right, two_wait)
 
 
-async def test_an_end_that_meets_a_reset_is_whole_or_changes_nothing() -> None:
+def test_an_end_that_meets_a_reset_is_whole_or_changes_nothing() -> None:
     def is_right(race: Race) -> bool:
         ((outcome, code),) = race.rows("select outcome, error_code from turns")
         items = race.rows("select session_id from items")
@@ -189,10 +210,10 @@ async def test_an_end_that_meets_a_reset_is_whole_or_changes_nothing() -> None:
         names = ["Ended", "Session"] if is_whole else ["RunFenced", "Session"]
         return (is_whole or is_fenced) and race.names() == names
 
-    await explore([ends, resets], is_right, one_runs)
+    explore([ends, resets], is_right, one_runs)
 
 
-async def test_an_end_that_meets_its_own_recovery_is_written_once() -> None:
+def test_an_end_that_meets_its_own_recovery_is_written_once() -> None:
     async def recovers(race: Race) -> None:
         heir, session = race.callers[1], race.started[0].session
         await heir.store.submit(Bury(worker=race.callers[0].worker))
@@ -209,10 +230,10 @@ async def test_an_end_that_meets_its_own_recovery_is_written_once() -> None:
             ("interrupted", "interrupted", 1),
         )
 
-    await explore([ends, recovers], is_right, one_runs)
+    explore([ends, recovers], is_right, one_runs)
 
 
-async def test_two_resets_of_one_session_begin_one_generation() -> None:
+def test_two_resets_of_one_session_begin_one_generation() -> None:
     def reset(place: int) -> Worker:
         async def worker(race: Race) -> None:
             session = race.started[0].session
@@ -227,24 +248,22 @@ async def test_two_resets_of_one_session_begin_one_generation() -> None:
         generations = race.rows("select generation from sessions order by generation")
         return generations == [(1,), (2,)] and race.names() == ["Session", "SessionChanged"]
 
-    await explore([reset(0), reset(1)], is_right, one_runs)
+    explore([reset(0), reset(1)], is_right, one_runs)
 
 
-async def test_the_exploration_finds_a_reservation_that_looks_first() -> None:
-    """The alarm rings: a check and a creation that others can come between."""
-    made: dict[Race, str] = {}
+def test_the_exploration_finds_a_reservation_that_looks_first() -> None:
+    """The alarm rings: a look at the store and a creation that others can come between."""
 
     def reserve(place: int) -> Worker:
         async def worker(race: Race) -> None:
-            if race not in made:
-                session = await race.callers[place].reserve()
-                made[race] = session.id
-                race.told.append(session.id)
+            caller = race.callers[place]
+            if not await caller.read.sessions(caller.tenant, SessionQuery()):
+                await caller.reserve()
 
         return worker
 
     def is_right(race: Race) -> bool:
-        return len(race.told) == 1
+        return len(race.rows("select * from sessions")) == 1
 
     with pytest.raises(AssertionError, match="an order breaks it"):
-        await explore([reserve(0), reserve(1)], is_right)
+        explore([reserve(0), reserve(1)], is_right)
