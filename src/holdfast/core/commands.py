@@ -193,6 +193,8 @@ class Reset(Command[Session], frozen=True, kw_only=True):
     new_id: SessionId
     expected_id: SessionId | None = None
     reason: str = "session_reset"
+    idempotency_key: str | None = None
+    body_hash: bytes | None = None
 
 
 class Restore(Command[Session], frozen=True, kw_only=True):
@@ -217,6 +219,8 @@ class Fork(Command[Session], frozen=True, kw_only=True):
     session_id: SessionId
     new_id: SessionId
     after_seq: int | None = None
+    idempotency_key: str | None = None
+    body_hash: bytes | None = None
 
 
 class Append(Command["Appended"], frozen=True, kw_only=True):

@@ -36,6 +36,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Open turns of the tenant, where a bound on them is to be kept."""
     api_key: ApiKeyRow | None = None
     completion: CompletionRow | None = None
+    made: Session | None = None
+    """The session that an earlier request with the same idempotency key made."""
     next_generation: int = 1
     live_id: SessionId | None = None
     """The live session of the key, where the named one is not."""

@@ -12,6 +12,8 @@ from holdfast.core.changes import (
     Change,
     ContentErased,
     Decision,
+    IdempotencyAdded,
+    IdempotencyRow,
     ItemErased,
     ProviderStateDropped,
     refuse,
@@ -19,14 +21,16 @@ from holdfast.core.changes import (
 from holdfast.core.commands import Annotate, Delete, Fork, Hide, Reset, Restore
 from holdfast.core.draft import Draft
 from holdfast.core.errors import (
+    IdempotencyMismatch,
     ItemNotFound,
     SessionChanged,
+    SessionDeleted,
     SessionHasForks,
     SessionNotFound,
     SessionNotKeyed,
 )
 from holdfast.core.facts import Facts
-from holdfast.core.ids import RunId, SessionId, Tenant
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.lane import FREE, end_turn, stop_active
 from holdfast.core.records import Span, visible_spans
 from holdfast.core.session import Session, begin_session
@@ -48,6 +52,8 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
     session = facts.session
     if command.again and facts.live is not None and facts.live.id == command.new_id:
         return Decision(facts.live)
+    if facts.repeat is not None:
+        return _made_before(command, facts, facts.repeat)
     if session is None or _is_foreign(session, command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if session.key is None:
@@ -72,7 +78,31 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
         is_new=True,
     )
     fresh.tell("session.created", generation=facts.next_generation, previous_session_id=session.id)
+    _remember(command, fresh)
     return _both(old, fresh)
+
+
+def _made_before(command: Reset | Fork, facts: Facts, row: IdempotencyRow) -> Decision[Session]:
+    """Answer a repeat with the one session that its first sending made."""
+    if row.body_hash != (command.body_hash or b""):
+        return refuse(
+            IdempotencyMismatch(f"idempotency key {row.key!r} was used with another request")
+        )
+    made = facts.made
+    if made is None or _is_foreign(made, command.tenant):
+        return refuse(SessionDeleted("the session that this request made was deleted"))
+    return Decision(made)
+
+
+def _remember(command: Reset | Fork, draft: Draft) -> None:
+    """Bind the caller's idempotency key to the session that this request makes."""
+    if command.idempotency_key is None:
+        return
+    named = TurnId(draft.session.id)
+    row = IdempotencyRow(
+        command.tenant, command.idempotency_key, command.body_hash or b"", named, 0, draft.now
+    )
+    draft.add(IdempotencyAdded(row))
 
 
 def restore(command: Restore, facts: Facts) -> Decision[Session]:
@@ -165,6 +195,8 @@ def fork(command: Fork, facts: Facts) -> Decision[Session]:
     session = facts.session
     if command.again and facts.live is not None and facts.live.id == command.new_id:
         return Decision(facts.live)
+    if facts.repeat is not None:
+        return _made_before(command, facts, facts.repeat)
     if session is None or _is_foreign(session, command.tenant):
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     after = command.after_seq
@@ -175,6 +207,7 @@ def fork(command: Fork, facts: Facts) -> Decision[Session]:
     child = fork_of(session, command.new_id, after, now=facts.now, hidden=facts.hidden)
     draft = Draft(child, now=facts.now, is_new=True)
     draft.tell("session.created", generation=1, parent_session_id=session.id, after_seq=after)
+    _remember(command, draft)
     return draft.decide(draft.session)
 
 

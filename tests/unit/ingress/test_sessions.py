@@ -248,6 +248,29 @@ async def test_a_reset_with_the_wrong_expectation_does_nothing_and_names_the_liv
         assert (await session_of(house))["id"] == second["id"]
 
 
+async def test_a_reset_or_fork_with_a_key_is_done_once() -> None:
+    async with open_house() as house:
+        await house.respond("one")
+        old = (await session_of(house))["id"]
+        for what in ("fork", "reset"):
+            path = f"/v1/sessions/{old}/{what}"
+            first = await post(house, path, {}, idempotency_key=what)
+            again = await post(house, path, {}, idempotency_key=what)
+            assert first.status_code == again.status_code == 200
+            assert first.json() == again.json()
+            other = await post(house, path, {"reason": "x"}, idempotency_key=what)
+            assert code_of(other) == (422, "idempotency_key_reused")
+        listed = (await get(house, "/v1/sessions", generations="true"))["data"]
+        assert [one["generation"] for one in listed if one["key"]] == [2, 1]
+        assert len(listed) == 3
+        made = (await post(house, f"/v1/sessions/{old}/fork", {}, idempotency_key="fork")).json()
+        await house.client.delete(f"/v1/sessions/{made['id']}")
+        gone = await post(house, f"/v1/sessions/{old}/fork", {}, idempotency_key="fork")
+        assert code_of(gone) == (404, "session_deleted")
+        taken = await house.respond("hi", headers={"Idempotency-Key": "reset"})
+        assert code_of(taken) == (422, "idempotency_key_reused")
+
+
 async def test_what_has_no_key_cannot_be_reset_or_restored() -> None:
     async with open_house() as house:
         made = (await house.client.post("/v1/conversations", json={})).json()["id"]

@@ -11,8 +11,10 @@ from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import read_fields, read_optional_fields, take
 from holdfast.ingress.http.metadata import take_metadata
 from holdfast.ingress.http.pages import UnknownCursor, page, read_choice, read_page
+from holdfast.ingress.http.session_headers import read_session_headers
 from holdfast.ingress.http.session_values import session_value, turn_value
 from holdfast.ingress.http.transcripts import Transcripts, read_flag, read_items
+from holdfast.ingress.http.turns import body_hash
 from holdfast.ingress.http.turns_api import find_turn
 from holdfast.ports.store import SessionQuery, SessionView
 
@@ -108,6 +110,8 @@ class SessionsApi:
             new_id=self._gateway.new_session_id(),
             expected_id=SessionId(expected) if expected is not None else None,
             reason=reason,
+            idempotency_key=read_session_headers(request).idempotency_key,
+            body_hash=await body_hash(request),
         )
         return await self._answer(request, await self._gateway.submit(command))
 
@@ -127,6 +131,8 @@ class SessionsApi:
             session_id=session.id,
             new_id=self._gateway.new_session_id(),
             after_seq=await self._place(session, take(fields, "after_item", str | int)),
+            idempotency_key=read_session_headers(request).idempotency_key,
+            body_hash=await body_hash(request),
         )
         return await self._answer(request, await self._gateway.submit(command))
 

@@ -305,6 +305,12 @@ def lifecycle_facts(
     command: Reset | Restore | Delete | Fork | Hide | Annotate, now: float
 ) -> Plan[Facts]:
     """The session, its rival for the key, and everything that is open in the one to be retired."""
+    if isinstance(command, Reset | Fork) and command.idempotency_key is not None:
+        found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
+        if found is not None:
+            repeat = IdempotencyRow(*found)
+            made = yield from session_row(SessionId(repeat.turn_id))
+            return Facts(now=now, repeat=repeat, made=read_session(made) if made else None)
     row = yield from session_row(command.session_id)
     facts = yield from lane_facts(row, now)
     session = facts.session
