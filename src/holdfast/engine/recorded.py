@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.core.ids import Tenant
 from holdfast.core.journal import unpack_events
+from holdfast.core.lane import unpack_items
 from holdfast.core.request import (
     TurnRequest,
     conversation_id,
@@ -59,7 +60,9 @@ class Recorded:
         )
 
     async def _output(self, session: Session, run: Run) -> Sequence[bytes]:
-        if run.outcome is None or run.last_seq is None or run.last_seq < run.first_seq:
+        if run.outcome is None:
+            return [_under_way(item.body) for item in unpack_items(run.partial)]
+        if run.last_seq is None or run.last_seq < run.first_seq:
             return []
         count = run.last_seq - run.first_seq + 1
         query = ItemQuery(after=run.first_seq - 1, limit=count, view="log")
@@ -100,6 +103,14 @@ def as_of(session: Session, seq: int, record_no: int) -> Session:
 def conversation_of(session: Session, request: TurnRequest) -> str | None:
     """Return the name that the Conversations API has for a response's session, if it was used."""
     return conversation_id(session.id) if request.is_conversation else None
+
+
+def _under_way(body: bytes) -> bytes:
+    """Return an item that is kept in case of a crash as what it is while there is none."""
+    item = msgspec.json.decode(body)
+    if item.get("status") == "incomplete":
+        item["status"] = "in_progress"
+    return msgspec.json.encode(item)
 
 
 def _error(turn: Turn, run: Run | None) -> dict[str, msgspec.Raw | str]:

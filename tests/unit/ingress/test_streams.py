@@ -153,6 +153,11 @@ async def test_text_is_made_durable_while_the_model_pauses(is_background: bool) 
         model.allow(4)
         async with asyncio.timeout(20):
             assert await stores[0].partials.get() == ["one two "]
+        name = (await stream.take(1))[0]["response"]["id"]
+        running = await get(house, name)
+        assert running["status"] == "in_progress"
+        assert [item["status"] for item in running["output"]] == ["in_progress"]
+        assert running["output"][0]["content"][0]["text"] == "one two "
         model.let_go()
         assert (await stream.rest())[-1]["type"] == "response.completed"
 
