@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.core.access import hash_key
 from holdfast.core.commands import AddApiKey, RevokeApiKey
+from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import Tenant
 from holdfast.engine.settings import StreamSettings
 from tests.in_process import House, ScriptedModel, open_house
@@ -81,6 +82,7 @@ async def test_what_is_stored_nowhere_can_be_continued_on_its_connection_alone()
             client.create("c", store=False, previous_response_id=second["id"])
             assert (await client.response())[-1]["type"] == "response.completed"
             assert house.model.shown[-1] == ["a", "re:a", "b", "re:b", "c"]
+            assert (await house.client.get("/v1/sessions")).json()["data"] == []
         async with connected(house) as client:
             client.create("d", store=False, previous_response_id=second["id"])
             (error,) = await client.response()
@@ -255,14 +257,17 @@ async def test_a_connection_is_its_tenants_alone_and_ends_with_its_key() -> None
             assert len(house.model.calls) == 1
 
 
-async def test_a_model_that_fails_ends_the_response_and_not_the_connection() -> None:
+@pytest.mark.parametrize(("is_stored", "end"), [(True, "response.failed"), (False, "error")])
+async def test_a_model_that_fails_ends_the_response_and_not_the_connection(
+    is_stored: bool, end: str
+) -> None:
     def fail(_: Any) -> Any:
-        raise ZeroDivisionError
+        raise ProviderFailure("no", failure_class="terminal", status=400)
 
     model = ScriptedModel(fail)
     async with open_house(model) as house, connected(house) as client:
-        client.create("hi", store=False)
-        assert (await client.response())[-1]["type"] == "response.failed"
+        client.create("hi", store=is_stored)
+        assert (await client.response())[-1]["type"] == end
         model.script = ScriptedModel().script
-        client.create("hi", store=False)
+        client.create("hi", store=is_stored)
         assert (await client.response())[-1]["type"] == "response.completed"

@@ -67,7 +67,7 @@ class Application:
             keep_alive_seconds=turns.streams.keep_alive_seconds,
         )
         responses, chat = ResponsesApi(turns, self._relaying), ChatApi(turns, self._relaying)
-        self._sockets = ResponsesSocket(responses, turns, self._admit)
+        self._sockets = ResponsesSocket(responses, turns, self._relaying, self._admit)
         add = self._routes.add
         add("POST", "/v1/responses", responses.create)
         add("GET", "/v1/responses/{id}", responses.get)

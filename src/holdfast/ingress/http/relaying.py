@@ -47,9 +47,9 @@ class Relaying:
         """Answer a Responses request of which nothing is kept."""
         if not asked.is_stream:
             return Reply(write_response(await self._passing.answer(asked, items)))
-        return StreamReply(_texts(await self._stream(asked, items)), [SSE])
+        return StreamReply(_texts(await self.events(asked, items)), [SSE])
 
-    async def _stream(
+    async def events(
         self, asked: TurnRequest, items: list[NewItem]
     ) -> AsyncGenerator[StreamEvent | None, None]:
         """Return the events, `None` for a while without any, once there is one of either.
@@ -78,7 +78,7 @@ class Relaying:
             return await self._pass_on(request, "/chat/completions", asked.model)
         if not asked.is_stream:
             return json_reply(completion(await self._passing.answer(asked, items)))
-        return StreamReply(chunks_of(asked, await self._stream(asked, items)), [SSE])
+        return StreamReply(chunks_of(asked, await self.events(asked, items)), [SSE])
 
     async def endpoint(self, request: Request) -> AnyReply | None:
         """Pass one of OpenAI's other endpoints on; None where it is none of them."""

@@ -7,6 +7,7 @@ nothing of them is kept. Its turns belong to the server like any others.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from holdfast.ingress.http.asgi import Request
 from holdfast.ingress.http.bodies import Fields, parse_fields, take
 from holdfast.ingress.http.connection_state import ConnectionState
 from holdfast.ingress.http.problems import problem_value, reply_to
+from holdfast.ingress.http.relaying import Relaying
 from holdfast.ingress.http.response_requests import ResponseRequest, read_response_request
 from holdfast.ingress.http.responses_api import ResponsesApi
 from holdfast.ingress.http.session_headers import SessionHeaders, read_session_headers
@@ -50,8 +52,11 @@ class UnknownEvent(InvalidInput):
 class ResponsesSocket:
     """Serves connections to /v1/responses."""
 
-    def __init__(self, responses: ResponsesApi, turns: TurnDesk, admit: Admit) -> None:
+    def __init__(
+        self, responses: ResponsesApi, turns: TurnDesk, relaying: Relaying, admit: Admit
+    ) -> None:
         self.responses = responses
+        self.relaying = relaying
         self.turns = turns
         self.admit = admit
 
@@ -81,6 +86,7 @@ class _Connection:
         socket: Socket,
     ) -> None:
         self._responses = house.responses
+        self._relaying = house.relaying
         self._turns = house.turns
         self._admit = house.admit
         self._request = request
@@ -158,11 +164,14 @@ class _Connection:
         if not does_generate:
             await self._register(wanted, before, lane)
             return
-        ticket = await self._responses.take(request, self._headers, wanted, target)
-        self._tickets.add(ticket)
-        last = await self._forward(ticket, lane)
-        self._tickets.discard(ticket)
-        self._remember(ticket.response_id, asked, (*before, *wanted.items), last)
+        if asked.is_stored or target.session_id is not None or target.key is not None:
+            ticket = await self._responses.take(request, self._headers, wanted, target)
+            self._tickets.add(ticket)
+            last = await self._forward(ticket, lane)
+            self._tickets.discard(ticket)
+        else:
+            last = await self._pass(wanted, lane)
+        self._remember(asked, (*before, *wanted.items), last)
 
     async def _placed(
         self, wanted: ResponseRequest
@@ -194,14 +203,26 @@ class _Connection:
         self._turns.gateway.delivered(ticket.turn.id, ticket.step)
         return response
 
+    async def _pass(self, wanted: ResponseRequest, lane: str | None) -> dict[str, Any]:
+        """Have a request answered of which nothing is kept but what we remember."""
+        response: dict[str, Any] = {}
+        async with aclosing(await self._relaying.events(wanted.asked, wanted.items)) as events:
+            async for event in events:
+                if event is None:
+                    continue
+                await self._send(event, lane)
+                if event.type in _ENDS:
+                    response = msgspec.json.decode(event.body)["response"]
+        return response
+
     def _remember(
-        self, name: str, asked: TurnRequest, given: tuple[NewItem, ...], response: dict[str, Any]
+        self, asked: TurnRequest, given: tuple[NewItem, ...], response: dict[str, Any]
     ) -> None:
         if response.get("status") not in ("completed", "incomplete"):
             self._state.forget(asked.previous_response_id)
         elif not asked.is_stored:
             said = (read_item(_encode(item)) for item in response["output"])
-            self._state.keep(name, (*given, *said))
+            self._state.keep(response["id"], (*given, *said))
 
     async def _register(
         self, wanted: ResponseRequest, before: tuple[NewItem, ...], lane: str | None
