@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import UnsupportedByUpstream
+from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
 from holdfast.providers.chat_messages import chat_messages
 from holdfast.providers.chat_output import ChatOutput, Doubling
@@ -56,11 +56,16 @@ class ChatProvider:
         output, doubling = self._output(call), Doubling()
         body = self._body(call)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-        async with aclosing(self._upstream.events(PATH, body)) as chunks:
-            async for chunk in chunks:
-                if not doubling.is_copy(chunk.data):
-                    for event in output.take(read_json(chunk.data)):
-                        yield event
+        try:
+            async with aclosing(self._upstream.events(PATH, body)) as chunks:
+                async for chunk in chunks:
+                    if not doubling.is_copy(chunk.data):
+                        for event in output.take(read_json(chunk.data)):
+                            yield event
+        except ProviderFailure as failure:
+            # The model had finished; only what the server adds at the end is missing.
+            if not (output.is_finished and failure.provider_code == "upstream_truncated"):
+                raise
         events, answer = output.end()
         for event in events:
             yield event

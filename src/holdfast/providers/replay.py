@@ -47,8 +47,6 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     maker: Maker
     is_opaque_allowed: bool = True
     """False once the maker has refused what was sealed."""
-    keeps_unmarked: bool = False
-    """Whether sealed values of unknown origin are sent: for clients that keep their own state."""
 
     def items(self, history: Sequence[bytes]) -> list[msgspec.Raw]:
         """Return the input items of a request."""
@@ -93,12 +91,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         return _encode(item)
 
     def _open(self, content: Any) -> str | None:
-        if not self.is_opaque_allowed:
-            return None
-        own = self.maker.unmark(content)
-        if own is None and self.keeps_unmarked and isinstance(content, str):
-            return None if content.startswith("hf1.") else content
-        return own
+        return self.maker.unmark(content) if self.is_opaque_allowed else None
 
 
 def referred_item(name: Any, history: Sequence[bytes]) -> bytes:

@@ -1,0 +1,322 @@
+"""What refusals mean: every listed fault of real providers, by code first and by words second."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.errors import FailureClass
+from holdfast.providers.failures import classify, failure_in_stream, failure_of
+
+Json = dict[str, Any]
+INVALID = "invalid_request_error"
+
+
+def openai(message: str, *, code: str | None = None, param: str | None = "input",
+           kind: str = INVALID) -> Json:  # fmt: skip
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def anthropic(message: str, kind: str = INVALID) -> Json:
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
+
+
+LISTED: dict[str, tuple[int, Any, FailureClass]] = {
+    "R01": (
+        404,
+        openai(
+            "Item with id 'rs_0b1d' not found. Items are not persisted when `store` is set to "
+            "false. Try again with `store` set to true, or remove this item from your input."
+        ),
+        "stale_state",
+    ),
+    "R02": (
+        400,
+        openai(
+            "Previous response with id 'resp_1' not found.",
+            code="previous_response_not_found",
+            param="previous_response_id",
+        ),
+        "stale_state",
+    ),
+    "R03": (
+        400,
+        openai("Item 'rs_1' of type 'reasoning' was provided without its required following item."),
+        "shape",
+    ),
+    "R04": (400, openai("No tool output found for function call call_1."), "shape"),
+    "R05": (
+        400,
+        openai("No tool call found for function call output with call_id call_1."),
+        "shape",
+    ),
+    "R06": (
+        400,
+        openai(
+            "Duplicate item found with id rs_1. Remove duplicate items from your input and try "
+            "again."
+        ),
+        "shape",
+    ),
+    "R07": (
+        400,
+        openai(
+            "The encrypted content for item rs_1 could not be verified. Reason: Encrypted content "
+            "could not be decrypted or parsed.",
+            code="invalid_encrypted_content",
+            param=None,
+        ),
+        "foreign_opaque",
+    ),
+    "R07 of old": (
+        400,
+        openai("The encrypted content gAAA...c90= could not be verified.", param=None),
+        "foreign_opaque",
+    ),
+    "R08": (
+        400,
+        openai(
+            "Another process is currently operating on this conversation. Please retry in a few "
+            "seconds.",
+            code="conversation_locked",
+            param="conversation",
+        ),
+        "busy",
+    ),
+    "R09": (
+        400,
+        openai(
+            "Invalid 'input[95].call_id': string too long. Expected a string with maximum length "
+            "64, but got a string with length 116 instead.",
+            code="string_above_max_length",
+        ),
+        "shape",
+    ),
+    "R10": (
+        400,
+        openai(
+            "Your input exceeds the context window of this model. Please adjust your input and "
+            "try again.",
+            code="context_length_exceeded",
+        ),
+        "overflow",
+    ),
+    "R17": (404, openai("Conversation with id 'conv_1' not found.", param=None), "stale_state"),
+    "C01": (
+        400,
+        openai(
+            "An assistant message with 'tool_calls' must be followed by tool messages responding "
+            "to each 'tool_call_id'. The following tool_call_ids did not have response messages: "
+            "call_1",
+            param="messages.[2].role",
+        ),
+        "shape",
+    ),
+    "C02": (
+        400,
+        openai(
+            "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'",
+            code=INVALID,
+            param=None,
+        ),
+        "shape",
+    ),
+    "C03": (
+        400,
+        openai(
+            "Invalid 'messages[2].tool_calls[0].id': string too long. Expected a string with "
+            "maximum length 40, but got a string with length 43 instead.",
+            code="string_above_max_length",
+        ),
+        "shape",
+    ),
+    "C04": (
+        429,
+        openai(
+            "You exceeded your current quota, please check your plan and billing details.",
+            code="insufficient_quota",
+            kind="insufficient_quota",
+            param=None,
+        ),
+        "terminal",
+    ),
+    "C05": (
+        429,
+        openai(
+            "Rate limit reached for m in organization o on tokens per min (TPM): Limit 1, Used 1, "
+            "Requested 1. Please try again in 1s.",
+            code="rate_limit_exceeded",
+            kind="tokens",
+            param=None,
+        ),
+        "transient",
+    ),
+    "C07": (
+        400,
+        openai(
+            "This endpoint's maximum context length is 32768 tokens. However, you requested about "
+            "42832 tokens (42832 of text input).",
+            param=None,
+        ),
+        "overflow",
+    ),
+    "A01": (
+        400,
+        anthropic(
+            "messages.37: `tool_use` ids were found without `tool_result` blocks immediately after:"
+            " toolu_1. Each `tool_use` block must have a corresponding `tool_result` block in the "
+            "next message."
+        ),
+        "shape",
+    ),
+    "A02": (
+        400,
+        anthropic(
+            "messages.82.content.1: unexpected `tool_use_id` found in `tool_result` blocks: toolu_1"
+        ),
+        "shape",
+    ),
+    "A03": (400, anthropic("messages.43.content.2: `tool_use` ids must be unique"), "shape"),
+    "A04": (
+        400,
+        anthropic("messages.5.content.0: Invalid `signature` in `thinking` block"),
+        "foreign_opaque",
+    ),
+    "A05": (
+        400,
+        anthropic(
+            "messages.1.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant"
+            " message cannot be modified."
+        ),
+        "foreign_opaque",
+    ),
+    "A06": (400, anthropic("prompt is too long: 200251 tokens > 200000 maximum"), "overflow"),
+    "A06 of Vertex": (413, "Prompt is too long", "overflow"),
+    "A07": (
+        400,
+        anthropic(
+            "input length and `max_tokens` exceed context limit: 189136 + 20000 > 204648, decrease "
+            "input length or `max_tokens` and try again"
+        ),
+        "overflow",
+    ),
+    "A08": (400, anthropic("Could not process image"), "poison"),
+    "A08 of a format": (
+        400,
+        anthropic("messages.11.content.8.image.source: Image format image/png not supported"),
+        "poison",
+    ),
+    "A09": (529, anthropic("Overloaded", "overloaded_error"), "transient"),
+    "G01": (
+        400,
+        {
+            "error": {
+                "code": 400,
+                "message": "Unable to submit request because Thought signature is not valid..",
+                "status": "INVALID_ARGUMENT",
+            }
+        },
+        "foreign_opaque",
+    ),
+    "G02": (
+        429,
+        {
+            "error": {
+                "code": 429,
+                "message": "You exceeded your current quota, please check your plan.",
+                "status": "RESOURCE_EXHAUSTED",
+                "details": [{"@type": "google.rpc.RetryInfo", "retryDelay": "26s"}],
+            }
+        },
+        "transient",
+    ),
+    "L01": (
+        409,
+        ("Cannot send a new message: Another request is currently being processed for this "
+        "conversation."),
+        "busy",
+    ),
+    "K01": (400, "No conversation found with session ID: 1234", "stale_state"),
+    "roles of a template": (
+        400,
+        openai("Conversation roles must alternate user/assistant/user/assistant/...", param=None),
+        "shape",
+    ),
+    "a wrong key": (401, openai("Incorrect API key", code="invalid_api_key"), "terminal"),
+    "an unknown model": (404, openai("The model `x` does not exist", code="model_not_found"),
+                         "terminal"),
+    "a broken server": (500, "<html>oops</html>", "transient"),
+    "a proxy": (502, "", "transient"),
+    "anything else": (400, openai("no"), "terminal"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_every_listed_fault_has_its_class(name: str) -> None:
+    status, body, want = LISTED[name]
+    raw = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+    failure = failure_of(status, {}, raw)
+    assert failure.failure_class == want
+    if isinstance(body, dict):
+        assert failure.message == body["error"]["message"]
+    elif body and not body.startswith("<"):
+        assert failure.message == body
+
+
+@pytest.mark.parametrize(
+    ("error", "want"),
+    [
+        ({"type": INVALID, "code": "context_length_exceeded", "message": "x"}, "overflow"),
+        ({"code": "server_error", "message": "An error occurred"}, "transient"),
+        ({"type": "error", "code": None, "message": "An error occurred"}, "transient"),
+        ({"type": "overloaded_error", "message": "Overloaded"}, "transient"),
+        ({"type": INVALID, "message": "no"}, "terminal"),
+        (None, "transient"),
+        ("broken", "transient"),
+    ],
+)
+def test_errors_inside_a_stream_have_a_class_too(error: Any, want: FailureClass) -> None:
+    assert failure_in_stream(error).failure_class == want
+
+
+def test_a_code_outweighs_the_words() -> None:
+    words = "Item with id 'rs_1' not found"
+    assert classify(status=400, code="rate_limit_exceeded", message=words) == "transient"
+
+
+def test_a_bare_404_means_lost_state_only_where_state_was_named() -> None:
+    body = b'{"error": {"message": "not found"}}'
+    assert failure_of(404, {}, body).failure_class == "terminal"
+    assert failure_of(404, {}, body, names_state=True).failure_class == "stale_state"
+
+
+@pytest.mark.parametrize(
+    ("headers", "want"),
+    [
+        ({"retry-after": "2"}, 2.0),
+        ({"retry-after": "9", "retry-after-ms": "1500"}, 1.5),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        ({"retry-after": "-1"}, None),
+        ({}, None),
+    ],
+)
+def test_the_time_to_wait_is_read(headers: dict[str, str], want: float | None) -> None:
+    assert failure_of(429, headers, b"{}").retry_after == want
+
+
+def test_the_time_to_wait_may_stand_in_the_body() -> None:
+    assert failure_of(429, {}, msgspec.json.encode(LISTED["G02"][1])).retry_after == 26.0
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_is_a_fault_of_the_gateway(status: int) -> None:
+    failure = failure_of(status, {}, b'{"error": {"message": "no"}}')
+    assert (failure.status, failure.provider_code) == (502, "upstream_unauthorized")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b"[]", b"[1]", b'"x"', b"\xff", b"{", b'{"error": null}',
+             b'{"error": []}', b'{"error": {"message": {}}}', b'{"detail": "no"}'],
+)  # fmt: skip
+def test_any_body_is_read(body: bytes) -> None:
+    assert failure_of(500, {}, body).failure_class == "transient"

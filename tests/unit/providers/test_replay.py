@@ -1,0 +1,147 @@
+"""A history as a server that keeps nothing is shown it, and names that are our own to give."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.errors import InvalidInput
+from holdfast.providers.names import Names, call_ids, fitting_call_id
+from holdfast.providers.origin import Maker, account_of
+from holdfast.providers.replay import Replay
+
+Json = dict[str, Any]
+MAKER = Maker("openai", "acct", "gpt-5.4")
+
+
+def shown(*items: Json, allows_opaque: bool = True) -> list[Json]:
+    replay = Replay(maker=MAKER, is_opaque_allowed=allows_opaque)
+    bodies = [msgspec.json.encode(item) for item in items]
+    return [msgspec.json.decode(body) for body in replay.items(bodies)]
+
+
+def said(text: str, **more: Any) -> Json:
+    return {"type": "message", "role": "assistant", "content": text, **more}
+
+
+def sealed(content: str = MAKER.mark("gAAA"), **more: Any) -> Json:
+    return {"type": "reasoning", "summary": [], "encrypted_content": content, **more}
+
+
+def test_ids_are_left_out_and_everything_else_stays() -> None:
+    message = said("x", id="msg_1", status="completed", vendor={"a": [1]})
+    [item] = shown(message)
+    assert item == {k: v for k, v in message.items() if k != "id"}
+
+
+def test_items_without_anything_to_change_stay_the_bytes_they_are() -> None:
+    body = b'{ "role": "user",  "content": "\\u00e9" }'
+    [item] = Replay(maker=MAKER).items([body])
+    assert bytes(item) == body
+
+
+def test_items_that_are_only_understood_with_their_id_keep_it() -> None:
+    call = {"type": "computer_call", "id": "cu_1", "call_id": "c", "action": {}}
+    assert shown(call) == [call]
+
+
+def test_reasoning_is_opened_for_its_maker() -> None:
+    [reasoning, _] = shown(sealed(id="rs_1"), said("x"))
+    assert reasoning["encrypted_content"] == "gAAA"
+    assert "id" not in reasoning
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Maker("azure", "acct", "gpt-5.4"),
+        Maker("openai", "other", "gpt-5.4"),
+        Maker("openai", "acct", "gpt-5.5"),
+    ],
+)
+def test_nobody_else_is_shown_it(other: Maker) -> None:
+    assert shown(sealed(other.mark("gAAA")), said("x")) == [said("x")]
+
+
+def test_seals_of_unknown_origin_are_not_sent() -> None:
+    assert shown(sealed("gAAA"), said("x")) == [said("x")]
+
+
+def test_once_refused_no_seal_is_sent() -> None:
+    assert shown(sealed(), said("x"), allows_opaque=False) == [said("x")]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [sealed(status="incomplete"), said("x")],
+        [sealed(status="in_progress"), said("x")],
+        [{"type": "reasoning", "id": "rs_1", "summary": []}, said("x")],
+    ],
+)
+def test_unfinished_and_unsealed_reasoning_is_not_sent(items: list[Json]) -> None:
+    assert [item["type"] for item in shown(*items)] == ["message"]
+
+
+def test_reasoning_without_what_it_led_to_is_not_sent() -> None:
+    user = {"role": "user", "content": "y"}
+    assert shown(sealed()) == []
+    assert shown(sealed(), user) == [user]
+    assert [i["type"] for i in shown(sealed(), said("x", status="incomplete"))] == ["message"]
+
+
+def test_a_call_id_that_is_too_long_is_shortened_on_both_sides() -> None:
+    long = "call_" + "x" * 80
+    call, output = shown(
+        {"type": "function_call", "call_id": long, "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": long, "output": "1"},
+    )
+    assert call["call_id"] == output["call_id"]
+    assert len(call["call_id"]) <= 64
+
+
+def test_references_are_resolved_from_the_history_or_refused() -> None:
+    again = shown(said("x", id="msg_1"), {"type": "item_reference", "id": "msg_1"})
+    assert again == [said("x"), said("x")]
+    with pytest.raises(InvalidInput, match="msg_9"):
+        shown({"type": "item_reference", "id": "msg_9"})
+
+
+def test_an_account_gives_nothing_of_its_key_away() -> None:
+    account = account_of("https://x/v1", "sk-secret")
+    assert "secret" not in account
+    assert account == account_of("https://x/v1/", "sk-secret")
+    assert account != account_of("https://x/v1", "sk-other")
+    assert account != account_of("https://y/v1", "sk-secret")
+
+
+def new_names(*taken: str) -> Names:
+    count = iter(range(70, 100))
+    return Names(lambda prefix: f"{prefix}_{next(count)}", taken)
+
+
+def test_ids_that_look_unique_are_kept() -> None:
+    names = new_names()
+    assert names.item("message", "msg_0123456789abcdef", 0) == "msg_0123456789abcdef"
+    assert names.call("call_0123456789abc", 0) == "call_0123456789abc"
+    assert names.aliases() == {}
+
+
+def test_counted_ids_are_replaced_the_same_each_time() -> None:
+    names = new_names()
+    assert names.item("message", "msg_1", 0) == names.item("", "msg_1", 0) == "msg_70"
+    first, second = names.call("call_1", 0), names.call("call_1", 1)
+    assert first != second
+    assert names.call("call_1", 0) == first
+    assert names.aliases() == {first: "call_1", second: "call_1"}
+
+
+def test_a_call_id_that_the_session_has_is_replaced() -> None:
+    names = new_names("call_0123456789abc")
+    assert names.call("call_0123456789abc", 0) == "call_70"
+
+
+def test_the_call_ids_of_a_history_are_found() -> None:
+    items = [b'{"type":"function_call","call_id":"a"}', b'{"role":"user","content":"call_id"}']
+    assert call_ids(items) == {"a"}
+    assert fitting_call_id("a", 40) == "a"

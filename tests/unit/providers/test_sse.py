@@ -1,0 +1,77 @@
+"""Server-sent events: the same ones, however their bytes are cut and their lines are ended."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.providers.sse import EventTooLong, SseEvent, SseSplitter
+
+_words = st.text(
+    st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]), max_size=12
+)
+_kinds = st.one_of(st.just(""), st.sampled_from(["ping", "response.created"]))
+_events = st.lists(st.tuples(_kinds, st.lists(_words, min_size=1, max_size=3)), max_size=6)
+
+
+def split(*chunks: bytes) -> list[SseEvent]:
+    splitter = SseSplitter()
+    return [event for chunk in chunks for event in splitter.feed(chunk)]
+
+
+@given(
+    events=_events,
+    end=st.sampled_from(["\n", "\r", "\r\n"]),
+    space=st.sampled_from(["", " "]),
+    has_bom=st.booleans(),
+    has_comments=st.booleans(),
+    data=st.data(),
+)
+def test_events_are_the_same_however_their_bytes_are_cut(
+    events: list[tuple[str, list[str]]],
+    end: str,
+    space: str,
+    has_bom: bool,
+    has_comments: bool,
+    data: st.DataObject,
+) -> None:
+    lines: list[str] = []
+    for kind, texts in events:
+        lines += [": a comment", "id: 7", "retry: 1"] if has_comments else []
+        lines += [f"event:{space}{kind}"] if kind else []
+        # A text that begins with a space is only kept whole behind the one that is taken away.
+        lines += [f"data:{space or (' ' if text.startswith(' ') else '')}{text}" for text in texts]
+        lines.append("")
+    text = ("\ufeff" if has_bom else "") + "".join(line + end for line in lines)
+    raw = text.encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
+    edges = [0, *cuts, len(raw)]
+    chunks = [raw[a:b] for a, b in itertools.pairwise(edges)]
+    want = [SseEvent(kind or "message", "\n".join(texts).encode()) for kind, texts in events]
+    assert split(*chunks) == want
+    assert split(*(raw[i : i + 1] for i in range(len(raw)))) == want
+
+
+def test_what_stands_behind_the_last_empty_line_is_no_event() -> None:
+    assert split(b"data: 1\n\ndata: 2\n") == [SseEvent("message", b"1")]
+    assert split(b"data: 1") == []
+
+
+def test_an_event_without_data_is_none() -> None:
+    assert split(b"event: ping\n\n: comment\n\n\n\n") == []
+    assert split(b"data\n\n") == [SseEvent("message", b"")]
+    assert split(b"data:\n\n") == [SseEvent("message", b"")]
+
+
+def test_line_ends_of_every_kind_may_stand_together() -> None:
+    assert split(b"data: 1\r\n\rdata: 2\r\r\ndata: 3\n\r\n") == [
+        SseEvent("message", b"1"), SseEvent("message", b"2"), SseEvent("message", b"3"),
+    ]  # fmt: skip
+
+
+def test_an_event_that_never_ends_is_refused() -> None:
+    splitter = SseSplitter(max_event_bytes=10)
+    assert splitter.feed(b"data: 1234") == []
+    with pytest.raises(EventTooLong):
+        splitter.feed(b"5")
