@@ -28,6 +28,7 @@ from holdfast.ingress.http.cors import cors_headers, is_preflight
 from holdfast.ingress.http.events_api import EventsApi
 from holdfast.ingress.http.limits import RequestLimit
 from holdfast.ingress.http.metrics import CONTENT_TYPE, PrometheusMeter
+from holdfast.ingress.http.openapi import document
 from holdfast.ingress.http.problems import problem, reply_to
 from holdfast.ingress.http.relaying import Relaying
 from holdfast.ingress.http.responses_api import ResponsesApi
@@ -80,6 +81,7 @@ class Application:
         add("GET", "/v1/models/{model}", self._model)
         add("GET", "/v1/models/{owner}/{model}", self._model)
         add("GET", "/metrics", self._metrics)
+        add("GET", "/openapi.json", self._openapi)
         add("GET", "/healthz", self._healthz)
         add("GET", "/readyz", self._readyz)
         self._add_completion_routes(gateway, desk)
@@ -226,6 +228,10 @@ class Application:
         if not isinstance(self._meter, PrometheusMeter):
             return problem(404, "this gateway counts nothing", code="unknown_url")
         return Reply(self._meter.render(), headers=[(b"content-type", CONTENT_TYPE)])
+
+    async def _openapi(self, _: Request) -> Reply:
+        """Return this document."""
+        return json_reply(document(self._routes.listed()))
 
     async def _healthz(self, _: Request) -> Reply:
         return json_reply({"status": "ok"})

@@ -204,6 +204,18 @@ class Routes:
                 return
         same_length.append((segments, {method: endpoint}))
 
+    def listed(self) -> list[tuple[str, str, Endpoint]]:
+        """Return every method, path and endpoint that is served."""
+        found = [
+            (method, path, endpoint)
+            for path, methods in self._exact.items()
+            for method, endpoint in methods.items()
+        ]
+        for patterns in self._patterns.values():
+            for segments, methods in patterns:
+                found += [(method, "/".join(segments), one) for method, one in methods.items()]
+        return sorted(found, key=lambda route: (route[1], route[0]))
+
     def find(self, path: str) -> tuple[dict[str, Endpoint], dict[str, str], str] | None:
         """Return a path's endpoints by method, what its braces matched, and its pattern."""
         exact = self._exact.get(path)

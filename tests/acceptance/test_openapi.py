@@ -1,0 +1,47 @@
+"""The served OpenAPI document, and whatever a fuzzer makes of it: no request breaks anything."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.acceptance.gateway_process import running_gateway, sqlite_url
+
+ENDLESS = {"/v1/events"}
+"""Streams that end only when their reader leaves."""
+
+
+def test_no_request_that_the_document_allows_breaks_anything(tmp_path: Path) -> None:
+    with running_gateway(sqlite_url(tmp_path)) as gateway:
+        schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
+        tried = 0
+        for found in schema.get_all_operations():
+            assert hasattr(found, "ok"), found
+            operation = found.ok()
+            if operation.path in ENDLESS:
+                continue
+            _fuzz(operation, gateway.url)
+            tried += 1
+        assert tried > 35
+        assert httpx.get(f"{gateway.url}/readyz").status_code == 200
+
+
+def _fuzz(operation: Any, url: str) -> None:
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=12,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def send(case: Any) -> None:
+        reply = case.call(base_url=url)
+        assert reply.status_code < 500, f"{operation.method} {operation.path}: {reply.text[:300]}"
+        if reply.status_code >= 400 and "application/json" in str(reply.headers["content-type"]):
+            assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
+
+    send()
