@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from holdfast.core.provider_state import ProviderState
     from holdfast.core.reset import ResetPolicy
     from holdfast.core.session import Usage
-    from holdfast.engine.embedded import Holdfast, SessionHandle, TurnHandle
+    from holdfast.engine.embedded import Holdfast, SessionHandle
     from holdfast.engine.settings import LaneSettings
+    from holdfast.engine.turn_handle import TurnHandle
 
 _HOMES = {
     "open": "holdfast.app",
@@ -24,7 +25,7 @@ _HOMES = {
     "ProviderState": "holdfast.core.provider_state",
     "ResetPolicy": "holdfast.core.reset",
     "SessionHandle": "holdfast.engine.embedded",
-    "TurnHandle": "holdfast.engine.embedded",
+    "TurnHandle": "holdfast.engine.turn_handle",
     "Usage": "holdfast.core.session",
 }
 

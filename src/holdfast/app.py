@@ -5,8 +5,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.core.access import hash_key
-from holdfast.core.ids import DEFAULT_TENANT, Tenant
+from holdfast.core.errors import InvalidInput
+from holdfast.core.ids import DEFAULT_TENANT, Tenant, read_tenant
 from holdfast.core.reset import NEVER, ResetPolicy
+from holdfast.engine.arguments import an_instance
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.desk import Desk
 from holdfast.engine.embedded import Holdfast
@@ -37,13 +39,19 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
     `handler` carries out background, cron and channel turns that a crash left behind; without
     one they are kept as interrupted, to be resumed by whoever sends them again.
     """
+    owner = read_tenant(tenant)
+    an_instance("reset", reset, ResetPolicy)
+    if lanes is not None:
+        an_instance("lanes", lanes, LaneSettings)
+    if handler is not None and not callable(handler):
+        raise InvalidInput("a handler is called with a run")
     clock = SystemClock()
     store = await open_store(url, clock=clock)
     try:
         gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=lanes, handler=handler)
         await gateway.start()
         try:
-            yield Holdfast(gateway, Tenant(tenant), reset)
+            yield Holdfast(gateway, owner, reset)
         finally:
             await gateway.stop()
     finally:

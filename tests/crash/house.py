@@ -12,9 +12,10 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.reset import NEVER
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.embedded import Holdfast, Item
+from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
+from holdfast.engine.turn_handle import Item
 from holdfast.ports.clock import Clock
 from holdfast.stores.committer import Result
 from holdfast.stores.executors import ThreadExecutor

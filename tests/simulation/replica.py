@@ -24,8 +24,9 @@ from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.items import NewItem, message
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.turn import RUN_AGAIN, OnBusy, Source, Turn
-from holdfast.engine.embedded import Holdfast, TurnHandle
+from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway
+from holdfast.engine.turn_handle import TurnHandle
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.stores.store import SqlStore
 from tests.simulation.disk import Fault, SimulatedDriver

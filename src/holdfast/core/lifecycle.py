@@ -58,7 +58,7 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     if session.key is None:
         return refuse(SessionNotKeyed(f"session {session.id} has no key to continue under"))
-    expected = command.expected_id or session.id
+    expected = session.id if command.expected_id is None else command.expected_id
     if not session.is_live or expected != session.id:
         live_id = session.id if session.is_live else facts.live_id
         return refuse(SessionChanged(expected, live_id))

@@ -10,6 +10,9 @@ from holdfast.core.turn import OnBusy
 
 OnDisconnect = Literal["complete", "cancel"]
 
+_NEVER_NEGATIVE = ("max_waiting", "max_wait_seconds", "tool_wait_seconds")
+_ALWAYS_POSITIVE = ("lease_seconds", "poll_seconds")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
@@ -52,10 +55,13 @@ class LaneSettings:
     """How often waiting turns look for writes of other processes, where the store cannot push."""
 
     def __post_init__(self) -> None:
-        for name in ("max_waiting", "max_wait_seconds", "tool_wait_seconds"):
-            if getattr(self, name) < 0:
+        for name in (*_NEVER_NEGATIVE, *_ALWAYS_POSITIVE, "max_attempts"):
+            if not isinstance(getattr(self, name), int | float):
+                raise InvalidSetting(f"lanes.{name} must be a number")
+        for name in _NEVER_NEGATIVE:
+            if not getattr(self, name) >= 0:
                 raise InvalidSetting(f"lanes.{name} must not be negative")
-        for name in ("lease_seconds", "poll_seconds"):
+        for name in _ALWAYS_POSITIVE:
             if not getattr(self, name) > 0:
                 raise InvalidSetting(f"lanes.{name} must be positive")
         if self.max_attempts < 1:

@@ -1,0 +1,233 @@
+"""A turn as an object: entered, given its context, added to, and ended with its block."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.commands import Accept, Finish, Queued, Repeated, Started
+from holdfast.core.errors import (
+    HoldfastError,
+    InvalidInput,
+    RunFenced,
+    TurnAlreadyDone,
+    TurnCancelled,
+    TurnFailed,
+)
+from holdfast.core.ids import RunId
+from holdfast.core.items import NewItem
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.session import Session, Usage
+from holdfast.core.turn import Turn
+from holdfast.engine.arguments import an_instance, as_items, described
+from holdfast.engine.gateway import Gateway
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.ports.store import ItemQuery
+
+Item: TypeAlias = dict[str, Any]
+Said: TypeAlias = str | Item | bytes
+"""Text, an item, or an item's own JSON bytes."""
+
+
+class TurnHandle:
+    """One turn. Inside `async with`, this task alone writes to the session."""
+
+    def __init__(self, gateway: Gateway, accept: Accept, follow: Callable[[Session], None]) -> None:
+        self._gateway = gateway
+        self._accept = accept
+        self._follow = follow
+        self._run: ActiveRun | None = None
+        self._done: Turn | None = None
+        self._added: list[NewItem] = []
+        self._usage: Usage | None = None
+        self._state: ProviderState | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancels = 0
+        self._is_entered = False
+        self._is_aborted = False
+
+    @property
+    def id(self) -> str:
+        """The turn's id: that of the first request, for a repeat."""
+        if self._run is not None:
+            return self._run.turn.id
+        return self._done.id if self._done is not None else self._accept.turn_id
+
+    @property
+    def is_done(self) -> bool:
+        """Whether this request was carried out before; then there is nothing left to do."""
+        return self._run is None and self._done is not None
+
+    async def __aenter__(self) -> "TurnHandle":
+        if self._is_entered:
+            raise InvalidInput("a turn is entered once; ask the session for another")
+        self._is_entered = True
+        while True:
+            admission = await self._gateway.accept(self._accept)
+            self._follow(admission.session)
+            if not isinstance(admission, Repeated):
+                await self._enter(admission)
+                return self
+            if await self._attach(admission):
+                return self
+            # It lost its worker while we stood by: now it is ours to carry on.
+            self._accept = replace(self._accept, run_id=RunId(self._gateway.ids.new("run")))
+
+    async def _enter(self, admission: Started | Queued) -> None:
+        self._run = await self._gateway.enter(admission)
+        self._follow(self._run.session)
+        self._task = asyncio.current_task()
+        self._cancels = self._task.cancelling() if self._task is not None else 0
+        self._run.on_lost(self._abort)
+
+    async def _attach(self, repeated: Repeated) -> bool:
+        """Wait for the one turn of this request, and take its end as ours, if it comes to one."""
+        turn, is_torn = repeated.turn, False
+        if not repeated.is_settled:
+            view = await self._gateway.wait_until_ended(turn.tenant, turn.id, step=repeated.step)
+            turn = view.turn
+            is_torn = view.status == "interrupted"
+        if turn.outcome == "cancelled":
+            raise TurnCancelled(turn.id, turn.error_code)
+        if turn.outcome == "failed":
+            raise TurnFailed(
+                turn.error_message or "the turn failed",
+                failure_code=turn.error_code or "turn_failed",
+            )
+        if is_torn and (turn.outcome is None or turn.is_retryable):
+            return False
+        self._done = turn
+        return True
+
+    def _abort(self) -> None:
+        self._is_aborted = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _active(self) -> ActiveRun:
+        if self._run is None:
+            if self._done is not None:
+                raise TurnAlreadyDone(f"turn {self._done.id} is done; its answer is recorded")
+            raise InvalidInput("enter the turn first: async with session.turn(…) as turn")
+        return self._run
+
+    async def context(self) -> list[Item]:
+        """Return valid input items for a model call: the history and this turn's input."""
+        shown = await self._active().context()
+        return [msgspec.json.decode(body) for body in shown]
+
+    def add(self, said: Said | Iterable[Said]) -> None:
+        """Add what the model answered; committed together when the block ends."""
+        self._active()
+        self._added.extend(as_items(said, "assistant"))
+
+    def spent(self, usage: Usage) -> None:
+        """Record the tokens that were used."""
+        an_instance("usage", usage, Usage)
+        for count in msgspec.structs.astuple(usage):
+            an_instance("a count of tokens", count, int)
+        self._usage = usage
+
+    def remember(self, state: ProviderState) -> None:
+        """Keep provider state, if and only if the turn completes."""
+        an_instance("state", state, ProviderState)
+        for text in (state.provider, state.account, state.model):
+            an_instance("the maker of provider state", text, str)
+        an_instance("the value of provider state", state.value, bytes)
+        self._state = state
+
+    async def checkpoint(self) -> None:
+        """Commit what was added so far, so that a crash keeps it."""
+        run = self._active()
+        added, self._added = tuple(self._added), []
+        await run.extend(added)
+
+    async def output(self) -> list[Item]:
+        """Return what the turn answered, as recorded."""
+        turn = self._done
+        if turn is None or turn.first_seq is None or turn.last_seq is None:
+            return []
+        view = await self._gateway.read.session(turn.tenant, session_id=turn.session_id)
+        if view is None:
+            return []
+        first = turn.first_seq + len(self._accept.items)
+        query = ItemQuery(after=first - 1, limit=max(turn.last_seq - first + 1, 0), view="log")
+        stored = await self._gateway.read.items(view.session, query)
+        return [msgspec.json.decode(item.body) for item in stored if not item.is_partial]
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        run = self._run
+        if run is None:
+            return False
+        try:
+            if not self._is_aborted:
+                await self._finish(run, error)
+            elif not await self._is_cancelled_too(error):
+                raise await self._why_lost(run) from error
+        finally:
+            self._gateway.leave(run)
+        return False
+
+    async def _is_cancelled_too(self, error: BaseException | None) -> bool:
+        """Take back the cancellation by which the block was stopped; say if there is another."""
+        task = self._task
+        if task is None:
+            return False
+        if isinstance(error, asyncio.CancelledError):
+            return task.uncancel() > self._cancels
+        # The block ended before our cancellation came through: it is due at the next await.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        if task.uncancel() > self._cancels:
+            raise asyncio.CancelledError
+        return False
+
+    async def _finish(self, run: ActiveRun, error: BaseException | None) -> None:
+        """End the run; not even a cancelled caller keeps the end from being written."""
+        ending = asyncio.ensure_future(run.finish(self._ending(run, error)))
+        try:
+            ended = await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.gather(ending, return_exceptions=True)
+            raise
+        except RunFenced as exc:
+            raise await self._why_lost(run) from exc
+        self._done = ended.turn
+        self._run = None
+        self._follow(ended.session)
+
+    def _ending(self, run: ActiveRun, error: BaseException | None) -> Finish:
+        items = tuple(self._added)
+        if error is None:
+            return Finish(
+                fence=run.fence,
+                outcome="completed",
+                items=items,
+                usage=self._usage,
+                provider_state=self._state,
+            )
+        is_cancelled = isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
+        return Finish(
+            fence=run.fence,
+            outcome="interrupted" if is_cancelled else "failed",
+            items=items,
+            usage=self._usage,
+            error_code="caller_left" if is_cancelled else "turn_failed",
+            error_message=described(error),
+            is_retryable=True,
+        )
+
+    async def _why_lost(self, run: ActiveRun) -> HoldfastError:
+        view = await self._gateway.read.turn(run.turn.tenant, run.turn.id)
+        if view is None or view.turn.outcome == "cancelled":
+            return TurnCancelled(run.turn.id, view.turn.error_code if view else "session_deleted")
+        return RunFenced(f"turn {run.turn.id} was taken over by another worker")
