@@ -1,7 +1,13 @@
-"""Our statements in PostgreSQL's spelling."""
+"""Our statements in PostgreSQL's spelling: for one set of parameters, and for many at once.
+
+Many sets arrive as one array for each parameter, and meet the statement's own text as a table:
+a read becomes a lateral join with it, an insert selects from it, an update or delete joins it.
+"""
 
 import re
+from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 TYPES = {
     # Ids and keys are compared by their bytes, whatever the language of the database.
@@ -16,9 +22,80 @@ TYPES = {
 }
 
 _PARAMETER = re.compile(r"\?(\d+)")
+_INSERT = re.compile(r"(insert into .*?) values \((.*?)\)(.*)", re.DOTALL)
+_UPDATE = re.compile(r"(update \w+ set .*?) where (.*)", re.DOTALL)
+_TABLE = re.compile(r"(?:insert into|update|delete from) (\w+)")
+_DELETE = re.compile(r"(delete from \w+) where (.*)", re.DOTALL)
 
 
 @cache
 def in_dollars(text: str) -> str:
     """Return a statement with its parameters written `$1`, `$2`."""
     return _PARAMETER.sub(r"$\1", text)
+
+
+class Parameters(NamedTuple):
+    """The types of a statement's parameters, and the number of the first of them."""
+
+    types: tuple[str, ...]
+    first: int = 1
+
+    def table(self, suffix: str = "") -> str:
+        """Return all sets as a table `b`, with a column for each parameter."""
+        arrays = ", ".join(f"${n}::{name}[]" for n, name in enumerate(self.types, self.first))
+        names = ", ".join(f"p{n}" for n in range(1, len(self.types) + 1))
+        if suffix:
+            return f"unnest({arrays}) with ordinality as b({names}, {suffix})"
+        return f"unnest({arrays}) as b({names})"
+
+
+@cache
+def read_many(text: str, parameters: Parameters) -> str:
+    """Return a read for many sets: the number of the set, from 1, before its own columns."""
+    joined = _PARAMETER.sub(r"b.p\1", text)
+    table = parameters.table("n")
+    return f"select b.n, q.* from {table} cross join lateral ({joined}) q"
+
+
+@cache
+def write_many(text: str, parameters: Parameters) -> str:
+    """Return a write for many sets."""
+    joined = _PARAMETER.sub(r"b.p\1", text)
+    table = parameters.table()
+    if match := _INSERT.fullmatch(joined):
+        return f"{match[1]} select {match[2]} from {table}{match[3]}"
+    if match := _UPDATE.fullmatch(joined):
+        return f"{match[1]} from {table} where {match[2]}"
+    if match := _DELETE.fullmatch(joined):
+        return f"{match[1]} using {table} where {match[2]}"
+    raise ValueError(f"no insert, update or delete: {text}")
+
+
+@cache
+def table_of(text: str) -> str:
+    """Return the table that a write is about."""
+    match = _TABLE.match(text)
+    if match is None:
+        raise ValueError(f"no insert, update or delete: {text}")
+    return match[1]
+
+
+@cache
+def together(writes: tuple[tuple[str, tuple[str, ...], bool], ...]) -> str:
+    """Return one statement for several writes: (text, types, whether its rows are counted).
+
+    They happen at once and do not see each other; it returns the counts that were asked for.
+    """
+    parts, counts, first = [], [], 1
+    for number, (text, types, is_counted) in enumerate(writes):
+        written = write_many(text, Parameters(types, first))
+        first += len(types)
+        parts.append(f"w{number} as ({written}{' returning 1' if is_counted else ''})")
+        if is_counted:
+            counts.append(f"(select count(*) from w{number})")
+    return f"with {', '.join(parts)} select {', '.join(counts) or '1'}"
+
+
+def in_arrays(sets: Sequence[tuple[object, ...]]) -> list[list[object]]:
+    """Return the parameters of many sets as one list for each parameter."""
+    return [list(column) for column in zip(*sets, strict=True)]

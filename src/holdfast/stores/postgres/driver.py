@@ -12,14 +12,14 @@ from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.stores.committer import Result
 from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connection, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
-from holdfast.stores.postgres.failures import LostUpdate, explain, meaning
-from holdfast.stores.postgres.locking import locks
+from holdfast.stores.postgres.failures import explain, meaning
+from holdfast.stores.postgres.locking import lock
+from holdfast.stores.postgres.lockstep import carry_out
 from holdfast.stores.postgres.presence import CHANNEL, NOTIFY, Presence, messages
 from holdfast.stores.postgres.server_clock import READ_CLOCK, ServerClock
+from holdfast.stores.postgres.waves import waves
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.commands import plan
 from holdfast.stores.sql.plan import Ask, Plan, Row
-from holdfast.stores.sql.statements import Statement
 
 ResultT = TypeVar("ResultT")
 
@@ -138,10 +138,7 @@ class PostgresDriver:
         connection = await self._writing()
         try:
             await connection.execute(BEGIN)
-            now = await self._lock(connection, commands)
-            results: list[Result] = [
-                await self._carry_out(connection, command, now) for command in commands
-            ]
+            results = await self._carry_out(connection, commands)
             await self._notify(connection, results)
             await connection.execute("commit")
         except BaseException as exc:
@@ -169,26 +166,17 @@ class PostgresDriver:
         except Exception:  # noqa: BLE001 - the failure that matters is the one being raised
             await self._forget_writer(connection)
 
-    async def _lock(
-        self, connection: asyncpg.Connection, commands: Sequence[Command[Any]]
-    ) -> float:
-        """Lock what the commands are about, and return the time from then on."""
-        sessions, workers = locks(commands)
-        told: list[asyncpg.Record] = []
-        if sessions is not None:
-            told = await connection.fetch(sessions[0], *sessions[1])
-        if workers is not None:
-            await connection.fetch(workers[0], *workers[1])
-        now: float = told[-1][0] if told else await connection.fetchval(READ_CLOCK)
-        return self._clock.hear(now)
-
     async def _carry_out(
-        self, connection: asyncpg.Connection, command: Command[Any], now: float
-    ) -> Any:
-        planned = await _drive(connection, plan(command, now))
-        for ask in planned.writes:
-            await _execute(connection, ask)
-        return planned.decision
+        self, connection: asyncpg.Connection, commands: Sequence[Command[Any]]
+    ) -> list[Result]:
+        """Lock what the commands are about, then carry them out, as many as can side by side."""
+        locked = await lock(connection, commands)
+        now = self._clock.hear(locked.now)
+        results: dict[int, Result] = {}
+        for wave in waves(commands, locked):
+            decisions = await carry_out(connection, [commands[index] for index in wave], now)
+            results.update(zip(wave, decisions, strict=True))
+        return [results[index] for index in range(len(commands))]
 
     async def _notify(self, connection: asyncpg.Connection, results: Sequence[Any]) -> None:
         """Have the other processes told, by the commit itself."""
@@ -253,10 +241,3 @@ async def _drive(connection: Any, steps: Generator[Ask, list[Row], ResultT]) -> 
     except StopIteration as stop:
         result: ResultT = stop.value
         return result
-
-
-async def _execute(connection: asyncpg.Connection, ask: Ask) -> None:
-    statement: Statement = ask[0]
-    status = await connection.execute(in_dollars(statement.text), *ask[1])
-    if statement.is_fenced and status.rpartition(" ")[2] != "1":
-        raise LostUpdate(statement.name)

@@ -5,123 +5,148 @@ and the facts of a decision stand still while it is made. The version in each ro
 fence: a session that takes its key between the look-up and the lock is caught by it.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import asyncpg
 
 from holdfast.core import commands as cmd
 from holdfast.core.commands import Command
 from holdfast.core.turn import Fence
+from holdfast.stores.postgres.server_clock import READ_CLOCK
 
-# The time is told outside: once for each row, after it was locked.
-_THEN_THE_TIME = "select extract(epoch from clock_timestamp())::double precision from locked"
 
-LOCK_BY_ID = f"""
+class Name(NamedTuple):
+    """What a command calls something by: `kind` is one of the words of `LOCK_SESSIONS`."""
+
+    kind: str
+    first: str
+    second: str = ""
+
+
+# Sessions by id, by turn, by key, by repeat; the live one beside one that is to be retired or
+# restored; and everything below one that is to be erased. The time is told after the locks.
+LOCK_SESSIONS = """
+with recursive below(root, id) as (
+  select r.id, r.id from unnest($8::text[] collate "C") as r(id)
+  union select b.root, c.id from below b join sessions c
+    on c.parent_id = b.id and c.deleted_at is null
+), named(kind, first, second, id) as (
+  select 'session', s.id, '', s.id from unnest($1::text[]) as s(id)
+  union all select 'turn', t.id, '', t.session_id from turns t where t.id = any($2::text[])
+  union all select 'key', s.tenant, s.key, s.id
+    from unnest($3::text[], $4::text[]) as k(tenant, key)
+    join sessions s on s.tenant = k.tenant and s.key = k.key and s.is_live = 1
+  union all select 'repeat', i.tenant, i.key, t.session_id
+    from unnest($5::text[], $6::text[]) as r(tenant, key)
+    join idempotency i on i.tenant = r.tenant and i.key = r.key join turns t on t.id = i.turn_id
+  union all select 'rival', s.id, '', r.id from sessions s join sessions r
+    on r.tenant = s.tenant and r.key = s.key and r.is_live = 1 where s.id = any($7::text[])
+  union all select 'below', b.root, '', b.id from below b
+), locked as (
+  select id from sessions where id in (select id from named) order by id for update
+)
+select n.kind, n.first, n.second, n.id, extract(epoch from clock_timestamp())::double precision
+from named n join locked l on l.id = n.id
+"""
+# The same, where every session is named by its id.
+LOCK_SESSIONS_BY_ID = """
 with locked as (
   select id from sessions where id = any($1::text[]) order by id for update
-) {_THEN_THE_TIME}
+) select 'session', id, '', id, extract(epoch from clock_timestamp())::double precision from locked
 """
-
-# Sessions by id, by key, by turn, by repeat; the live one beside one that is to be retired or
-# restored; and everything below one that is to be erased.
-LOCK_BY_ANYTHING = f"""
-with recursive named(id) as (
-  select unnest($1::text[]) collate "C"
-  union select t.session_id from turns t where t.id = any($2::text[])
-  union select s.id from unnest($3::text[], $4::text[]) as k(tenant, key)
-    join sessions s on s.tenant = k.tenant and s.key = k.key and s.is_live = 1
-  union select t.session_id from unnest($5::text[], $6::text[]) as r(tenant, key)
-    join idempotency i on i.tenant = r.tenant and i.key = r.key join turns t on t.id = i.turn_id
-  union select r.id from sessions s join sessions r
-    on r.tenant = s.tenant and r.key = s.key and r.is_live = 1 where s.id = any($7::text[])
-), below(id) as (
-  select unnest($8::text[]) collate "C"
-  union select c.id from below b join sessions c on c.parent_id = b.id and c.deleted_at is null
-), locked as (
-  select id from sessions
-  where id in (select id from named union select id from below) order by id for update
-) {_THEN_THE_TIME}
-"""
-
 LOCK_WORKERS = "select 1 from workers where id = any($1::text[]) order by id for update"
 
-Lock = tuple[str, tuple[Any, ...]]
+_KINDS = ("session", "turn", "key", "repeat", "rival", "below")
 
 
-class _Names:
-    """What the commands of a batch call their sessions by."""
+class Locked:
+    """What was locked, and the time from then on."""
 
-    def __init__(self) -> None:
-        self.sessions: set[str] = set()
-        self.turns: set[str] = set()
-        self.keys: set[tuple[str, str]] = set()
-        self.repeats: set[tuple[str, str]] = set()
-        self.rivals: set[str] = set()
-        self.erased: set[str] = set()
-        self.workers: set[str] = set()
+    def __init__(self, rows: Sequence[asyncpg.Record], now: float) -> None:
+        self.now = now
+        self._sessions: dict[Name, list[Name]] = {}
+        for kind, first, second, session_id, _ in rows:
+            found = self._sessions.setdefault(Name(kind, first, second), [])
+            found.append(Name("session", session_id))
 
-    def add(self, command: Command[Any]) -> None:
-        match command:
-            case cmd.Accept() | cmd.Append():
-                self._add_arrival(command)
-            case cmd.Reserve(key=str(key)):
-                self.keys.add((command.tenant, key))
-            case cmd.Deliver():
-                self.turns.update(turn_id for turn_id, _ in command.steps)
-            case cmd.Delete():
-                self.erased.add(command.session_id)
-            case cmd.Renew() | cmd.Bury():
-                self.workers.add(command.worker)
-            case _:
-                self._add_named(command)
-
-    def _add_named(self, command: Command[Any]) -> None:
-        """Every other command is about what its fence, its session id or its turn id names."""
-        fence: Fence | None = getattr(command, "fence", None)
-        if fence is not None:
-            self.sessions.add(fence.session_id)
-        if hasattr(command, "session_id"):
-            self.sessions.add(command.session_id)
-        if hasattr(command, "turn_id"):
-            self.turns.add(command.turn_id)
-        if isinstance(command, cmd.Reset | cmd.Restore):
-            self.rivals.add(command.session_id)
-
-    def _add_arrival(self, command: cmd.Accept | cmd.Append) -> None:
-        if command.session_id is not None:
-            self.sessions.add(command.session_id)
-        elif command.key is not None:
-            self.keys.add((command.tenant, command.key))
-        if command.idempotency_key is not None:
-            self.repeats.add((command.tenant, command.idempotency_key))
-        if command.again:
-            self.turns.add(command.turn_id)
-
-    @property
-    def are_all_sessions(self) -> bool:
-        return not (self.turns or self.keys or self.repeats or self.rivals or self.erased)
+    def sessions_of(self, name: Name) -> list[Name]:
+        """Return the sessions that a name stands for."""
+        return self._sessions.get(name, [])
 
 
-def locks(commands: Sequence[Command[Any]]) -> tuple[Lock | None, Lock | None]:
-    """Return the statements that lock what `commands` are about: sessions, then workers."""
-    names = _Names()
-    for command in commands:
-        names.add(command)
-    sessions: Lock | None = None
-    if not names.are_all_sessions:
-        sessions = (
-            LOCK_BY_ANYTHING,
-            (
-                list(names.sessions),
-                list(names.turns),
-                [tenant for tenant, _ in names.keys],
-                [key for _, key in names.keys],
-                [tenant for tenant, _ in names.repeats],
-                [key for _, key in names.repeats],
-                list(names.rivals),
-                list(names.erased),
-            ),
-        )
-    elif names.sessions:
-        sessions = LOCK_BY_ID, (list(names.sessions),)
-    workers = (LOCK_WORKERS, (list(names.workers),)) if len(names.workers) > 1 else None
-    return sessions, workers
+def names_of(command: Command[Any]) -> list[Name]:
+    """Return what a command calls the things that it is about by."""
+    match command:
+        case cmd.Accept() | cmd.Append():
+            return list(_names_of_arrival(command))
+        case cmd.Reserve(key=str(key)):
+            return [Name("key", command.tenant, key)]
+        case cmd.Deliver():
+            return [Name("turn", turn_id) for turn_id, _ in command.steps]
+        case cmd.Delete():
+            return [Name("below", command.session_id)]
+        case cmd.Reset() | cmd.Restore():
+            return [Name("session", command.session_id), Name("rival", command.session_id)]
+        case cmd.Renew() | cmd.Bury():
+            return [Name("worker", command.worker)]
+        case _:
+            return list(_names_in_fields(command))
+
+
+def _names_of_arrival(command: cmd.Accept | cmd.Append) -> Iterable[Name]:
+    if command.session_id is not None:
+        yield Name("session", command.session_id)
+    elif command.key is not None:
+        yield Name("key", command.tenant, command.key)
+    if command.idempotency_key is not None:
+        yield Name("repeat", command.tenant, command.idempotency_key)
+    if command.again:
+        yield Name("turn", command.turn_id)
+
+
+def _names_in_fields(command: Command[Any]) -> Iterable[Name]:
+    """Every other command is about what its fence, its session id or its turn id names."""
+    fence: Fence | None = getattr(command, "fence", None)
+    if fence is not None:
+        yield Name("session", fence.session_id)
+    elif hasattr(command, "session_id"):
+        yield Name("session", command.session_id)
+    elif hasattr(command, "turn_id"):
+        yield Name("turn", command.turn_id)
+    else:
+        yield Name("any", type(command).__name__)
+
+
+async def lock(connection: asyncpg.Connection, commands: Sequence[Command[Any]]) -> Locked:
+    """Lock the sessions that `commands` are about, then the workers."""
+    names = {name for command in commands for name in names_of(command)}
+    by_kind: dict[str, list[Name]] = {}
+    for name in names:
+        by_kind.setdefault(name.kind, []).append(name)
+    workers = [name.first for name in by_kind.pop("worker", [])]
+    by_kind.pop("any", None)
+    rows: list[asyncpg.Record] = []
+    if set(by_kind) == {"session"}:
+        ids = [name.first for name in by_kind["session"]]
+        rows = await connection.fetch(LOCK_SESSIONS_BY_ID, ids)
+    elif by_kind:
+        rows = await connection.fetch(LOCK_SESSIONS, *_in_order(by_kind))
+    if len(workers) > 1:
+        await connection.fetch(LOCK_WORKERS, workers)
+    return Locked(rows, rows[-1][4] if rows else await connection.fetchval(READ_CLOCK))
+
+
+def _in_order(by_kind: dict[str, list[Name]]) -> list[list[str]]:
+    """Return the names as the parameters of `LOCK_SESSIONS`."""
+    session, turn, key, repeat, rival, below = (by_kind.get(kind, []) for kind in _KINDS)
+    return [
+        [name.first for name in session],
+        [name.first for name in turn],
+        [name.first for name in key],
+        [name.second for name in key],
+        [name.first for name in repeat],
+        [name.second for name in repeat],
+        [name.first for name in rival],
+        [name.first for name in below],
+    ]

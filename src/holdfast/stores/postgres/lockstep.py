@@ -1,0 +1,146 @@
+"""Plans of many commands, run side by side: what they ask in common is asked in one statement.
+
+The commands must be about different things, so that none of them could see what another writes.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import asyncpg
+
+from holdfast.core.commands import Command
+from holdfast.stores.postgres.dialect import (
+    Parameters,
+    in_arrays,
+    in_dollars,
+    read_many,
+    table_of,
+    together,
+)
+from holdfast.stores.postgres.failures import LostUpdate
+from holdfast.stores.sql.commands import Planned, plan
+from holdfast.stores.sql.plan import Ask, Plan, Row
+from holdfast.stores.sql.statements import Statement
+
+Connection = asyncpg.Connection
+
+_TYPES: dict[str, tuple[str, ...]] = {}
+"""The types of each statement's parameters, as PostgreSQL has worked them out."""
+
+
+async def carry_out(
+    connection: Connection, commands: Sequence[Command[Any]], now: float
+) -> list[Any]:
+    """Decide on the commands and write what was decided; return the decisions."""
+    planned = await _decide(connection, [plan(command, now) for command in commands])
+    await _write(connection, [deque(one.writes) for one in planned])
+    return [one.decision for one in planned]
+
+
+async def _decide(connection: Connection, plans: list[Plan[Planned]]) -> list[Planned]:
+    """Run the plans to their ends, one question of each at a time."""
+    ends: dict[int, Planned] = {}
+    asks: dict[int, Ask] = {}
+
+    def go_on(index: int, rows: list[Row] | None) -> None:
+        try:
+            asks[index] = next(plans[index]) if rows is None else plans[index].send(rows)
+        except StopIteration as stop:
+            ends[index] = stop.value
+
+    for index in range(len(plans)):
+        go_on(index, None)
+    while asks:
+        asked, asks = asks, {}
+        for index, rows in (await _answers(connection, asked)).items():
+            go_on(index, rows)
+    return [ends[index] for index in range(len(plans))]
+
+
+async def _answers(connection: Connection, asked: dict[int, Ask]) -> dict[int, list[Row]]:
+    groups: dict[Statement, dict[tuple[Any, ...], list[int]]] = {}
+    for index, (statement, parameters) in asked.items():
+        groups.setdefault(statement, {}).setdefault(parameters, []).append(index)
+    answers: dict[int, list[Row]] = {}
+    for statement, askers in groups.items():
+        found = await _fetch(connection, statement, list(askers))
+        for rows, indices in zip(found, askers.values(), strict=True):
+            for index in indices:
+                answers[index] = rows
+    return answers
+
+
+async def _fetch(
+    connection: Connection, statement: Statement, sets: list[tuple[Any, ...]]
+) -> list[list[Row]]:
+    """Return the rows that a statement finds for each set of parameters."""
+    if len(sets) == 1:
+        rows: list[Any] = await connection.fetch(in_dollars(statement.text), *sets[0])
+        return [rows]
+    text = read_many(statement.text, Parameters(await _types(connection, statement)))
+    found: list[list[Row]] = [[] for _ in sets]
+    for row in await connection.fetch(text, *in_arrays(sets)):
+        found[row[0] - 1].append(row[1:])
+    return found
+
+
+async def _write(connection: Connection, queues: list[deque[Ask]]) -> None:
+    """Carry out everybody's writes, each in its own order, as many as possible together."""
+    while any(queues):
+        chosen: dict[Statement, list[tuple[Any, ...]]] = {}
+        for queue in queues:
+            for statement, parameters in _next_writes(queue):
+                chosen.setdefault(statement, []).append(parameters)
+        await _execute(connection, chosen)
+
+
+def _next_writes(queue: deque[Ask]) -> Iterator[Ask]:
+    """Take what may be written at once: no table twice, but for rows that are simply added.
+
+    Writes of one statement do not see each other, and a row may well be changed twice.
+    """
+    touched: dict[str, Statement] = {}
+    while queue:
+        statement = queue[0][0]
+        table = table_of(statement.text)
+        if table in touched and not (touched[table] == statement and _only_adds(statement)):
+            return
+        touched[table] = statement
+        yield queue.popleft()
+
+
+def _only_adds(statement: Statement) -> bool:
+    return statement.text.startswith("insert") and "on conflict" not in statement.text
+
+
+async def _execute(connection: Connection, chosen: dict[Statement, list[tuple[Any, ...]]]) -> None:
+    if len(chosen) == 1:
+        ((statement, sets),) = chosen.items()
+        if len(sets) == 1:
+            status = await connection.execute(in_dollars(statement.text), *sets[0])
+            _check(statement, 1, int(status.rpartition(" ")[2]))
+            return
+    writes = tuple(
+        [
+            (statement.text, await _types(connection, statement), statement.is_fenced)
+            for statement in chosen
+        ]
+    )
+    parameters = [column for sets in chosen.values() for column in in_arrays(sets)]
+    (counts,) = await connection.fetch(together(writes), *parameters)
+    fenced = [statement for statement in chosen if statement.is_fenced]
+    for statement, count in zip(fenced, counts, strict=False):
+        _check(statement, len(chosen[statement]), count)
+
+
+def _check(statement: Statement, expected: int, changed: int) -> None:
+    if statement.is_fenced and changed != expected:
+        raise LostUpdate(statement.name)
+
+
+async def _types(connection: Connection, statement: Statement) -> tuple[str, ...]:
+    if statement.name not in _TYPES:
+        prepared = await connection.prepare(in_dollars(statement.text))
+        _TYPES[statement.name] = tuple(one.name for one in prepared.get_parameters())
+    return _TYPES[statement.name]

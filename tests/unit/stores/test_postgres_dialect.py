@@ -1,0 +1,91 @@
+"""Our statements, for many sets of parameters at once."""
+
+import pytest
+
+from holdfast.stores.postgres.dialect import (
+    Parameters,
+    in_arrays,
+    in_dollars,
+    read_many,
+    table_of,
+    together,
+    write_many,
+)
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.statements import Statement
+
+SETS = "unnest($1::text[], $2::int8[]) as b(p1, p2)"
+UPSERT = " on conflict (a) do update set b = excluded.b"
+TEXT_INT = Parameters(("text", "int8"))
+EVERY_WRITE = [
+    one
+    for one in [*vars(sql).values(), *sql.ERASURES]
+    if isinstance(one, Statement) and not one.text.startswith("select")
+]
+
+
+def test_parameters_are_numbered_with_dollars() -> None:
+    assert in_dollars("a = ?1 and b = ?12") == "a = $1 and b = $12"
+
+
+def test_a_read_is_joined_with_its_sets_and_numbers_its_answers() -> None:
+    assert read_many("select x from t where a = ?1 limit ?2", TEXT_INT) == (
+        "select b.n, q.* from unnest($1::text[], $2::int8[]) with ordinality as b(p1, p2, n) "
+        "cross join lateral (select x from t where a = b.p1 limit b.p2) q"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "many"),
+    [
+        (
+            "insert into t (a, b) values (?1, ?2)",
+            f"insert into t (a, b) select b.p1, b.p2 from {SETS}",
+        ),
+        (
+            f"insert into t (a, b) values (?1, ?2){UPSERT}",
+            f"insert into t (a, b) select b.p1, b.p2 from {SETS}{UPSERT}",
+        ),
+        (
+            "update t set a = ?1 where b = ?2",
+            f"update t set a = b.p1 from {SETS} where b = b.p2",
+        ),
+        (
+            "delete from t where a = ?1 and b < ?2",
+            f"delete from t using {SETS} where a = b.p1 and b < b.p2",
+        ),
+    ],
+)
+def test_a_write_takes_its_sets_as_a_table(one: str, many: str) -> None:
+    assert write_many(one, TEXT_INT) == many
+
+
+def test_writes_go_together_each_with_parameters_of_its_own() -> None:
+    writes = (
+        ("update t set a = ?1 where b = ?2", ("text", "int8"), True),
+        ("insert into u (c) values (?1)", ("bytea",), False),
+    )
+    assert together(writes) == (
+        "with w0 as (update t set a = b.p1 from unnest($1::text[], $2::int8[]) as b(p1, p2) "
+        "where b = b.p2 returning 1), "
+        "w1 as (insert into u (c) select b.p1 from unnest($3::bytea[]) as b(p1)) "
+        "select (select count(*) from w0)"
+    )
+
+
+@pytest.mark.parametrize("statement", EVERY_WRITE, ids=lambda one: one.name)
+def test_every_write_of_ours_can_be_grouped(statement: Statement) -> None:
+    types = tuple("text" for _ in range(statement.text.count("?")))
+    assert "unnest" in write_many(statement.text, Parameters(types))
+    assert table_of(statement.text)
+
+
+def test_sets_are_turned_into_columns() -> None:
+    assert in_arrays([("a", 1), ("b", None)]) == [["a", "b"], [1, None]]
+
+
+def test_a_read_is_not_taken_for_a_write() -> None:
+    with pytest.raises(ValueError, match="no insert"):
+        write_many("select 1", TEXT_INT)
+    with pytest.raises(ValueError, match="no insert"):
+        table_of("select 1")
