@@ -25,8 +25,7 @@ class Names:
 
     def __init__(self, new_id: NewId, taken: Iterable[str] = ()) -> None:
         self._new_id = new_id
-        self._before = frozenset(taken)
-        self._taken = set(self._before)
+        self._taken = set(taken)
         self._items: dict[str, str] = {}
         self._calls: dict[tuple[int, str], str] = {}
 
@@ -53,9 +52,10 @@ class Names:
             self._calls[known] = ours
         return self._calls[known]
 
-    def is_taken(self, theirs: Any) -> bool:
-        """Whether another call of the session has this id."""
-        return theirs in self._before
+    def answered(self, theirs: Any) -> Any:
+        """Return our id of the last call of this answer that its server names so."""
+        ours = [one for (_, name), one in self._calls.items() if name == theirs]
+        return ours[-1] if ours else theirs
 
     def aliases(self) -> dict[str, str]:
         """Return the calls whose id is not the server's own: ours to theirs."""

@@ -4,10 +4,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.items import OUTPUT_SUFFIX
 from holdfast.core.session import Usage
 from holdfast.ports.provider import Answer, ModelEvent
 from holdfast.providers.failures import broken, failure_in_stream
-from holdfast.providers.names import MAX_CALL_ID, MIN_UNIQUE, Names
+from holdfast.providers.names import Names
 from holdfast.providers.origin import Maker
 from holdfast.providers.response_events import event
 
@@ -144,34 +145,23 @@ class ResponsesOutput:
     def _own_bytes(self, raw: msgspec.Raw, index: int) -> bytes:
         """Return an item's bytes, untouched where nothing in them must be ours."""
         item = _read(bytes(raw))
-        if not self._needs_change(item):
-            self._own(item, index)
-            return bytes(raw)
-        return _encode(self._own(item, index))
-
-    def _needs_change(self, item: Json) -> bool:
-        name, call_id = item.get("id"), item.get("call_id")
-        return (
-            not isinstance(name, str)
-            or len(name) < MIN_UNIQUE
-            or bool(item.get("encrypted_content"))
-            or (call_id is not None and not _is_fit(call_id))
-            or (call_id is not None and self._names.is_taken(call_id))
-        )
+        before = (item.get("id"), item.get("call_id"), item.get("encrypted_content"))
+        own = self._own(item, index)
+        after = (own["id"], own.get("call_id"), own.get("encrypted_content"))
+        return bytes(raw) if before == after else _encode(own)
 
     def _own(self, item: Json, index: int) -> Json:
         kind = str(item.get("type") or "item")
         item["id"] = self._names.item(kind, item.get("id"), index)
-        if item.get("call_id") is not None:
-            item["call_id"] = self._names.call(item["call_id"], index)
+        call_id = item.get("call_id")
+        if call_id is not None:
+            is_output = kind.endswith(OUTPUT_SUFFIX)
+            ours = self._names.answered(call_id) if is_output else self._names.call(call_id, index)
+            item["call_id"] = ours
         sealed = item.get("encrypted_content")
         if isinstance(sealed, str) and sealed:
             item["encrypted_content"] = self._maker.mark(sealed)
         return item
-
-
-def _is_fit(call_id: Any) -> bool:
-    return isinstance(call_id, str) and MIN_UNIQUE <= len(call_id) <= MAX_CALL_ID
 
 
 def _read(data: bytes) -> Json:

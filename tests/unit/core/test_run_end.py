@@ -14,14 +14,15 @@ from holdfast.core.changes import (
     SessionSaved,
     TurnSaved,
 )
-from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Finish
+from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Finish, RecordHeal
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.facts import Facts
+from holdfast.core.healing import Heal, read_heals
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.items import message
 from holdfast.core.lane import pack_items
 from holdfast.core.provider_state import ProviderState
-from holdfast.core.run_end import cancel, drop_provider_state, extend, finish
+from holdfast.core.run_end import cancel, drop_provider_state, extend, finish, record_heal
 from holdfast.core.session import Session, Usage
 from holdfast.core.turn import Fence, Turn
 from tests.unit.core.scenes import (
@@ -50,6 +51,7 @@ from tests.unit.core.scenes import (
 
 SAID = (message("assistant", "hello"),)
 BEGUN = (message("assistant", "hel"),)
+HEAL = Heal("stale_state", "dropped_state", "previous_response_not_found")
 STATE = ProviderState("openai", "acct", "gpt", b"resp_1")
 
 
@@ -85,6 +87,7 @@ def late_writes(fence: Fence, facts: Facts) -> dict[str, Decision[Any]]:
         "completed": finish(Finish(fence=fence, outcome="completed", items=SAID), facts),
         "failed": finish(Finish(fence=fence, outcome="failed"), facts),
         "drop_provider_state": drop_provider_state(DropProviderState(fence=fence), facts),
+        "record_heal": record_heal(RecordHeal(fence=fence, number=0, heal=HEAL), facts),
     }
 
 
@@ -356,3 +359,46 @@ def test_a_fence_holds_only_for_the_very_run_it_was_given_to() -> None:
     assert not replace(fence, epoch=1).holds(facts.session)
     assert not replace(fence, generation=2).holds(facts.session)
     assert SessionId(fence.session_id) == SESSION
+
+
+def heals_written(decision: Decision[Session]) -> list[Heal]:
+    return read_heals(only(decision, RunSaved).run.heals)
+
+
+def test_a_heal_is_noted_on_its_run_and_told() -> None:
+    facts = running()
+    command = RecordHeal(fence=a_fence(facts), number=0, heal=HEAL)
+    decision = record_heal(command, facts)
+    assert heals_written(decision) == [HEAL]
+    assert told(decision) == ["turn.healed"]
+    assert written(decision, ProviderStateDropped) == []
+
+
+def test_a_heal_that_drops_state_drops_it_in_the_same_breath() -> None:
+    facts = running()
+    command = RecordHeal(
+        fence=a_fence(facts), number=0, heal=HEAL, drops_state=True, slot=STATE.slot
+    )
+    decision = record_heal(command, facts)
+    assert only(decision, ProviderStateDropped) == ProviderStateDropped(SESSION, STATE.slot)
+
+
+def test_heals_add_up_and_a_repeated_one_is_written_once() -> None:
+    facts = running()
+    first = record_heal(RecordHeal(fence=a_fence(facts), number=0, heal=HEAL), facts)
+    after = replace(facts, active_run=only(first, RunSaved).run)
+    again = RecordHeal(fence=a_fence(facts), number=0, heal=HEAL, again=True)
+    assert record_heal(again, after).changes == ()
+    second = Heal("transient", "retried")
+    decision = record_heal(RecordHeal(fence=a_fence(facts), number=1, heal=second), after)
+    assert heals_written(decision) == [HEAL, second]
+
+
+def test_the_end_of_a_run_keeps_its_heals() -> None:
+    facts = running()
+    healed = only(
+        record_heal(RecordHeal(fence=a_fence(facts), number=0, heal=HEAL), facts), RunSaved
+    )
+    facts = replace(facts, active_run=healed.run)
+    ended = answer(finish(a_finish(facts), facts), Ended)
+    assert ended.run.heals == healed.run.heals

@@ -1,4 +1,4 @@
-"""Story 0: the provider forgets what was chained to it. One heal, one session, no restart."""
+"""Upstreams as an operator configures them: by file or by flags, in every state mode."""
 
 from pathlib import Path
 

@@ -1,0 +1,120 @@
+"""A Responses server's answer in our names: unique ids, marked seals, bytes untouched otherwise."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.ports.provider import Answer
+from holdfast.providers.names import Names
+from holdfast.providers.origin import Maker
+from holdfast.providers.responses_output import ResponsesOutput
+
+Json = dict[str, Any]
+MAKER = Maker("p", "a", "m")
+LONG = "0123456789abcdef"
+
+
+def an_output(*taken: str) -> ResponsesOutput:
+    count = iter(range(70, 100))
+    return ResponsesOutput(Names(lambda prefix: f"{prefix}_{next(count)}", taken), MAKER)
+
+
+def whole(*items: Json, **more: Any) -> bytes:
+    value = {"id": "resp_1", "status": "completed", "output": list(items), **more}
+    return msgspec.json.encode(value)
+
+
+def answered(*items: Json, taken: tuple[str, ...] = ()) -> list[Json]:
+    answer = an_output(*taken).whole(whole(*items)).answer
+    return [msgspec.json.decode(body) for body in answer.items]
+
+
+def a_call(call_id: str, **more: Any) -> Json:
+    return {"id": f"fc_{LONG}", "type": "function_call", "call_id": call_id, "name": "f",
+            "arguments": "{}", **more}  # fmt: skip
+
+
+def test_items_that_are_unique_stay_the_bytes_they_are() -> None:
+    body = b'{ "type":"message", "id":"msg_%s", "x":"\\u00e9" }' % LONG.encode()
+    answer = an_output().whole(b'{"status":"completed","output":[%s]}' % body).answer
+    assert answer.items == [body]
+
+
+def test_counted_ids_become_our_own() -> None:
+    first, second = answered(a_call("call_1", id="1"), a_call("call_1", id="2"))
+    assert first["id"] != second["id"]
+    assert first["call_id"] != second["call_id"]
+    assert not {first["call_id"], second["call_id"]} & {"call_1"}
+
+
+def test_a_call_id_that_the_session_has_is_not_given_twice() -> None:
+    [call] = answered(a_call(f"call_{LONG}"), taken=(f"call_{LONG}",))
+    assert call["call_id"] == "call_70"
+
+
+@pytest.mark.parametrize("call_id", ["call_1", f"call_{LONG}"])
+def test_an_output_that_the_server_made_itself_stays_with_its_call(call_id: str) -> None:
+    output = {"id": f"sho_{LONG}", "type": "shell_call_output", "call_id": call_id}
+    call, answer = answered(a_call(call_id, type="shell_call"), output)
+    assert call["call_id"] == answer["call_id"]
+
+
+def test_seals_are_marked_in_events_and_in_the_answer() -> None:
+    item = {"id": f"rs_{LONG}", "type": "reasoning", "summary": [], "encrypted_content": "gAAA"}
+    output = an_output()
+    done = {"type": "response.output_item.done", "output_index": 0, "item": item}
+    [event] = output.take("", msgspec.json.encode(done))
+    assert event.data["item"]["encrypted_content"] == MAKER.mark("gAAA")
+    end = {"type": "response.completed", "response": msgspec.json.decode(whole(item))}
+    assert output.take("", msgspec.json.encode(end)) == []
+    assert output.ending is not None
+    [kept] = output.ending.answer.items
+    assert msgspec.json.decode(kept)["encrypted_content"] == MAKER.mark("gAAA")
+
+
+def test_a_terminal_event_without_items_ends_what_the_events_told() -> None:
+    output = an_output()
+    done = {"type": "response.output_item.done", "output_index": 0, "item": a_call("call_1")}
+    output.take("", msgspec.json.encode(done))
+    end = b'{"type":"response.completed","response":{"id":"resp_1"}}'
+    output.take("response.completed", end)
+    assert output.ending is not None
+    answer: Answer = output.ending.answer
+    assert len(answer.items) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [("queued", "upstream_unfinished"), ("in_progress", "upstream_unfinished"),
+     ("cancelled", "upstream_cancelled"), ("failed", "server_error")],
+)  # fmt: skip
+def test_a_response_that_did_not_complete_is_no_answer(status: str, code: str) -> None:
+    error = {"code": "server_error", "message": "x"} if status == "failed" else None
+    with pytest.raises(ProviderFailure) as caught:
+        an_output().whole(whole(status=status, error=error))
+    assert caught.value.provider_code == code
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"1", b"{", b'{"output": 5}'])
+def test_what_is_no_response_is_a_failure(data: bytes) -> None:
+    with pytest.raises(ProviderFailure):
+        an_output().whole(data)
+
+
+def test_a_numbered_event_that_comes_twice_is_heard_once() -> None:
+    output = an_output()
+
+    def heard(number: int | None) -> int:
+        value = {"type": "response.output_text.delta", "delta": "ha", "sequence_number": number}
+        return len(output.take("", msgspec.json.encode(value)))
+
+    assert [heard(n) for n in (1, 2, 2, 3)] == [1, 1, 0, 1]
+    assert [heard(None) for _ in range(2)] == [1, 1]
+
+
+def test_servers_that_do_not_count_are_heard_all_the_same() -> None:
+    output = an_output()
+    value = b'{"type":"response.output_text.delta","delta":"ha","sequence_number":0}'
+    assert [len(output.take("", value)) for _ in range(3)] == [1, 1, 1]
