@@ -1,6 +1,7 @@
 """The driver: plans carried out on PostgreSQL, in grouped commits, by the database's clock."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Generator, Sequence
 from copy import copy
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ import asyncpg
 from holdfast.core.commands import Command
 from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.stores.committer import Result
-from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connection, Connector, close_quietly
+from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
 from holdfast.stores.postgres.failures import explain, meaning
 from holdfast.stores.postgres.locking import lock
@@ -76,11 +77,14 @@ class PostgresDriver:
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot, on a connection that never waits for the writer."""
-        if self._readers is None:
-            raise StoreUnavailable("the store is closed")
         try:
-            async with self._readers.acquire(timeout=self._connector.answer_seconds) as connection:
-                return await self._snapshot(connection, query)
+            return await self._read(query)
+        except Exception as exc:
+            if meaning(exc) != "gone":
+                raise explain(exc) from exc
+        try:
+            # It may have been a connection that died in its sleep: one that is new will tell.
+            return await self._read(query)
         except Exception as exc:
             raise explain(exc) from exc
 
@@ -135,9 +139,8 @@ class PostgresDriver:
         raise AssertionError("the last try returns")
 
     async def _transact(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        connection = await self._writing()
+        connection = await self._begin()
         try:
-            await connection.execute(BEGIN)
             results = await self._carry_out(connection, commands)
             await self._notify(connection, results)
             await connection.execute("commit")
@@ -145,6 +148,19 @@ class PostgresDriver:
             await self._roll_back(connection, exc)
             raise
         return results
+
+    async def _begin(self) -> asyncpg.Connection:
+        """Begin a transaction; a connection that died in its sleep is replaced, nothing is lost."""
+        connection = await self._writing()
+        try:
+            await connection.execute(BEGIN)
+        except BaseException as exc:
+            await self._forget_writer(connection)
+            if meaning(exc) != "gone":
+                raise
+            connection = await self._writing()
+            await connection.execute(BEGIN)
+        return connection
 
     async def _writing(self) -> asyncpg.Connection:
         if self._writer is None or self._writer.is_closed():
@@ -187,18 +203,22 @@ class PostgresDriver:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
-    async def _snapshot(
-        self, connection: Connection, query: Callable[[float], Plan[ResultT]]
-    ) -> ResultT:
-        try:
-            await connection.execute(BEGIN_READ)
-            result = await _drive(connection, query(self._clock.now()))
-            await connection.execute("commit")
-        except BaseException:
-            # It has to be without a transaction when the next reader gets it.
-            connection.terminate()
-            raise
-        return result
+    async def _read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        if self._readers is None:
+            raise StoreUnavailable("the store is closed")
+        async with self._readers.acquire(timeout=self._connector.answer_seconds) as connection:
+            try:
+                await connection.execute(BEGIN_READ)
+                result = await _drive(connection, query(self._clock.now()))
+                await connection.execute("rollback")
+            except BaseException as exc:
+                if meaning(exc) == "gone":
+                    await self._readers.expire_connections()
+                # It has to be without a transaction when the next reader gets it.
+                with contextlib.suppress(asyncpg.InterfaceError):
+                    connection.terminate()
+                raise
+            return result
 
     # ── schema ──────────────────────────────────────────────────────────────────────────────
 
