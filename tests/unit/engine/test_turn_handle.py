@@ -503,7 +503,9 @@ async def test_a_turn_is_entered_once(session: SessionHandle) -> None:
     assert len(await session.turns()) == 1
 
 
-@pytest.mark.parametrize("said", [None, 7, [None], object(), {}, b"{"], ids=repr)
+@pytest.mark.parametrize(
+    "said", [None, 7, [None], object(), {}, b"{"], ids=lambda said: type(said).__name__
+)
 async def test_an_answer_that_is_no_item_is_refused_and_the_turn_goes_on(
     session: SessionHandle, said: Any
 ) -> None:
