@@ -5,6 +5,7 @@ business and pass through untouched.
 """
 
 import hashlib
+import json
 from typing import Any
 
 import msgspec
@@ -61,6 +62,7 @@ _read_head = msgspec.json.Decoder(_Head).decode
 def read_item(body: bytes) -> NewItem:
     """Return `body` as an item, its bytes untouched, or say why it cannot be one."""
     try:
+        body.decode()  # what is skipped below is not looked at, and has to be readable later
         head = _read_head(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidItem(f"an item must be a JSON object of the Responses format: {exc}") from exc
@@ -71,6 +73,16 @@ def read_item(body: bytes) -> NewItem:
         if value is not None and "\0" in value:
             raise InvalidItem(f"the {name} of an item has no NUL characters")
     return NewItem(body, kind, _usable_id(head.id), head.call_id, _fingerprint(kind, head))
+
+
+def item_value(body: bytes) -> dict[str, Any]:
+    """Return what an item's bytes say, also a number that fits no float, as infinity."""
+    value: dict[str, Any]
+    try:
+        value = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        value = json.loads(body)
+    return value
 
 
 def _usable_id(given: str | None) -> str | None:

@@ -4,8 +4,6 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
 from holdfast.core.commands import Accept, Append, Delete, Fork, Reserve, Reset, Restore
 from holdfast.core.errors import InvalidInput, SessionNotFound
 from holdfast.core.ids import (
@@ -17,7 +15,7 @@ from holdfast.core.ids import (
     read_idempotency_key,
     read_key,
 )
-from holdfast.core.items import NewItem
+from holdfast.core.items import NewItem, item_value
 from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.core.session import Session
 from holdfast.core.turn import OnBusy, Source
@@ -165,7 +163,7 @@ class SessionHandle:
         )
         if last is not None:
             stored.reverse()
-        return [msgspec.json.decode(item.body) for item in stored]
+        return [item_value(item.body) for item in stored]
 
     async def turns(self, *, limit: int = 20) -> list[TurnView]:
         """Return the latest turns, newest first."""

@@ -19,7 +19,7 @@ from holdfast.core.errors import (
     TurnFailed,
 )
 from holdfast.core.ids import RunId
-from holdfast.core.items import NewItem
+from holdfast.core.items import NewItem, item_value
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.session import Session, Usage
 from holdfast.core.turn import Turn
@@ -118,7 +118,7 @@ class TurnHandle:
     async def context(self) -> list[Item]:
         """Return valid input items for a model call: the history and this turn's input."""
         shown = await self._active().context()
-        return [msgspec.json.decode(body) for body in shown]
+        return [item_value(body) for body in shown]
 
     def add(self, said: Said | Iterable[Said]) -> None:
         """Add what the model answered; committed together when the block ends."""
@@ -157,7 +157,7 @@ class TurnHandle:
         first = turn.first_seq + len(self._accept.items)
         query = ItemQuery(after=first - 1, limit=max(turn.last_seq - first + 1, 0), view="log")
         stored = await self._gateway.read.items(view.session, query)
-        return [msgspec.json.decode(item.body) for item in stored if not item.is_partial]
+        return [item_value(item.body) for item in stored if not item.is_partial]
 
     async def __aexit__(
         self,

@@ -121,6 +121,10 @@ class ActiveRun:
                 again = True
                 await asyncio.sleep(pause)
                 pause *= 2
+            except Exception as exc:
+                # It would be refused again: an end without what was refused frees the lane.
+                self.unwritten = refused_end(self.fence, exc)
+                raise
             else:
                 self._end = ended
                 self._wakeups.wake(ended.session.id)
@@ -147,6 +151,17 @@ class ActiveRun:
     def _lose_quietly(self) -> None:
         self.is_lost = True
         self._wakeups.off_stop(self.fence.run_id)
+
+
+def refused_end(fence: Fence, exc: Exception) -> Finish:
+    """Return the end of a run whose own end the store does not take."""
+    return Finish(
+        fence=fence,
+        outcome="failed",
+        error_code="turn_failed",
+        error_message=f"{type(exc).__name__}: its end was refused",
+        is_retryable=True,
+    )
 
 
 def left_end(fence: Fence) -> Finish:

@@ -56,7 +56,7 @@ async def _open_memory(clock: Clock) -> SqlStore:
         connection.execute("pragma foreign_keys = on")
         return connection
 
-    driver = SqliteDriver(connect, clock=clock, writer=InlineExecutor())
+    driver = SqliteDriver(connect, clock=clock, writer=InlineExecutor(), is_in_memory=True)
     await driver.migrate()
     return SqlStore(driver, ProcessTokens())
 

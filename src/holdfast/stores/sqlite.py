@@ -23,6 +23,15 @@ from holdfast.stores.sqlite_file import Connect, Link
 
 ResultT = TypeVar("ResultT")
 
+_REFUSALS = (
+    sqlite3.IntegrityError,
+    sqlite3.ProgrammingError,
+    sqlite3.InterfaceError,
+    # The client's own words for values that no column can take.
+    OverflowError,
+    UnicodeEncodeError,
+)
+
 DIALECT = {
     "text": "text",
     "int": "integer",
@@ -51,11 +60,12 @@ class SqliteDriver:
         writer: Executor,
         reader: Executor | None = None,
         identity: Callable[[], object] = lambda: None,
+        is_in_memory: bool = False,
     ) -> None:
         self._clock = clock
         self._writer = writer
         self._reader = reader or writer
-        self._write_link = Link(connect, identity)
+        self._write_link = Link(connect, identity, is_only_copy=is_in_memory)
         self._read_link = self._write_link
         if reader is not None:
             self._read_link = Link(connect, identity, is_read_only=True)
@@ -84,8 +94,8 @@ class SqliteDriver:
     async def close(self) -> None:
         """Close both connections, then their threads."""
         try:
-            await self._writer.run(self._write_link.cut)
-            await self._reader.run(self._read_link.cut)
+            await self._writer.run(self._write_link.close)
+            await self._reader.run(self._read_link.close)
         finally:
             self._writer.close()
             if self._reader is not self._writer:
@@ -239,7 +249,7 @@ def _execute(connection: sqlite3.Connection, ask: Ask) -> None:
 
 def _explain(exc: Exception) -> Exception:
     """Map what SQLite says to what our callers may rely on."""
-    if isinstance(exc, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError):
+    if isinstance(exc, _REFUSALS):
         explained: Exception = StoreError(f"the store refused a write: {exc}")
     elif isinstance(exc, sqlite3.Error | _LostUpdate):
         explained = StoreUnavailable(f"the store cannot be used now: {exc}")

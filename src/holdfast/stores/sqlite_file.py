@@ -56,11 +56,17 @@ class Link:
     """One connection: made when it is needed, checked to be still of the file that is there."""
 
     def __init__(
-        self, connect: Connect, identity: Callable[[], object], *, is_read_only: bool = False
+        self,
+        connect: Connect,
+        identity: Callable[[], object],
+        *,
+        is_read_only: bool = False,
+        is_only_copy: bool = False,
     ) -> None:
         self._connect = connect
         self._identity = identity
         self._is_read_only = is_read_only
+        self._is_only_copy = is_only_copy
         self._connection: sqlite3.Connection | None = None
         self._file: object = None
 
@@ -79,7 +85,15 @@ class Link:
             raise sqlite3.OperationalError("the database file was moved or removed")
 
     def cut(self) -> None:
-        """Let go of the connection; the next one is fresh."""
+        """Let go of the connection after a fault; the next one is fresh.
+
+        The connection of a database in memory is the database: it is kept until it is closed.
+        """
+        if not self._is_only_copy:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the connection for good."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with contextlib.suppress(sqlite3.Error):
