@@ -1,0 +1,184 @@
+"""Processes that share one store, and processes that are killed: one conversation all the same."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.processes import ActorProcess, Event, actors, an_actor
+
+CONTACTS = 40
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/a.db"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+async def test_forty_first_contacts_in_two_processes_are_one_serial_conversation(url: str) -> None:
+    async with actors({"url": url}, {"url": url}) as cast:
+        names = [
+            (actor, actor.tell("turn", key="k", text=f"t{number}"))
+            for number in range(CONTACTS)
+            for actor in [cast[number % 2]]
+        ]
+        done = [await actor.expect("done", name) for actor, name in names]
+        seen = [(await actor.expect("model", name))["seen"] for actor, name in names]
+        history = await cast[0].history("k")
+        assert history["sessions"] == 1
+        assert {event["session"] for event in done} == {history["session"]}
+    texts = history["texts"]
+    assert len(texts) == 2 * CONTACTS
+    assert sorted(texts[::2]) == sorted(f"t{number}" for number in range(CONTACTS))
+    assert texts[1::2] == [f"re: {text}" for text in texts[::2]]
+    assert sorted(len(one) for one in seen) == list(range(1, 2 * CONTACTS, 2))
+    for one in seen:
+        assert one == texts[: len(one)], "every model call saw all earlier answers"
+
+
+async def test_a_killed_process_leaves_its_lane_to_the_other_and_its_turn_to_a_retry(
+    url: str,
+) -> None:
+    # So long a lease that only the token can tell that its holder is dead.
+    orders = {"url": url, "lease_seconds": 600}
+    async with actors(orders, orders) as (doomed, heir):
+        await doomed.turn("k", "hello")
+        lost = doomed.tell("turn", key="k", text="lost", idempotency_key="i", holds=True)
+        await doomed.expect("model", lost)
+        waiting = heir.tell("turn", key="k", text="next")
+        await heir.expect("accepted", waiting)
+        assert heir.heard("model", waiting) is None, "the lane is taken"
+        await doomed.kill()
+        await heir.expect("done", waiting)
+        again = await heir.turn("k", "lost", idempotency_key="i")
+        assert again["answer"] == ["re: lost"]
+        repeat = await heir.turn("k", "lost", idempotency_key="i")
+        assert repeat["answer"] == ["re: lost"]
+        history = await heir.history("k")
+    assert history["texts"] == ["hello", "re: hello", "next", "re: next", "lost", "re: lost"]
+    assert history["log"].count("lost") == 2, "its first place stays readable"
+    assert history["turns"] == [
+        [1, "completed", None, 1], [2, "completed", None, 2], [3, "completed", None, 1],
+    ]  # fmt: skip
+    assert len(heir.said["model"]) == 2, "each request called the model once here"
+
+
+async def test_whoever_stands_by_a_turn_of_a_killed_process_carries_it_on(url: str) -> None:
+    orders = {"url": url, "lease_seconds": 600}
+    async with actors(orders, orders) as (doomed, heir):
+        lost = doomed.tell("turn", key="k", text="lost", idempotency_key="i", holds=True)
+        await doomed.expect("model", lost)
+        again = heir.tell("turn", key="k", text="lost", idempotency_key="i")
+        # It stands by: another turn of its process shows that it has had the time to.
+        await heir.turn("other", "meanwhile")
+        assert heir.heard("model", again) is None
+        await doomed.kill()
+        assert (await heir.expect("done", again))["answer"] == ["re: lost"]
+        history = await heir.history("k")
+    assert history["texts"] == ["lost", "re: lost"]
+    assert history["turns"] == [[1, "completed", None, 2]]
+
+
+async def test_a_frozen_process_loses_its_lane_when_its_lease_ends_and_changes_nothing_later(
+    url: str,
+) -> None:
+    orders = {"url": url, "lease_seconds": 2}
+    async with actors(orders, orders) as (frozen, heir):
+        late = frozen.tell("turn", key="k", text="late", holds=True)
+        await frozen.expect("model", late)
+        frozen.freeze()
+        assert (await heir.turn("k", "next"))["answer"] == ["re: next"]
+        frozen.tell("release", id=late)
+        frozen.thaw()
+        failed = await frozen.expect("failed", late)
+        assert failed["code"] == "run_fenced"
+        history = await heir.history("k")
+        assert history["texts"] == ["late", "next", "re: next"]
+        assert (await frozen.turn("k", "I am back"))["answer"] == ["re: I am back"]
+
+
+# ── killed at any commit ────────────────────────────────────────────────────────────────────
+
+JOBS = ["job1", "job2", "job3"]
+
+
+async def _work(actor: ActorProcess) -> list[str]:
+    """Have a turn with three jobs waiting behind it; return those that were accepted."""
+    actor.tell("turn", id="hi", key="k", text="hi", idempotency_key="i", holds=True)
+    for job in JOBS:
+        try:
+            await actor.expect("accepted", "hi" if job == JOBS[0] else JOBS[JOBS.index(job) - 1])
+        except AssertionError:
+            break
+        actor.tell("turn", id=job, key="k", text=job, source="background")
+    actor.tell("release", id="hi")
+    await actor.until_dead()
+    return [job for job in JOBS if actor.heard("accepted", job)]
+
+
+def _once_and_in_order(history: Event, accepted: list[str]) -> None:
+    """Check a conversation after a crash and its recovery."""
+    texts = history["texts"]
+    questions = [text for text in texts if not text.startswith("re: ")]
+    assert len(questions) == len(set(questions)), "nothing twice"
+    assert [text for text in questions if text in JOBS] == JOBS[
+        : sum(job in questions for job in JOBS)
+    ], "in the order of their acceptance"
+    assert set(accepted) <= set(questions), "what was accepted is there"
+    for text in questions:
+        assert texts.count(f"re: {text}") == 1, "answered once"
+
+
+@pytest.mark.parametrize("die_at", [2, 3, 4, 5, 6, 7, 8, 9, 11, 13])
+async def test_killed_at_any_commit_nothing_is_lost_doubled_or_stuck(
+    tmp_path: Path, die_at: int
+) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    doomed = ActorProcess(
+        {"url": url, "handles": True, "die_at": die_at, "is_after": die_at % 2 == 0}
+    )
+    try:
+        await doomed.launch()
+        accepted = await _work(doomed)
+    finally:
+        await doomed.kill()
+    async with an_actor(url=url, handles=True) as heir:
+        assert (await heir.turn("k", "next"))["answer"] == ["re: next"]
+        assert (await heir.turn("k", "hi", idempotency_key="i"))["answer"] == ["re: hi"]
+        history = await heir.history("k")
+    _once_and_in_order(history, accepted)
+    assert {status for _, status, _, _ in history["turns"]} == {"completed"}
+    assert history["status"] == "idle"
+
+
+async def test_a_turn_that_keeps_killing_its_process_is_given_up(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    async with an_actor(url=url) as first:
+        first.tell("turn", id="hi", key="k", text="hi", holds=True)
+        await first.expect("model", "hi")
+        first.tell("turn", id="p", key="k", text="poison", source="background")
+        await first.expect("accepted", "p")
+        first.tell("turn", id="j", key="k", text="job", source="background")
+        await first.expect("accepted", "j")
+        await first.kill()
+    deaths = 0
+    for _ in range(3):
+        actor = ActorProcess({"url": url, "handles": True, "max_attempts": 3})
+        try:
+            await actor.launch()
+            await actor.until_dead()
+            deaths += actor.heard("handled") is not None
+        finally:
+            await actor.kill()
+    assert deaths == 3
+    async with an_actor(url=url, handles=True, max_attempts=3) as last:
+        assert (await last.turn("k", "next"))["answer"] == ["re: next"]
+        history = await last.history("k")
+        assert [event["text"] for event in last.said["handled"]] == ["job"]
+    assert history["turns"] == [
+        [1, "interrupted", "worker_lost", 1], [2, "failed", "turn_abandoned", 3],
+        [3, "completed", None, 1], [4, "completed", None, 1],
+    ]  # fmt: skip
+    assert history["texts"] == ["hi", "poison", "job", "re: job", "next", "re: next"]
