@@ -16,7 +16,7 @@ from holdfast.core.ids import RunId, WorkerId
 from holdfast.core.items import NewItem, StoredItem
 from holdfast.core.records import Span
 from holdfast.core.session import Session
-from holdfast.core.turn import RUN_AGAIN, Fence, Outcome, Run, Turn
+from holdfast.core.turn import RUN_AGAIN, Fence, Outcome, Run, Turn, storable
 
 FREE: dict[str, Any] = {
     "active_turn_id": None,
@@ -139,7 +139,7 @@ def end_turn(
         turn,
         outcome=outcome,
         error_code=code,
-        error_message=message,
+        error_message=storable(message),
         is_retryable=is_retryable,
         ended_at=draft.now,
     )

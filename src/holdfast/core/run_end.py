@@ -22,7 +22,7 @@ from holdfast.core.healing import read_heals, write_heals
 from holdfast.core.items import NewItem
 from holdfast.core.lane import FREE, end_turn, keep_partial, pack_items, stop_active
 from holdfast.core.session import Session, Usage
-from holdfast.core.turn import Fence, Run, Turn
+from holdfast.core.turn import Fence, Run, Turn, storable
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -137,7 +137,7 @@ def _ended_run(run: Run, command: Finish, now: float) -> Run:
         run,
         outcome=command.outcome,
         error_code=command.error_code,
-        error_message=command.error_message,
+        error_message=storable(command.error_message),
         ended_at=now,
         partial=None,
         result=command.result,

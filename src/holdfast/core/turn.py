@@ -24,6 +24,13 @@ RUN_AGAIN: frozenset[Source] = frozenset({"background", "cron", "channel"})
 """Sources whose turns nobody waits for on a socket: after a crash they are run, not kept."""
 
 
+def storable(message: str | None) -> str | None:
+    """Return an error's message as text that any store can keep: nothing may keep an end away."""
+    if message is None:
+        return None
+    return message.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
 class Turn(msgspec.Struct, frozen=True):
     """The row of a turn. `input` is kept here until the turn starts and its items enter the log."""
 

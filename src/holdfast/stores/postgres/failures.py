@@ -80,5 +80,7 @@ def explain(exc: Exception) -> Exception:
 
 def _said(exc: Exception) -> str:
     """Return the first line: details may hold content, and content is not for logs."""
+    if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
+        return "a value that no column can take"
     lines = str(exc).splitlines()
     return lines[0] if lines else type(exc).__name__

@@ -251,6 +251,22 @@ class LaneContract:
         again = await caller.start("b", key="k")
         assert await caller.texts(again.session) == ["a", "half", "b"]
 
+    @pytest.mark.parametrize(
+        "said",
+        ["a\0b", "half a \ud83e pair", "\udcff", "x" * 100_000],
+        ids=["nul", "half a pair", "a byte", "long"],
+    )
+    async def test_whatever_an_error_says_its_turn_ends(self, caller: Caller, said: str) -> None:
+        run = await caller.start("a", key="k")
+        await caller.finish(run, outcome="failed", error_code="boom", error_message=said)
+        view = await caller.read.turn(caller.tenant, run.turn.id)
+        assert view is not None
+        assert (view.status, view.turn.error_code) == ("failed", "boom")
+        assert view.turn.error_message
+        waiting = await caller.start("b", key="k")
+        await caller.submit(Cancel(tenant=caller.tenant, turn_id=waiting.turn.id, reason=said))
+        assert await state_of(caller, waiting.turn) == ("cancelled", "turn_cancelled")
+
     async def test_sessions_do_not_wait_for_each_other(self, caller: Caller) -> None:
         await caller.start("a", key="k")
         await caller.start("b", key="l")
