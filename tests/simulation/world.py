@@ -254,12 +254,14 @@ class World:
         deadline = self.loop.time() + SETTLE_SECONDS
         while self.loop.time() < deadline:
             await asyncio.sleep(self.plan.lanes.lease_seconds)
-            if all(r.is_ready and r.life.is_running for r in self.replicas) and not self._open():
+            if all(r.is_ready and r.life.is_running for r in self.replicas) and self._is_quiet():
                 return
 
-    def _open(self) -> int:
-        rows = self.disk.rows("select count(*) from turns where outcome is null")
-        return int(rows[0][0])
+    def _is_quiet(self) -> bool:
+        """Whether nothing is open, and nobody is left of those who died."""
+        open_turns = self.disk.rows("select id from turns where outcome is null")
+        workers = self.disk.rows("select id from workers")
+        return not open_turns and len(workers) <= len(self.replicas)
 
     async def _probe(self) -> list[Heard]:
         """Send one turn to every session that is live: each must answer, at once."""

@@ -101,10 +101,13 @@ def _is_call(item: StoredItem) -> bool:
 
 def _has_successor(listed: list[StoredItem], index: int) -> bool:
     """Reasoning travels with the item it led to, of the same turn, or not at all."""
-    if index + 1 >= len(listed):
-        return False
-    here, following = listed[index], listed[index + 1]
-    return following.turn_number == here.turn_number and not following.kind.endswith(OUTPUT_SUFFIX)
+    here = listed[index]
+    for following in listed[index + 1 :]:
+        if following.turn_number != here.turn_number:
+            return False
+        if following.kind != "reasoning":
+            return not following.kind.endswith(OUTPUT_SUFFIX)
+    return False
 
 
 def _interrupted(call: StoredItem) -> bytes:

@@ -1,0 +1,222 @@
+"""The life of a key against a list of generations: reset, restored, erased, and never mixed up."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from holdfast.core.commands import Delete, Finish, Reset, Restore, Started
+from holdfast.core.errors import RunFenced, SessionChanged, SessionNotFound, SessionRetired
+from holdfast.core.ids import Key, SessionId
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.session import Session
+from holdfast.core.turn import Fence
+from holdfast.ports.store import ItemQuery, SessionQuery, SessionView
+from holdfast.testing.caller import answered, text_of
+from tests.properties.house import House
+
+STATE = ProviderState("openai", "acc", "gpt", b"resp_1")
+
+
+@dataclass
+class Generation:
+    """One session of the key."""
+
+    id: str
+    number: int
+    texts: list[str] = field(default_factory=list)
+    has_state: bool = False
+    is_deleted: bool = False
+
+
+class LifecycleMachine(RuleBasedStateMachine):
+    """Lives through generations of one key, with a turn under way or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.house = House("a")
+        self.caller = self.house.callers["a"]
+        self.generations: list[Generation] = []
+        self.live: Generation | None = None
+        self.running: Fence | None = None
+        self.late: list[Fence] = []
+        self.count = 0
+
+    def teardown(self) -> None:
+        self.house.close()
+
+    def word(self) -> str:
+        self.count += 1
+        return f"w{self.count}"
+
+    def speak(self, **where: Any) -> Any:
+        self.count += 1
+        return self.house.ask(self.caller.arrival(f"w{self.count}", on_busy="reject", **where))
+
+    def arrived(self, outcome: Started) -> None:
+        """Take note of a turn that began, in a generation that is new or not."""
+        if self.live is None:
+            self.live = Generation(outcome.session.id, len(self.generations) + 1)
+            self.generations.append(self.live)
+        assert outcome.session.id == self.live.id
+        assert outcome.session.generation == self.live.number
+        self.live.texts.append(f"w{self.count}")
+        self.running = outcome.fence
+
+    def retire(self) -> None:
+        if self.running is not None:
+            self.late.append(self.running)
+        self.running = None
+        if self.live is not None:
+            self.live.has_state = False
+        self.live = None
+
+    # ── what can be done ────────────────────────────────────────────────────────────────────
+
+    @precondition(lambda self: self.running is None)
+    @rule()
+    def begin_by_key(self) -> None:
+        outcome = self.speak(key="k")
+        assert isinstance(outcome, Started), outcome
+        self.arrived(outcome)
+
+    @precondition(lambda self: self.generations and self.running is None)
+    @rule(data=st.data())
+    def begin_by_id(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.sampled_from(self.generations))
+        outcome = self.speak(session_id=chosen.id)
+        if chosen.is_deleted:
+            assert isinstance(outcome, SessionNotFound), outcome
+        elif chosen is not self.live:
+            assert isinstance(outcome, SessionRetired), outcome
+            assert outcome.live_id == (self.live.id if self.live else None)
+        else:
+            assert isinstance(outcome, Started), outcome
+            self.arrived(outcome)
+
+    @precondition(lambda self: self.running is not None)
+    @rule()
+    def end(self) -> None:
+        assert self.running is not None
+        assert self.live is not None
+        text = self.word()
+        ended = self.house.ask(
+            Finish(
+                fence=self.running,
+                outcome="completed",
+                items=answered(text),
+                provider_state=STATE,
+            )
+        )
+        assert not isinstance(ended, Exception), ended
+        self.live.texts.append(text)
+        self.live.has_state = True
+        self.running = None
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data())
+    def end_late(self, data: st.DataObject) -> None:
+        fence = data.draw(st.sampled_from(self.late))
+        outcome = self.house.ask(
+            Finish(
+                fence=fence,
+                outcome="completed",
+                items=answered("too late"),
+                provider_state=STATE,
+            )
+        )
+        assert isinstance(outcome, RunFenced), outcome
+
+    @precondition(lambda self: self.generations)
+    @rule(data=st.data(), expects=st.booleans())
+    def reset(self, data: st.DataObject, expects: bool) -> None:
+        chosen = data.draw(st.sampled_from(self.generations))
+        expected = data.draw(st.sampled_from(self.generations)) if expects else chosen
+        new_id = SessionId(self.caller.ids.new("ses"))
+        outcome = self.house.ask(
+            Reset(
+                tenant=self.caller.tenant,
+                session_id=SessionId(chosen.id),
+                new_id=new_id,
+                expected_id=SessionId(expected.id) if expects else None,
+            )
+        )
+        if chosen.is_deleted:
+            assert isinstance(outcome, SessionNotFound), outcome
+        elif chosen is not self.live or expected is not chosen:
+            assert isinstance(outcome, SessionChanged), outcome
+        else:
+            assert isinstance(outcome, Session), outcome
+            assert outcome.previous_session_id == chosen.id
+            self.retire()
+            self.live = Generation(new_id, len(self.generations) + 1)
+            self.generations.append(self.live)
+
+    @precondition(lambda self: self.generations)
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.sampled_from(self.generations))
+        outcome = self.house.ask(
+            Restore(tenant=self.caller.tenant, session_id=SessionId(chosen.id))
+        )
+        if chosen.is_deleted:
+            assert isinstance(outcome, SessionNotFound), outcome
+            return
+        assert isinstance(outcome, Session), outcome
+        if chosen is not self.live:
+            self.retire()
+            self.live = chosen
+
+    @precondition(lambda self: len(self.generations) > 1)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.sampled_from(self.generations))
+        outcome = self.house.ask(Delete(tenant=self.caller.tenant, session_id=SessionId(chosen.id)))
+        if chosen.is_deleted:
+            assert isinstance(outcome, SessionNotFound), outcome
+            return
+        assert isinstance(outcome, Session), outcome
+        if chosen is self.live:
+            self.retire()
+        chosen.is_deleted, chosen.has_state = True, False
+
+    # ── what must hold ──────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def one_generation_at_most_is_live(self) -> None:
+        view = self.house.do(self.caller.read.session(self.caller.tenant, key=Key("k")))
+        if self.live is None:
+            assert view is None
+            return
+        assert view is not None
+        assert view.session.id == self.live.id
+        assert view.session.active_run_id == (self.running.run_id if self.running else None)
+        assert view.status == ("running" if self.running else "idle")
+
+    @invariant()
+    def every_generation_is_listed_until_it_is_erased(self) -> None:
+        views, texts, states = self.house.do(self.look())
+        kept = [one for one in self.generations if not one.is_deleted]
+        assert sorted(view.session.id for view in views) == sorted(one.id for one in kept)
+        for one in kept:
+            assert texts[one.id] == one.texts
+            assert states[one.id] == one.has_state
+
+    async def look(self) -> tuple[list[SessionView], dict[str, list[str]], dict[str, bool]]:
+        read, tenant = self.caller.read, self.caller.tenant
+        query = SessionQuery(key=Key("k"), generations=True, limit=500)
+        views = await read.sessions(tenant, query)
+        texts: dict[str, list[str]] = {}
+        states: dict[str, bool] = {}
+        for view in views:
+            session = view.session
+            items = await read.items(session, ItemQuery())
+            texts[session.id] = [text_of(item) for item in items]
+            states[session.id] = bool(await read.provider_state(session.id))
+        return views, texts, states
+
+
+TestLifecycle = LifecycleMachine.TestCase
+TestLifecycle.settings = settings(max_examples=40)
