@@ -87,7 +87,8 @@ def names_of(command: Command[Any]) -> list[Name]:
         case cmd.Delete():
             return [Name("below", command.session_id)]
         case cmd.Reset() | cmd.Restore():
-            return [Name("session", command.session_id), Name("rival", command.session_id)]
+            rivals = [Name("session", command.session_id), Name("rival", command.session_id)]
+            return [*rivals, *_names_of_repeat(command)]
         case cmd.Renew() | cmd.Bury():
             return [Name("worker", command.worker)]
         case _:
@@ -99,10 +100,15 @@ def _names_of_arrival(command: cmd.Accept | cmd.Append) -> Iterable[Name]:
         yield Name("session", command.session_id)
     elif command.key is not None:
         yield Name("key", command.tenant, command.key)
-    if command.idempotency_key is not None:
-        yield Name("repeat", command.tenant, command.idempotency_key)
+    yield from _names_of_repeat(command)
     if command.again:
         yield Name("turn", command.turn_id)
+
+
+def _names_of_repeat(command: Command[Any]) -> Iterable[Name]:
+    key: str | None = getattr(command, "idempotency_key", None)
+    if key is not None:
+        yield Name("repeat", getattr(command, "tenant", ""), key)
 
 
 def _names_in_fields(command: Command[Any]) -> Iterable[Name]:
@@ -116,6 +122,7 @@ def _names_in_fields(command: Command[Any]) -> Iterable[Name]:
         yield Name("turn", command.turn_id)
     else:
         yield Name("any", type(command).__name__)
+    yield from _names_of_repeat(command)
 
 
 async def lock(connection: asyncpg.Connection, commands: Sequence[Command[Any]]) -> Locked:

@@ -35,6 +35,13 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Plan, Row, every, one
 
 EVERYTHING = 2**62
+
+# Where the parts of a row of `LANE_BY_…` begin.
+_OWNER = len(Session.__struct_fields__)
+_WAITING = _OWNER + 1
+_ACTIVE = _WAITING + len(Waiting.__struct_fields__)
+_RUN = _ACTIVE + len(Turn.__struct_fields__)
+
 Fenced = Extend | Finish | DropProviderState | RecordHeal
 
 
@@ -104,23 +111,23 @@ def find_items(
     return found[:limit]
 
 
-def lane_facts(row: Row | None, now: float) -> Plan[Facts]:
-    """Return the session of a row and the state of its lane."""
+def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:
+    """Return a session and the state of its lane."""
+    return _read_lane((yield from one(sql.LANE_BY_ID, session_id)), now)
+
+
+def _read_lane(row: Row | None, now: float) -> Facts:
     if row is None:
         return Facts(now=now)
-    session, alive_until = read_session(row), row[-1]
-    waiting = yield from one(sql.WAITING, session.id, session.active_turn_id or "")
-    facts = Facts(
+    alive_until = row[_OWNER]
+    return Facts(
         now=now,
-        session=session,
+        session=Session(*row[:_OWNER]),
         has_live_owner=alive_until is not None and alive_until > now,
-        waiting=Waiting(*waiting) if waiting else Waiting(),
+        waiting=Waiting(*row[_WAITING:_ACTIVE]),
+        active=Turn(*row[_ACTIVE:_RUN]) if row[_ACTIVE] is not None else None,
+        active_run=Run(*row[_RUN:]) if row[_RUN] is not None else None,
     )
-    if session.active_turn_id is None:
-        return facts
-    active = yield from find_turn(session.active_turn_id)
-    active_run = yield from find_run(session.active_run_id)
-    return replace(facts, active=active, active_run=active_run)
 
 
 def session_row(session_id: SessionId) -> Plan[Row | None]:
@@ -138,13 +145,12 @@ def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
         found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
         if found is not None:
             return (yield from _repeated(IdempotencyRow(*found), now))
+    facts = Facts(now=now)
     if command.session_id is not None:
-        row = yield from session_row(command.session_id)
+        facts = yield from lane_facts(command.session_id, now)
     elif command.key is not None:
-        row = yield from one(sql.SESSION_BY_KEY, command.tenant, command.key)
-    else:
-        row = None
-    facts = yield from lane_facts(row, now)
+        row = yield from one(sql.LANE_BY_KEY, command.tenant, command.key)
+        facts = _read_lane(row, now)
     if isinstance(command, Append):
         if facts.session is None:
             return (yield from _with_generation(facts, command))
@@ -170,8 +176,7 @@ def _resubmitted(command: Accept | Append, now: float) -> Plan[Facts | None]:
     turn = yield from find_turn(run.turn_id if run else command.turn_id)
     if turn is None:
         return None
-    row = yield from session_row(turn.session_id)
-    facts = yield from lane_facts(row, now)
+    facts = yield from lane_facts(turn.session_id, now)
     return replace(facts, turn=turn, run=run)
 
 
@@ -179,8 +184,7 @@ def _repeated(row: IdempotencyRow, now: float) -> Plan[Facts]:
     turn = yield from find_turn(row.turn_id)
     if turn is None:
         return Facts(now=now, repeat=row)
-    found = yield from session_row(turn.session_id)
-    facts = replace((yield from lane_facts(found, now)), repeat=row, turn=turn)
+    facts = replace((yield from lane_facts(turn.session_id, now)), repeat=row, turn=turn)
     return (yield from _with_last_run(facts, turn, row.step))
 
 
@@ -258,8 +262,7 @@ def claim_facts(command: Claim, now: float) -> Plan[Facts]:
     turn = yield from find_turn(command.turn_id)
     if turn is None:
         return Facts(now=now)
-    row = yield from session_row(turn.session_id)
-    facts = replace((yield from lane_facts(row, now)), turn=turn)
+    facts = replace((yield from lane_facts(turn.session_id, now)), turn=turn)
     if command.again:
         facts = replace(facts, run=(yield from find_run(command.run_id)))
     return (yield from _with_block(facts, turn))
@@ -268,8 +271,7 @@ def claim_facts(command: Claim, now: float) -> Plan[Facts]:
 def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
     """The lane; and if the run lost it, the run's own record, which is all it may still touch."""
     fence = command.fence
-    row = yield from session_row(fence.session_id)
-    facts = yield from lane_facts(row, now)
+    facts = yield from lane_facts(fence.session_id, now)
     if fence.holds(facts.session):
         if isinstance(command, DropProviderState):
             kept = yield from every(sql.PROVIDER_STATE, fence.session_id)
@@ -285,8 +287,7 @@ def cancel_facts(command: Cancel | DropResponse, now: float) -> Plan[Facts]:
     turn = yield from find_turn(command.turn_id)
     if turn is None:
         return Facts(now=now)
-    row = yield from session_row(turn.session_id)
-    return replace((yield from lane_facts(row, now)), turn=turn)
+    return replace((yield from lane_facts(turn.session_id, now)), turn=turn)
 
 
 def api_key_facts(command: AddApiKey | RevokeApiKey, now: float) -> Plan[Facts]:
@@ -311,8 +312,7 @@ def lifecycle_facts(
             repeat = IdempotencyRow(*found)
             made = yield from session_row(SessionId(repeat.turn_id))
             return Facts(now=now, repeat=repeat, made=read_session(made) if made else None)
-    row = yield from session_row(command.session_id)
-    facts = yield from lane_facts(row, now)
+    facts = yield from lane_facts(command.session_id, now)
     session = facts.session
     if session is None:
         return facts
@@ -322,8 +322,7 @@ def lifecycle_facts(
         made = yield from session_row(command.new_id)
         facts = replace(facts, live=read_session(made)) if made else facts
     if isinstance(command, Restore) and facts.live is not None:
-        rival = yield from session_row(facts.live.id)
-        lane = yield from lane_facts(rival, now)
+        lane = yield from lane_facts(facts.live.id, now)
         facts = replace(facts, active=lane.active, active_run=lane.active_run)
     if isinstance(command, Fork | Hide):
         facts = replace(facts, hidden=(yield from find_hidden(session)))
@@ -356,8 +355,7 @@ def _every_fork(session: Session) -> Plan[tuple[Session, ...]]:
 
 def recover_facts(command: Recover, now: float) -> Plan[Facts]:
     """The lane, every open turn, and which of their workers are gone."""
-    row = yield from session_row(command.session_id)
-    facts = yield from lane_facts(row, now)
+    facts = yield from lane_facts(command.session_id, now)
     if facts.session is None:
         return facts
     rows = yield from every(sql.OPEN_TURNS, facts.session.id)

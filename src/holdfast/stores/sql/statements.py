@@ -62,6 +62,24 @@ SESSION_BY_KEY = Statement(
     _SESSION_WITH_OWNER + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1",
 )
 
+# All that a decision about a lane asks: its session and the owner's lease, how many wait and
+# between which places, and the turn and the run that hold it. One question instead of four.
+_WAITS = (
+    "from turns t where t.session_id = s.id and t.outcome is null "
+    "and t.id <> coalesce(s.active_turn_id, '')"
+)
+_LANE = (
+    f"select {_columns(Session, 's.')}, w.alive_until, "
+    f"(select count(*) {_WAITS}), (select min(t.position) {_WAITS}), "
+    f"(select max(t.position) {_WAITS}), {_columns(Turn, 'a.')}, {_columns(Run, 'r.')} "
+    "from sessions s left join workers w on w.id = s.owner "
+    "left join turns a on a.id = s.active_turn_id left join runs r on r.id = s.active_run_id "
+)
+LANE_BY_ID = Statement("lane_by_id", _LANE + "where s.id = ?1")
+LANE_BY_KEY = Statement(
+    "lane_by_key", _LANE + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
+)
+
 # Generations are never reused, also not after an erasure.
 LAST_GENERATION = Statement(
     "last_generation", "select max(generation) from sessions where tenant = ?1 and key = ?2"
