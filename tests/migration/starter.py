@@ -1,0 +1,30 @@
+"""A process that waits for the word and then opens a store, as one of many that start together.
+
+Run by a test as `python -m tests.migration.starter URL`.
+"""
+
+import asyncio
+import sys
+
+from holdfast.core.errors import HoldfastError
+from holdfast.engine.clock import SystemClock
+from holdfast.stores.opening import open_store
+from holdfast.testing.caller import Caller
+
+
+async def main(url: str) -> str:
+    """Open the store and use it; return what became of it."""
+    try:
+        store = await open_store(url, clock=SystemClock())
+    except HoldfastError as exc:
+        return f"{exc.code}: {exc}"
+    appended = await Caller(store, sys.argv[2]).append("I am here", key="k")
+    await store.close()
+    return f"done {appended.session.id}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    sys.stdout.write(asyncio.run(main(sys.argv[1])) + "\n")
