@@ -1,7 +1,7 @@
 """What a golden store holds: a little of everything that a conversation can leave behind.
 
-Run as `python -m tests.migration.golden_store` to make `golden/v0001.sqlite` anew. That is for times
-before a release alone: what a released version wrote is what the next ones must read.
+Run as `python -m tests.migration.golden_store` to make `golden/v0001.sqlite` anew. That is for
+times before a release alone: what a released version wrote is what the next ones must read.
 """
 
 import asyncio

@@ -46,6 +46,8 @@ Handler = Callable[[ActiveRun], Awaitable[None]]
 WATCH_SECONDS = 0.25
 """How often somebody attached to a turn of another process looks at it."""
 SUBMIT_TRIES = 4
+HANDLED_AT_ONCE = 32
+"""Adopted turns that are carried out side by side: a crash may have left very many."""
 
 
 class Gateway:
@@ -69,6 +71,7 @@ class Gateway:
         self._handler = handler
         self._wakeups = Wakeups()
         self._delivered: set[tuple[TurnId, int]] = set()
+        self._handling = asyncio.Semaphore(HANDLED_AT_ONCE)
         self.worker = Worker(
             store, self._wakeups, ids=ids, settings=self.settings, meter=self.meter
         )
@@ -252,7 +255,8 @@ class Gateway:
         started = await self._wait_for_lane(Queued(turn, view.session))
         run = ActiveRun(started, self.store, self._wakeups, self.meter)
         try:
-            await self._handler(run)
+            async with self._handling:
+                await self._handler(run)
         finally:
             self.leave(run)
 

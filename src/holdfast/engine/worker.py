@@ -21,6 +21,8 @@ from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 
 RECOVERY_BATCH = 500
+ORPHANS_AT_ONCE = 20_000
+"""Looking for orphans costs as much as there are, so it is done for many of them at once."""
 LOOK_SECONDS = 0.5
 """How often somebody who waits makes us look for workers whose process is dead."""
 Chore = Callable[[], Awaitable[None]]
@@ -106,12 +108,14 @@ class Worker:
     async def _recover_all(self) -> int:
         seen: set[SessionId] = set()
         while True:
-            found = await self._store.orphaned_sessions(RECOVERY_BATCH)
+            found = await self._store.orphaned_sessions(ORPHANS_AT_ONCE)
             fresh = [session_id for session_id in found if session_id not in seen]
             if not fresh:
                 return len(seen)
             seen.update(fresh)
-            await asyncio.gather(*(self._recover(session_id) for session_id in fresh))
+            for at in range(0, len(fresh), RECOVERY_BATCH):
+                batch = fresh[at : at + RECOVERY_BATCH]
+                await asyncio.gather(*(self._recover(session_id) for session_id in batch))
 
     async def _recover(
         self, session_id: SessionId, forsaken: Sequence[RunId | TurnId] = ()

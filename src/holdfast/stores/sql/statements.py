@@ -367,17 +367,20 @@ DROP_WORKER = Statement("drop_worker", "delete from workers where id = ?1")
 WORKERS = Statement("workers", "select id, alive_until from workers order by id")
 
 # Sessions that a worker without a live lease still runs or waits in, or that were held too long.
+# Each part stops by itself: page after page of many orphans must not look at all of them again.
 ORPHANED_SESSIONS = Statement(
     "orphaned_sessions",
-    "select s.id from sessions s left join workers w on w.id = s.owner "
-    "where s.owner is not null and (w.id is null or w.alive_until <= ?1) "
+    "select id from (select s.id from sessions s left join workers w on w.id = s.owner "
+    "where s.owner is not null and (w.id is null or w.alive_until <= ?1) limit ?2) ran "
     "union "
-    "select h.id from sessions h where h.hold_until <= ?1 "
+    "select id from (select h.id from sessions h where h.hold_until <= ?1 limit ?2) held "
     "union "
-    "select t.session_id from turns t left join workers w on w.id = t.owner "
+    "select session_id from (select t.session_id from turns t "
+    "left join workers w on w.id = t.owner "
     "where t.outcome is null and (w.id is null or w.alive_until <= ?1) "
     "and not exists "
     "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
+    "limit ?2) waited "
     "limit ?2",
 )
 # Turns that wait; the one that has its lane is a run's business, or its client's.

@@ -1,0 +1,156 @@
+"""A process that dies with ten thousand turns: all are settled, for a price that only adds up."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from holdfast.core.commands import Command, Finish
+from holdfast.core.turn import Source
+from holdfast.engine.gateway import HANDLED_AT_ONCE, Gateway
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.stores.committer import Result
+from holdfast.stores.executors import InlineExecutor
+from holdfast.stores.sqlite import SqliteDriver
+from holdfast.stores.store import SqlStore
+from holdfast.stores.worker_tokens import ProcessTokens
+from holdfast.testing.caller import Caller
+from holdfast.testing.clock import HandClock
+from holdfast.testing.ids import CountedIds
+
+MANY = 10_000
+FEWER = 1_000
+STEP = 1000
+"""Steps of SQLite's machine between two counts."""
+
+
+class Counts(SqliteDriver):
+    """A store in memory that counts what it is asked to do."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__(self._open, clock=clock, writer=InlineExecutor())
+        self.commits = 0
+        self.statements = 0
+        self.steps = 0
+
+    def _open(self) -> sqlite3.Connection:
+        self.connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        self.connection.execute("pragma foreign_keys = on")
+        return self.connection
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self.commits = self.statements = self.steps = 0
+        self.connection.set_trace_callback(self._count_statement)
+        self.connection.set_progress_handler(self._count_step, STEP)
+
+    def _count_statement(self, _: str) -> None:
+        self.statements += 1
+
+    def _count_step(self) -> int:
+        self.steps += 1
+        return 0
+
+    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        self.commits += 1
+        return await super().commit(commands)
+
+
+CLONE = """
+with recursive n(i) as (select 1 union all select i + 1 from n where i < ?1)
+insert into {table} ({columns}) select {values} from {table}, n
+"""
+
+
+def _clone(connection: sqlite3.Connection, table: str, count: int, named: Sequence[str]) -> None:
+    """Multiply the one row of a table, each with names of its own."""
+    columns = [row[1] for row in connection.execute(f"pragma table_info({table})")]
+    values = [f"{one} || '_' || i" if one in named else one for one in columns]
+    connection.execute(
+        CLONE.format(table=table, columns=", ".join(columns), values=", ".join(values)), (count,)
+    )
+
+
+@asynccontextmanager
+async def orphans(
+    count: int, source: Source, clock: HandClock
+) -> AsyncIterator[tuple[SqlStore, Counts]]:
+    """Have a worker die in the middle of so many turns, each of a session of its own."""
+    driver = Counts(clock)
+    await driver.migrate()
+    store = SqlStore(driver, ProcessTokens())
+    doomed = Caller(store, "d")
+    await doomed.start("hello", key="k", source=source)
+    connection = driver.connection
+    _clone(connection, "sessions", count - 1, ["id", "key", "active_turn_id", "active_run_id"])
+    _clone(connection, "turns", count - 1, ["id", "session_id"])
+    _clone(connection, "runs", count - 1, ["id", "turn_id", "session_id"])
+    _clone(connection, "items", count - 1, ["session_id"])
+    try:
+        yield store, driver
+    finally:
+        await store.close()
+
+
+def _count(driver: Counts, table: str, where: str) -> int:
+    (count,) = driver.connection.execute(f"select count(*) from {table} where {where}").fetchone()
+    return int(count)
+
+
+async def _recover(count: int) -> Counts:
+    """Start a worker after so many were left, and return what it cost."""
+    clock = HandClock()
+    async with orphans(count, "user", clock) as (store, driver):
+        driver.begin()
+        gateway = Gateway(store, clock=clock, ids=CountedIds("h"))
+        await gateway.start()
+        assert _count(driver, "turns", "outcome = 'interrupted' and is_retryable = 1") == count
+        assert _count(driver, "runs", "outcome = 'interrupted'") == count
+        assert _count(driver, "sessions", "active_turn_id is not null") == 0
+        ended = await Caller(store, "n").converse("next", "here", key=f"k_{count - 1}")
+        assert ended.turn.outcome == "completed"
+        await gateway.stop()
+        return driver
+
+
+@pytest.mark.timeout(300)
+async def test_ten_thousand_orphans_are_settled_at_a_cost_that_grows_with_their_number() -> None:
+    fewer, many = await _recover(FEWER), await _recover(MANY)
+    more = MANY / FEWER
+    assert many.statements < fewer.statements * more * 1.1
+    assert many.steps < fewer.steps * more * 1.1, "also inside the statements"
+    assert many.commits < MANY / 100, "in batches"
+
+
+async def test_a_flood_of_adopted_turns_is_carried_out_a_few_at_a_time() -> None:
+    count = 8 * HANDLED_AT_ONCE
+    clock = HandClock()
+    inside, most, done = 0, 0, asyncio.Event()
+    handled: list[str] = []
+
+    async def handler(run: ActiveRun) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await run.finish(Finish(fence=run.fence, outcome="completed"))
+        inside -= 1
+        handled.append(run.turn.id)
+        if len(handled) == count:
+            done.set()
+
+    async with orphans(count, "cron", clock) as (store, driver):
+        gateway = Gateway(store, clock=clock, ids=CountedIds("h"), handler=handler)
+        await gateway.start()
+        async with asyncio.timeout(60):
+            await done.wait()
+        await gateway.stop()
+        assert _count(driver, "turns", "outcome = 'completed'") == count
+    assert len(set(handled)) == count
+    assert most == HANDLED_AT_ONCE
