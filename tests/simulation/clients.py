@@ -99,15 +99,10 @@ class Clients:
         if session_id is not None:
             self.seen.setdefault((op.tenant, op.key), []).append(session_id)
 
-    def last_seen(self, op: Op) -> SessionId | None:
-        """Return the session that the key's clients saw last."""
-        seen = self.seen.get((op.tenant, op.key))
-        return SessionId(seen[-1]) if seen else None
-
     def once_seen(self, op: Op) -> SessionId | None:
         """Return a session that the key's clients saw last, or long ago."""
         seen = self.seen.get((op.tenant, op.key))
-        return SessionId(seen[0 if op.choice == 3 else -1]) if seen else None
+        return SessionId(seen[0 if op.choice % 2 else -1]) if seen else None
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────
 
@@ -145,7 +140,7 @@ class Clients:
                 idempotency_key=idempotency_key,
                 retry_count=count if idempotency_key is None else 0,
                 rewind=rewind,
-                is_embedded=op.is_embedded and not part,
+                door=op.door if not part or op.door != "embedded" else "server",
             )
             heard = await self.ask(op, rng, lambda r, q=request: r.turn(q), part)  # type: ignore[misc]
             if heard.error is None:
@@ -186,7 +181,7 @@ class Clients:
     # ── sessions ────────────────────────────────────────────────────────────────────────────
 
     async def _reset(self, op: Op, rng: random.Random) -> None:
-        expected = self.last_seen(op) if op.expects else None
+        expected = self.once_seen(op) if op.expects else None
 
         async def work(replica: Replica) -> Session | None:
             gateway = replica.gateway
@@ -210,7 +205,8 @@ class Clients:
             found = await gateway.read.sessions(Tenant(op.tenant), query)
             if not found:
                 return None
-            chosen = found[op.choice % len(found)].session
+            retired = [view for view in found if view.status == "retired"] or found
+            chosen = retired[op.choice % len(retired)].session
             return await gateway.submit(Restore(tenant=Tenant(op.tenant), session_id=chosen.id))
 
         await self.ask(op, rng, work)

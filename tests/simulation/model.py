@@ -13,6 +13,8 @@ from holdfast.core.items import NewItem, message, write_item
 from holdfast.core.session import Usage
 from holdfast.engine.turn_runner import ActiveRun
 
+Door = Literal["server", "embedded", "desk", "stream"]
+"""By which way a request comes in."""
 Ending = Literal["answer", "fail", "fail_retryable", "calls", "kill"]
 
 

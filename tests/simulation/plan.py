@@ -12,7 +12,7 @@ from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.core.turn import OnBusy, Source
 from holdfast.engine.settings import LaneSettings
 from tests.simulation.disk import Fault, FaultKind
-from tests.simulation.model import Ending, Script
+from tests.simulation.model import Door, Ending, Script
 
 START = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 TENANTS = ("ann", "bob")
@@ -34,7 +34,7 @@ class Op:
     source: Source = "user"
     on_busy: OnBusy = "enqueue"
     is_internal: bool = False
-    is_embedded: bool = False
+    door: Door = "server"
     by_id: bool = False
     """Address the session by the id last seen for the key, instead of by the key."""
     idempotency_key: str | None = None
@@ -65,7 +65,7 @@ class Outage:
 
 
 LANES = LaneSettings(
-    max_waiting=4,
+    max_waiting=3,
     max_wait_seconds=12.0,
     tool_wait_seconds=2.0,
     lease_seconds=1.5,
@@ -141,7 +141,7 @@ def _ops(rng: random.Random, *, span: float) -> tuple[Op, ...]:
 def _op(rng: random.Random, name: str, keys: tuple[str, ...]) -> Op:
     kind: OpKind = rng.choices(
         ("turn", "append", "reset", "restore", "delete", "fork", "cancel", "edit", "read", "pry"),
-        (58, 8, 8, 7, 3, 4, 4, 4, 4, 3),
+        (56, 8, 10, 8, 4, 5, 4, 4, 4, 3),
     )[0]
     op = Op(
         id=name,
@@ -165,9 +165,11 @@ def _turn(rng: random.Random, op: Op) -> Op:
     ending: Ending = rng.choices(
         ("answer", "fail", "fail_retryable", "calls", "kill"), (70, 5, 8, 15, 2)
     )[0]
-    is_embedded = op.kind == "turn" and rng.random() < 0.2
+    door: Door = "server"
+    if op.kind == "turn":
+        door = rng.choices(("server", "embedded", "desk", "stream"), (50, 15, 20, 15))[0]
     is_internal = op.kind == "turn" and rng.random() < 0.06
-    if is_embedded or is_internal or (ending == "kill" and source == "user"):
+    if door == "embedded" or is_internal or (ending == "kill" and source == "user"):
         ending = "answer"
     script = Script(
         op=op.id,
@@ -178,10 +180,10 @@ def _turn(rng: random.Random, op: Op) -> Op:
     )
     return replace(
         op,
-        source="user" if is_embedded else source,
+        source="user" if door == "embedded" else source,
         on_busy=rng.choices(("enqueue", "reject", "interrupt", "rollback"), (70, 8, 11, 11))[0],
         is_internal=is_internal,
-        is_embedded=is_embedded,
+        door=door,
         by_id=op.kind == "turn" and rng.random() < 0.15,
         idempotency_key=f"idem-{op.id}" if rng.random() < 0.6 else None,
         script=script,

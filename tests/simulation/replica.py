@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.commands import Accept, Append, Finish, Queued, Repeated, Started
 from holdfast.core.errors import (
@@ -19,19 +20,25 @@ from holdfast.core.errors import (
     TurnCancelled,
     TurnFailed,
     TurnInterrupted,
+    TurnNotFound,
 )
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.items import NewItem, message
 from holdfast.core.provider_state import ProviderState
+from holdfast.core.request import TurnRequest as DeskRequest
+from holdfast.core.request import write_request
 from holdfast.core.turn import RUN_AGAIN, OnBusy, Source, Turn
+from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway
+from holdfast.engine.responder import Answered
 from holdfast.engine.turn_handle import TurnHandle
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.stores.store import SqlStore
 from tests.simulation.disk import Fault, SimulatedDriver
-from tests.simulation.model import ModelFailure, Script
+from tests.simulation.model import Door, ModelFailure, Script, text_of
 from tests.simulation.schedule import Life
+from tests.simulation.upstream import CHAINED, FIELD, REPLAYED, Upstream, WitnessedResponder
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -77,7 +84,7 @@ class TurnRequest:
     idempotency_key: str | None = None
     retry_count: int = 0
     rewind: tuple[int, int] | None = None
-    is_embedded: bool = False
+    door: Door = "server"
 
     def body_hash(self) -> bytes:
         """Return what makes two requests the same one."""
@@ -106,6 +113,14 @@ class Replica:
             settings=world.plan.lanes,
             handler=self._carry_adopted,
         )
+        upstream = Upstream(
+            world.model,
+            world.memory,
+            next_moment=world.next_moment,
+            blame=world.blame,
+            kill=self._be_killed,
+        )
+        self.desk = Desk(self.gateway, WitnessedResponder(self.gateway, lambda _: upstream))
         self._calls: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._begun: list[asyncio.Task[Any]] = []
 
@@ -179,8 +194,10 @@ class Replica:
 
     async def turn(self, request: TurnRequest) -> Answer:
         """Carry a turn out, or attach to the one that this request already is."""
-        if request.is_embedded:
+        if request.door == "embedded":
             return await self._embedded_turn(request)
+        if request.door in ("desk", "stream"):
+            return await self._desk_turn(request)
         admission = await self.gateway.accept(self._accept(request))
         if isinstance(admission, Repeated):
             return await self._attach(admission)
@@ -230,7 +247,42 @@ class Replica:
 
     async def _carry_adopted(self, run: ActiveRun) -> None:
         self.world.facts["a turn left behind was adopted"] += 1
-        await self._run(run)
+        if b'"api"' in run.turn.request:
+            await self.desk.carry_adopted(run)
+        else:
+            await self._run(run)
+
+    def _be_killed(self) -> None:
+        self.world.strike(self, Fault(write=0, kind="crash", seconds=0.3))
+
+    async def _desk_turn(self, request: TurnRequest) -> Answer:
+        """The same through the desk, where every API hands its turns in."""
+        is_background = request.source in RUN_AGAIN
+        asked = DeskRequest(
+            api="responses",
+            model=CHAINED if request.script.checkpoints else REPLAYED,
+            fields={FIELD: msgspec.Raw(_encode(request.script))},
+            is_background=is_background,
+            is_stream=request.door == "stream",
+        )
+        accept = replace(self._accept(request), request=write_request(asked))
+        ticket = await self.desk.take(accept, asked, is_live=asked.is_stream or is_background)
+        if is_background:
+            return Answer(ticket.turn.id, ticket.session.id, "accepted")
+        if ticket.task is None and ticket.recorded is None:
+            return await self._read_stream(ticket)
+        answered = await ticket.answer()
+        return _answer_of(answered)
+
+    async def _read_stream(self, ticket: Ticket) -> Answer:
+        """Follow a stream that came before to its end, and answer what it says."""
+        async for _ in ticket.reader().read(1.0):
+            pass
+        view = await self.gateway.read.turn(ticket.turn.tenant, ticket.turn.id)
+        if view is None:
+            raise TurnNotFound(f"no turn {ticket.turn.id}")
+        recalled = await self.desk.recall(ticket.turn.tenant, view.turn, ticket.step)
+        return _answer_of(recalled)
 
     async def _run(self, run: ActiveRun) -> Answer:
         """Ask the model and end the run; a lane that is lost ends the asking at once."""
@@ -272,7 +324,7 @@ class Replica:
         if script.partial:
             await run.extend(partial=[message("assistant", f"half {script.op}")])
         if script.ending == "kill" and call.step == 0:
-            world.strike(self, Fault(write=0, kind="crash", seconds=0.3))
+            self._be_killed()
         said = await world.model.answer(call, script, pause)
         stored = StoredAnswer(run.fence.run_id, said.text, said.pending_calls)
         state = ProviderState("sim", "acc", "model", run.fence.run_id.encode())
@@ -376,6 +428,15 @@ class Replica:
         )
         status = str(appended.turn.outcome)
         return Answer(appended.turn.id, appended.session.id, status, None)
+
+
+def _answer_of(answered: Answered) -> Answer:
+    output = [msgspec.json.decode(body) for body in answered.response.output]
+    calls = tuple(item["call_id"] for item in output if item["type"] == "function_call")
+    texts = [text_of(body) for body in answered.response.output]
+    stored = StoredAnswer(texts[-1].rpartition(" ")[2], texts[-1], calls)
+    status = "requires_action" if calls else "completed"
+    return Answer(answered.turn.id, answered.session.id, status, stored)
 
 
 def _stop(asking: "asyncio.Future[Any]") -> None:

@@ -72,6 +72,8 @@ EXPECTED = (
     "a fork was spoken to",
     "a stranger was turned away",
     "a half-finished answer was kept",
+    "a provider was chained to",
+    "a provider forgot and was told anew",
 )
 
 

@@ -3,9 +3,9 @@
 Two processes with stores of their own on one database race for a key, a lane, a start, an end.
 Seeds sample the orders of large worlds; here the orders of small ones are enumerated. A transaction
 runs in place, as one step, so what is reordered is what processes can reorder: all that lies
-between transactions. (frontrun's partial-order reduction does not help here: it follows shared
-Python memory, and takes two tasks that meet only in a database for independent. The last test,
-a look and a creation that others can come between, passes under it after a single order.)
+between transactions. (Partial-order reduction as frontrun does it is of no help here: it follows
+shared Python memory, and takes two tasks that meet only in a database for independent. The last
+test, a look and a creation that others can come between, passes under it after a single order.)
 """
 
 import asyncio

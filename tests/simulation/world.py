@@ -20,6 +20,7 @@ from tests.simulation.model import Model, ModelFailure, Script
 from tests.simulation.plan import START, Op, Outage, Plan
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
 from tests.simulation.schedule import seeded_loop
+from tests.simulation.upstream import Memory
 
 EXPECTED = (HoldfastError, ConnectionLost, ModelFailure)
 LONGEST_SECONDS = 400.0
@@ -80,6 +81,7 @@ class World:
         self.ids = CountedIds()
         self.tokens = SimulatedTokens()
         self.model = Model()
+        self.memory = Memory()
         self.facts: Counter[str] = Counter()
         self.blames: list[str] = []
         self.trace: list[str | Written] = []
@@ -232,6 +234,8 @@ class World:
         writes = self.disk.writes
         await self._settle()
         self.facts["a commit went through unheard"] += self.disk.unheard
+        self.facts["a provider was chained to"] += self.memory.chained
+        self.facts["a provider forgot and was told anew"] += self.memory.forgotten
         probes = await self._probe()
         await self._leave()
         return Story(

@@ -4,7 +4,6 @@ The turn is committed before any of this and ends once; attempts and heals are n
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -62,7 +61,7 @@ class Asker:
             ) from exc
 
     async def _ask(self, asking: Asking) -> Answer:
-        began = time.monotonic()
+        began = _now()
         history = await asking.run.items()
         earlier = await self._earlier_runs(asking.run)
         done = [heal for run in earlier for heal in read_heals(run.heals)]
@@ -76,7 +75,7 @@ class Asker:
             try:
                 return await self._attempt(asking, call)
             except ProviderFailure as failure:
-                symptoms = _symptoms(failure, asking, call, use, time.monotonic() - began)
+                symptoms = _symptoms(failure, asking, call, use, _now() - began)
                 treatment = treat(symptoms, done, self._settings.limits())
                 if treatment is None:
                     raise
@@ -91,7 +90,7 @@ class Asker:
 
     async def _attempt(self, asking: Asking, call: ModelCall) -> Answer:
         """Ask once, and have it noted how long it took and how it went."""
-        began, outcome = time.monotonic(), "left"
+        began, outcome = _now(), "left"
         try:
             answer = await asking.attempt(call)
             outcome = answer.status
@@ -100,7 +99,7 @@ class Asker:
             outcome = failure.failure_class
             raise
         finally:
-            seconds = time.monotonic() - began
+            seconds = _now() - began
             self._gateway.meter.upstream_answered(asking.provider.name, outcome, seconds)
 
     async def _earlier_runs(self, run: ActiveRun) -> list[Run]:
@@ -190,3 +189,8 @@ def _symptoms(
         is_state_mutable=use is not None and use.is_mutable,
         has_opaque=call.allows_opaque,
     )
+
+
+def _now() -> float:
+    """Return the loop's own time, which pauses and limits are measured in."""
+    return asyncio.get_running_loop().time()

@@ -67,7 +67,7 @@ class Gateway:
         self.meter: Meter = meter or NoMeter()
         self.ids = ids
         self.settings = settings or LaneSettings()
-        self._clock = clock
+        self.clock = clock
         self._handler = handler
         self._wakeups = Wakeups()
         self._delivered: set[tuple[TurnId, int]] = set()
@@ -198,15 +198,15 @@ class Gateway:
 
     async def _wait_for_lane(self, queued: Queued) -> Started:
         waiter = self._wakeups.queue(queued.turn.session_id, queued.turn.position)
-        began = self._clock.now()
+        began = self.clock.now()
         until = began + self.settings.max_wait_seconds
         try:
             while True:
                 outcome = await self._claim(queued.turn)
                 if isinstance(outcome, Started):
-                    self.meter.lane_waited(self._clock.now() - began)
+                    self.meter.lane_waited(self.clock.now() - began)
                     return outcome
-                left = until - self._clock.now()
+                left = until - self.clock.now()
                 if left <= 0:
                     raise await self._give_up(queued.turn)
                 await waiter.wait(min(left, self._look_again_in(outcome)))
@@ -228,7 +228,7 @@ class Gateway:
         pause = self.settings.lease_seconds / 2
         if queued.look_again_at is None:
             return pause
-        return min(pause, max(queued.look_again_at - self._clock.now(), 0.001))
+        return min(pause, max(queued.look_again_at - self.clock.now(), 0.001))
 
     async def _give_up(self, turn: Turn) -> Exception:
         seconds = self.settings.max_wait_seconds

@@ -99,4 +99,6 @@ def _numbered(event: ModelEvent, number: int, *, hides_sealed: bool) -> StreamEv
 
 
 def _ended(facts: ResponseFacts, answer: Answer) -> ResponseFacts:
-    return replace(facts, status=answer.status, output=answer.items, answer=record_of(answer))
+    return replace(
+        facts, status=answer.status, output=answer.items, answer=record_of(answer, time.time())
+    )

@@ -5,7 +5,6 @@ as an incomplete item and never becomes provider state.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
@@ -138,7 +137,7 @@ class Responder:
         self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None
     ) -> Answered:
         items = tuple(read_item(body) for body in answer.items)
-        recorded = record_of(answer)
+        recorded = record_of(answer, self._gateway.clock.now())
         journal = await writer.settle() if writer is not None else None
         ended = await run.finish(
             Finish(
@@ -228,7 +227,7 @@ def _stored_completion(request: TurnRequest) -> StoredCompletion | None:
     return StoredCompletion(request.model, bytes(request.chat_fields.get("metadata", b"{}")))
 
 
-def record_of(answer: Answer) -> RecordedAnswer:
+def record_of(answer: Answer, completed_at: float) -> RecordedAnswer:
     """Return what is kept of an answer beside its items."""
     usage = answer.usage_detail or (usage_value(answer.usage) if answer.usage else None)
     return RecordedAnswer(
@@ -236,7 +235,7 @@ def record_of(answer: Answer) -> RecordedAnswer:
         incomplete_reason=answer.incomplete_reason,
         usage=msgspec.Raw(usage or b"null"),
         fields=answer.fields,
-        completed_at=time.time(),
+        completed_at=completed_at,
     )
 
 

@@ -1,0 +1,164 @@
+"""The model behind a server that remembers, and may forget: the real responder's other end.
+
+It answers as scripted, and keeps what it was shown under the state it hands out. Whoever chains to
+a state must mean exactly what was shown then; that is checked with every call.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.request import TurnRequest
+from holdfast.engine.live import LiveResponse
+from holdfast.engine.responder import Answered, Responder
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
+from tests.simulation.model import Model, ModelFailure, Said, Script, text_of
+
+CHAINED = "sim-chain"
+REPLAYED = "sim-replay"
+FIELD = "x_script"
+
+_RUN: ContextVar[ActiveRun | None] = ContextVar("run", default=None)
+_read_script = msgspec.json.Decoder(Script).decode
+
+
+class WitnessedResponder(Responder):
+    """The real responder; the model is told which run it speaks to."""
+
+    async def respond(
+        self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
+    ) -> Answered:
+        """Carry the turn out."""
+        _RUN.set(run)
+        return await super().respond(run, request, live)
+
+
+@dataclass
+class Memory:
+    """What the server remembers, by the state it handed out."""
+
+    shown: dict[bytes, list[bytes]] = field(default_factory=dict)
+    forgotten: int = 0
+    chained: int = 0
+
+
+class Upstream:
+    """A provider that answers as scripted."""
+
+    def __init__(
+        self,
+        model: Model,
+        memory: Memory,
+        *,
+        next_moment: Callable[[], int],
+        blame: Callable[[str], None],
+        kill: Callable[[], None],
+    ) -> None:
+        self._model = model
+        self._memory = memory
+        self._next_moment = next_moment
+        self._blame = blame
+        self._kill = kill
+
+    @property
+    def name(self) -> str:
+        """The upstream's name."""
+        return "sim"
+
+    def check(self, call: ModelCall) -> None:
+        """Anything may be asked."""
+
+    def state_use(self, model: str) -> StateUse | None:
+        """One of its models is chained."""
+        return StateUse(_state(b"").slot) if model == CHAINED else None
+
+    async def answer(self, call: ModelCall) -> Answer:
+        """Return the whole answer."""
+        said = await self._say(call)
+        return self._answer(call, said)
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+        """Yield the answer in two halves."""
+        yield _event("output_item.added", item=_message("", "in_progress"))
+        yield _event("content_part.added", part=_part(""))
+        yield _event("output_text.delta", delta="half")
+        said = await self._say(call)
+        if said.pending_calls:
+            yield _event("output_item.done", item=msgspec.json.decode(said.items[0].body))
+        else:
+            yield _event("output_text.delta", delta=said.text)
+            yield _event("output_item.done", item=_message(said.text, "completed"))
+        yield self._answer(call, said)
+
+    async def _say(self, call: ModelCall) -> Said:
+        run = _RUN.get()
+        assert run is not None
+        script = _read_script(call.fields[FIELD])
+        self._remember_or_fail(call)
+        heard = self._model.hear(run, script, call.items, self._next_moment())
+        if script.ending == "kill" and heard.step == 0:
+            self._kill()
+        try:
+            return await self._model.answer(heard, script, script.seconds)
+        except ModelFailure as failure:
+            kind = "transient" if failure.is_retryable else "terminal"
+            raise ProviderFailure("the model failed", failure_class=kind) from failure  # type: ignore[arg-type]
+
+    def _remember_or_fail(self, call: ModelCall) -> None:
+        """Look the state up; a state stands for what was shown when it was handed out."""
+        if call.state is None:
+            return
+        known = self._memory.shown.get(call.state.value)
+        if known is None or int(call.state.value[-5:]) % 4 == 0:
+            self._memory.forgotten += 1
+            raise ProviderFailure("no such response", failure_class="stale_state")
+        self._memory.chained += 1
+        if known + call.new_items != call.items:
+            texts = [text_of(body) for body in known + call.new_items]
+            self._blame(f"I9 a chained call means {texts}")
+
+    def _answer(self, call: ModelCall, said: Said) -> Answer:
+        run = _RUN.get()
+        assert run is not None
+        items = [item.body for item in said.items]
+        state = None
+        if call.keeps_state and call.model == CHAINED:
+            state = _state(run.fence.run_id.encode())
+            self._memory.shown[state.value] = [*call.items, *items]
+        return Answer(items=items, usage=said.usage, state=state)
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Nobody asks."""
+        return []
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _state(value: bytes) -> ProviderState:
+    return ProviderState("sim", "acc", CHAINED, value)
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _message(text: str, status: str) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "status": status,
+        "content": [_part(text)] if text else [],
+    }
+
+
+def _event(kind: str, **data: Any) -> ModelEvent:
+    at = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    return ModelEvent(f"response.{kind}", {"type": f"response.{kind}", **at, **data})
