@@ -16,7 +16,9 @@ REPLAY = "HOLDFAST_SEED={} .venv/bin/pytest tests/simulation/test_worlds.py -k r
 STORM = "HOLDFAST_STORM={} .venv/bin/pytest tests/simulation/test_worlds.py -k replayed"
 
 TOLD = 240
-"""Worlds in which each expected fact has to happen."""
+"""Worlds that are lived through to see what happens in them."""
+TOLD_AT_MOST = 1200
+"""Worlds in which each expected fact has to have happened: rare ones may need more than a few."""
 CHUNK = 30
 SOAK_CHUNK = 250
 
@@ -31,8 +33,13 @@ def keep_seeds(first: int, count: int) -> Counter[str]:
 
 @pytest.mark.timeout(300)
 def test_the_promises_hold_while_everything_that_can_go_wrong_does() -> None:
-    facts = keep_seeds(0, TOLD)
-    assert [fact for fact in EXPECTED if not facts[fact]] == []
+    facts: Counter[str] = Counter()
+    for first in range(0, TOLD_AT_MOST, TOLD):
+        facts.update(keep_seeds(first, TOLD))
+        missing = [fact for fact in EXPECTED if not facts[fact]]
+        if not missing:
+            break
+    assert missing == []
 
 
 @pytest.mark.parametrize("first", range(1000, 1180, CHUNK))
