@@ -30,6 +30,7 @@ HoldfastError
 ├── ProviderFailure         what the model's server said, classified once
 └── StoreError
     ├── StoreUnavailable    nothing was done, or its outcome is unknown; try again
+    ├── StoreClosed         it was closed here, and is not coming back
     ├── SchemaTooNew
     └── DurabilityRefused
 """
@@ -285,6 +286,12 @@ class StoreUnavailable(StoreError):
 
     code = "store_unavailable"
     retryable = True
+
+
+class StoreClosed(StoreError):
+    """The store was closed in this process; trying again here will not help."""
+
+    code = "store_closed"
 
 
 class SchemaTooNew(StoreError):

@@ -49,6 +49,7 @@ class TurnHandle:
         self._cancels = 0
         self._is_entered = False
         self._is_aborted = False
+        self._has_cancelled = False
 
     @property
     def id(self) -> str:
@@ -106,7 +107,7 @@ class TurnHandle:
     def _abort(self) -> None:
         self._is_aborted = True
         if self._task is not None:
-            self._task.cancel()
+            self._has_cancelled = self._task.cancel()
 
     def _active(self) -> ActiveRun:
         if self._run is None:
@@ -173,15 +174,22 @@ class TurnHandle:
                 await self._finish(run, error)
             elif not await self._is_cancelled_too(error):
                 raise await self._why_lost(run) from error
+        except HoldfastError:
+            if not self._is_callers(error):
+                raise
         finally:
             self._gateway.leave(run)
         return False
 
+    def _is_callers(self, error: BaseException | None) -> bool:
+        """Whether the caller itself was told to go: then it goes, whatever became of its turn."""
+        return _is_called_off(error) and not self._has_cancelled
+
     async def _is_cancelled_too(self, error: BaseException | None) -> bool:
         """Take back the cancellation by which the block was stopped; say if there is another."""
         task = self._task
-        if task is None:
-            return False
+        if task is None or not self._has_cancelled:
+            return self._is_callers(error)
         if isinstance(error, asyncio.CancelledError):
             return task.uncancel() > self._cancels
         # The block ended before our cancellation came through: it is due at the next await.
@@ -189,10 +197,11 @@ class TurnHandle:
             await asyncio.sleep(0)
         if task.uncancel() > self._cancels:
             raise asyncio.CancelledError
-        return False
+        return _is_called_off(error)
 
     async def _finish(self, run: ActiveRun, error: BaseException | None) -> None:
         """End the run; not even a cancelled caller keeps the end from being written."""
+        self._task = None  # from here on the end itself tells if the lane was lost
         ending = asyncio.ensure_future(run.finish(self._ending(run, error)))
         try:
             ended = await asyncio.shield(ending)
@@ -215,7 +224,7 @@ class TurnHandle:
                 usage=self._usage,
                 provider_state=self._state,
             )
-        is_cancelled = isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
+        is_cancelled = _is_called_off(error)
         return Finish(
             fence=run.fence,
             outcome="interrupted" if is_cancelled else "failed",
@@ -231,3 +240,8 @@ class TurnHandle:
         if view is None or view.turn.outcome == "cancelled":
             return TurnCancelled(run.turn.id, view.turn.error_code if view else "session_deleted")
         return RunFenced(f"turn {run.turn.id} was taken over by another worker")
+
+
+def _is_called_off(error: BaseException | None) -> bool:
+    """Whether a block was left because its caller has to go, and not because it failed."""
+    return error is not None and not isinstance(error, Exception)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.changes import Decision
 from holdfast.core.commands import Command
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.errors import StoreClosed, StoreUnavailable
 
 MAX_BATCH = 256
 
@@ -45,7 +45,7 @@ class Committer:
     async def submit(self, command: Command[Any]) -> Decision[Any]:
         """Return the decision on `command`, once it is durable."""
         if self._is_closed:
-            raise StoreUnavailable("the store is closed")
+            raise StoreClosed("the store is closed")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Decision[Any]] = loop.create_future()
         self._queue.append(_Job(command, done))

@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.commands import Bury, Command, Renew
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, StoreClosed
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import StoredItem
 from holdfast.core.provider_state import ProviderState
@@ -59,11 +59,19 @@ class SqlDriver(Protocol):
         ...
 
 
+class Reading(Protocol):
+    """Runs a read in one snapshot."""
+
+    async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Return what the query finds; it is given the database's time."""
+        ...
+
+
 class SqlReader:
     """Reads, each in one snapshot."""
 
-    def __init__(self, driver: SqlDriver) -> None:
-        self._run = driver.read
+    def __init__(self, run: Reading) -> None:
+        self._run = run
 
     async def session(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
@@ -162,12 +170,21 @@ class SqlStore:
         self._tokens = tokens
         self._committer = Committer(driver)
         self._listeners: list[Listener] = []
-        self._read = SqlReader(driver)
+        self._read = SqlReader(self._look)
+        self._is_closed = False
 
     @property
     def read(self) -> Reader:
         """The reading side."""
         return self._read
+
+    async def _look(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        self._check_open()
+        return await self._driver.read(query)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosed("the store is closed")
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
         """Carry a command out in one transaction, and answer once it is durable."""
@@ -194,10 +211,12 @@ class SqlStore:
 
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""
+        self._check_open()
         return await self._driver.has_news()
 
     async def enlist(self, worker: WorkerId, lease_seconds: float) -> None:
         """Begin a worker's life: the token first, so that its row is never without one."""
+        self._check_open()
         await self._tokens.take(worker)
         await self.submit(Renew(worker=worker, lease_seconds=lease_seconds, is_new=True))
 
@@ -208,7 +227,7 @@ class SqlStore:
             rows = yield from every(sql.WORKERS)
             return [(GoneWorker(row[0], row[1]), row[1] <= now) for row in rows]
 
-        found = await self._driver.read(query)
+        found = await self._look(query)
         living = await self._tokens.living([worker.id for worker, is_late in found if not is_late])
         return [worker for worker, _ in found if worker.id not in living]
 
@@ -219,7 +238,7 @@ class SqlStore:
             rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)
             return [row[0] for row in rows]
 
-        return await self._driver.read(query)
+        return await self._look(query)
 
     async def owned_turns(self, worker: WorkerId) -> list[Turn]:
         """Return the waiting turns that a worker answers for."""
@@ -228,7 +247,7 @@ class SqlStore:
             rows = yield from every(sql.OWNED_TURNS, worker)
             return [Turn(*row) for row in rows]
 
-        return await self._driver.read(query)
+        return await self._look(query)
 
     async def owned_runs(self, worker: WorkerId) -> list[OwnedRun]:
         """Return the runs that still own a lane for this worker."""
@@ -237,7 +256,7 @@ class SqlStore:
             rows = yield from every(sql.OWNED_RUNS, worker)
             return [OwnedRun(*row) for row in rows]
 
-        return await self._driver.read(query)
+        return await self._look(query)
 
     async def dismiss(self, worker: WorkerId) -> None:
         """End a worker's life."""
@@ -246,6 +265,9 @@ class SqlStore:
 
     async def close(self) -> None:
         """Finish what was taken, then let go of the database."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             await self._committer.close()
             await self._driver.close()

@@ -36,6 +36,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
     err.TurnFailed: 502,
     err.ProviderFailure: 502,
     err.StoreUnavailable: 503,
+    err.StoreClosed: 503,
     err.StoreError: 500,
 }
 """The nearest class in an error's line decides."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from holdfast.core.commands import Command
-from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.core.errors import StoreClosed, StoreError, StoreUnavailable
 from holdfast.stores.committer import Result
 from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
@@ -205,7 +205,7 @@ class PostgresDriver:
 
     async def _read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         if self._readers is None:
-            raise StoreUnavailable("the store is closed")
+            raise StoreClosed("the store is closed")
         async with self._readers.acquire(timeout=self._connector.answer_seconds) as connection:
             try:
                 await connection.execute(BEGIN_READ)
