@@ -1,14 +1,19 @@
 """The tree of commands. Each command's body lives in a module of its own, loaded when called."""
 
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from holdfast._version import __version__
 from holdfast.cli import config as config_command
-from holdfast.cli import keys
+from holdfast.cli import keys, sessions
 from holdfast.cli.sim import sim
+from holdfast.cli.status import status
+from holdfast.cli.terminal import CommandFailed, complain
 
 app = typer.Typer(name="holdfast", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -57,20 +62,56 @@ def serve(
     asyncio.run(serve_until_stopped(load(config, flags=flags)))
 
 
-app.command()(sim)
+app.command()(status)
+app.add_typer(sessions.app, name="sessions")
 app.add_typer(keys.app, name="keys")
 app.add_typer(config_command.app, name="config")
+app.command()(sim)
+
+# Typer brings its own copy of these; what its public errors derive from is the same everywhere.
+_UsageError: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError"
+)
 
 
 def run() -> None:
-    """Run the command tree; an error of ours is one line, and exit code 1."""
+    """Run the command that the process was started with."""
+    raise SystemExit(execute(sys.argv[1:]))
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run a command; whatever goes wrong is one line, and exit code 1, or 2 for wrong usage."""
     from holdfast.core.errors import HoldfastError, InvalidSetting
 
     try:
-        app()
+        code = app(list(arguments), prog_name="holdfast", standalone_mode=False)
+    except CommandFailed as exc:
+        complain(exc.message)
+        return exc.exit_code
     except HoldfastError as exc:
-        typer.echo(f"holdfast: {exc.message}", err=True)
-        raise SystemExit(2 if isinstance(exc, InvalidSetting) else 1) from None
+        complain(exc.message)
+        return 2 if isinstance(exc, InvalidSetting) else 1
+    except _UsageError as exc:
+        return _misused(exc)
+    except typer.Abort:
+        complain("stopped")
+        return 1
+    except BrokenPipeError:
+        # Who reads has left; that is no failure, and there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as exc:
-        typer.echo(f"holdfast: {exc.strerror or exc}", err=True)
-        raise SystemExit(1) from None
+        where = f": {exc.filename}" if exc.filename else ""
+        complain(f"{exc.strerror or exc}{where}")
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _misused(exc: Any) -> int:
+    """Say in one line what was wrong with the options, and where the right ones are listed."""
+    if type(exc).__name__ == "NoArgsIsHelpError":
+        exc.show()
+    else:
+        path = exc.ctx.command_path if exc.ctx is not None else "holdfast"
+        complain(f"{exc.format_message()} (see `{path} --help`)")
+    return 2

@@ -7,12 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="API keys: made here, kept as hashes, shown once.", no_args_is_help=True)
+from holdfast.cli.options import JsonFlag, StoreFlag
+from holdfast.cli.terminal import say_table
 
-StoreFlag = Annotated[
-    str | None, typer.Option("--store", help="The store's URL; else as configured.")
-]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+app = typer.Typer(help="API keys: made here, kept as hashes, shown once.", no_args_is_help=True)
 
 
 @app.command()
@@ -47,7 +45,7 @@ def create(
 @app.command("list")
 def list_keys(store: StoreFlag = None, as_json: JsonFlag = False) -> None:
     """List the keys, without what they are."""
-    rows = asyncio.run(_list(store))
+    found = asyncio.run(_list(store))
     values = [
         {
             "id": row.id,
@@ -57,24 +55,23 @@ def list_keys(store: StoreFlag = None, as_json: JsonFlag = False) -> None:
             "created_at": int(row.created_at),
             "revoked_at": int(row.revoked_at) if row.revoked_at is not None else None,
         }
-        for row in rows
+        for row in found
     ]
     if as_json:
         typer.echo(json.dumps(values))
         return
-    if not values:
-        typer.echo("no keys: the gateway answers its own machine only")
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("id", "tenant", "name", "admin", "state")
-    for value in values:
-        state = "revoked" if value["revoked_at"] is not None else "live"
-        table.add_row(
-            value["id"], value["tenant"], value["name"], "yes" if value["admin"] else "", state
+    rows = [
+        (
+            value["id"],
+            value["tenant"],
+            value["name"],
+            "yes" if value["admin"] else None,
+            "revoked" if value["revoked_at"] is not None else "live",
         )
-    Console().print(table)
+        for value in values
+    ]
+    columns = ("id", "tenant", "name", "admin", "state")
+    say_table(columns, rows, empty="no keys: the gateway answers its own machine only")
 
 
 @app.command()

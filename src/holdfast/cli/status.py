@@ -1,0 +1,76 @@
+"""`holdfast status`: one screen about a gateway, from what it says now."""
+
+import re
+from typing import Any
+
+from holdfast.cli.gateway_client import GatewayClient, Refused
+from holdfast.cli.options import JsonFlag, UrlFlag, gateway
+from holdfast.cli.stories import say_sessions
+from holdfast.cli.terminal import say, say_json, say_pairs
+
+BUSY_SHOWN = 20
+_SAMPLE = re.compile(r"^(\w+?)(?:\{([^}]*)\})? ([0-9.eE+-]+)$", re.MULTILINE)
+
+
+def status(url: UrlFlag = None, as_json: JsonFlag = False) -> None:
+    """Show how a gateway is: ready or not, what runs, what failed."""
+    told = look(gateway(url))
+    if as_json:
+        say_json(told)
+        return
+    counts = told["since_start"]
+    say_pairs(
+        [
+            ("gateway", told["url"]),
+            ("version", told["version"]),
+            ("state", told["state"]),
+            ("models", ", ".join(told["models"]) or "none"),
+            ("runs since start", _counted(counts, "runs")),
+            ("heals since start", _counted(counts, "heals")),
+        ]
+    )
+    say("\nrunning now")
+    say_sessions(told["running"])
+
+
+def look(client: GatewayClient) -> dict[str, Any]:
+    """Return what a gateway says about itself."""
+    client.get("/healthz")
+    return {
+        "url": client.url,
+        "version": client.get("/openapi.json")["info"]["version"],
+        "state": _readiness(client),
+        "models": [model["id"] for model in client.get("/v1/models")["data"]],
+        "since_start": _metrics(client),
+        "running": list(client.every("/v1/sessions", limit=BUSY_SHOWN, status="running")),
+    }
+
+
+def _readiness(client: GatewayClient) -> str:
+    try:
+        client.get("/readyz")
+    except Refused as exc:
+        return f"not ready: {exc.message}"
+    return "ready"
+
+
+def _metrics(client: GatewayClient) -> dict[str, dict[str, int]] | None:
+    """Return the counts of this process; only an admin may see them once there are keys."""
+    try:
+        text = client.text("/metrics")
+    except Refused as exc:
+        if exc.status in (403, 404):
+            return None
+        raise
+    counts: dict[str, dict[str, int]] = {"runs": {}, "heals": {}}
+    names = {"holdfast_runs_ended_total": "runs", "holdfast_heals_total": "heals"}
+    for name, labels, value in _SAMPLE.findall(text):
+        if name in names:
+            counts[names[name]][labels.partition('"')[2].strip('"')] = int(float(value))
+    return counts
+
+
+def _counted(counts: dict[str, dict[str, int]] | None, name: str) -> str:
+    if counts is None:
+        return "needs an admin key"
+    return ", ".join(f"{count} {what}" for what, count in counts[name].items()) or "none"

@@ -1,0 +1,194 @@
+"""`holdfast sessions` and `holdfast status`, in a terminal and in a pipe."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import House
+from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal, lines_of
+
+ESCAPE = "\x1b"
+
+
+def test_a_list_fits_the_terminal_and_shows_ids_whole(house: House) -> None:
+    key = "agent:main:direct:somebody-with-quite-a-long-name-indeed"
+    said = house.say(key, "hello")
+    shown = in_terminal("sessions", "list", columns=80, env=house.env)
+    assert shown.code == 0
+    assert max(len(line) for line in lines_of(shown)) <= 80
+    assert any(line.startswith(said["session"]) for line in lines_of(shown))
+
+
+def test_a_list_in_a_pipe_is_whole_lines_split_by_tabs(house: House) -> None:
+    key = "agent:main:direct:" + "x" * 200
+    said = house.say(key, "hello")
+    listed = in_pipe("sessions", "list", "--key", key, env=house.env)
+    assert (listed.code, listed.err) == (0, "")
+    head, row = listed.out.splitlines()
+    assert head.split("\t")[:3] == ["id", "key", "gen"]
+    assert row.split("\t")[:5] == [said["session"], key, "1", "idle", "2"]
+
+
+def test_a_list_in_json_is_what_the_gateway_says(house: House) -> None:
+    said = house.say("json", "hello")
+    listed = in_pipe("sessions", "list", "--key", "json", "--json", env=house.env)
+    (session,) = json.loads(listed.out)
+    assert (session["id"], session["turn_count"]) == (said["session"], 1)
+
+
+def test_more_sessions_than_one_page_are_all_listed(house: House) -> None:
+    for number in range(103):
+        house.say(f"many:{number}", "hello")
+    listed = in_pipe("sessions", "list", "--limit", "0", "--json", env=house.env)
+    keys = {session["key"] for session in json.loads(listed.out)}
+    assert {f"many:{number}" for number in range(103)} <= keys
+    fewer = in_pipe("sessions", "list", "--limit", "3", "--json", env=house.env)
+    assert len(json.loads(fewer.out)) == 3
+
+
+def test_colours_are_off_when_asked(house: House) -> None:
+    house.say("colour", "hello")
+    plain = in_terminal("sessions", "list", env={**house.env, "NO_COLOR": "1"})
+    assert ESCAPE + "[3" not in plain.out
+    assert ESCAPE not in in_pipe("sessions", "list", env=house.env).out
+
+
+def test_show_tells_the_story_of_a_session(house: House) -> None:
+    first = house.say("story", "one")
+    in_pipe("sessions", "reset", "story", env=house.env)
+    second = house.say("story", "two")
+    shown = in_terminal("sessions", "show", "story", columns=160, env=house.env)
+    assert shown.code == 0
+    for part in (first["session"], second["session"], second["turn"], "completed", "generation"):
+        assert part in shown.out
+    told = json.loads(in_pipe("sessions", "show", "story", "--json", env=house.env).out)
+    assert [one["generation"] for one in told["generations"]] == [1, 2]
+    assert [turn["id"] for turn in told["turns"]] == [second["turn"]]
+    assert told["turns"][0]["runs"][0]["status"] == "completed"
+
+
+def test_items_are_printed_in_order_and_cannot_steer_the_terminal(house: House) -> None:
+    house.say("items", "wipe \x1b[2J the screen")
+    shown = in_terminal("sessions", "items", "items", env=house.env)
+    lines = lines_of(shown)
+    assert lines[0] == r"user: wipe \x1b[2J the screen"
+    assert lines[1].startswith("assistant: This is the Holdfast demo model")
+    assert ESCAPE not in shown.out
+    log = in_pipe("sessions", "items", "items", "--log", env=house.env)
+    assert log.out.splitlines()[0].split()[:2] == ["1", "user:"]
+
+
+def test_a_reset_starts_the_next_generation_and_restore_brings_the_old_one_back(
+    house: House,
+) -> None:
+    said = house.say("life", "hello")
+    fresh = json.loads(in_pipe("sessions", "reset", "life", "--json", env=house.env).out)
+    assert (fresh["generation"], fresh["item_count"]) == (2, 0)
+    wrong = in_pipe("sessions", "reset", "life", "--expect", said["session"], env=house.env)
+    assert (wrong.code, wrong.out) == (1, "")
+    assert wrong.err.startswith("holdfast: ")
+    assert fresh["id"] in wrong.err
+    back = in_terminal("sessions", "restore", said["session"], env=house.env)
+    assert back.code == 0
+    live = json.loads(in_pipe("sessions", "show", "life", "--json", env=house.env).out)
+    assert live["session"]["id"] == said["session"]
+
+
+def test_a_fork_shares_history_up_to_an_item(house: House) -> None:
+    house.say("trunk", "hello")
+    forked = in_pipe("sessions", "fork", "trunk", "--after", "1", "--json", env=house.env)
+    fork = json.loads(forked.out)
+    assert (fork["key"], fork["item_count"]) == (None, 1)
+    refused = in_pipe("sessions", "fork", "trunk", "--after", "99", env=house.env)
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+
+
+def test_erasing_asks_in_a_terminal_and_needs_a_flag_in_a_pipe(house: House) -> None:
+    house.say("gone", "hello")
+    piped = in_pipe("sessions", "delete", "gone", env=house.env)
+    assert piped.code == 2
+    assert "--yes" in piped.err
+    with Terminal("sessions", "delete", "gone", env=house.env) as terminal:
+        terminal.expect("for good? [y/N]")
+        terminal.type("n\n")
+        terminal.expect("nothing was done")
+        assert terminal.wait().code == 1
+    with Terminal("sessions", "delete", "gone", env=house.env) as terminal:
+        terminal.expect("for good? [y/N]")
+        terminal.type("y\n")
+        terminal.expect("is erased")
+        assert terminal.wait().code == 0
+    missing = in_pipe("sessions", "delete", "gone", "--yes", env=house.env)
+    assert missing.code == 1
+    assert missing.err == "holdfast: no session has the id or the key 'gone'\n"
+
+
+def test_status_is_one_screen_and_counts_what_ran(house: House) -> None:
+    house.say("status", "hello")
+    shown = in_terminal("status", columns=80, env=house.env)
+    assert shown.code == 0
+    assert len(lines_of(shown)) < 24
+    for part in (house.url, "ready", "holdfast-demo", "completed", "no sessions"):
+        assert part in shown.out
+    told = json.loads(in_pipe("status", "--json", "--url", house.url + "/v1").out)
+    assert told["state"] == "ready"
+    assert told["since_start"]["runs"]["completed"] > 0
+
+
+NOWHERE = "http://127.0.0.1:1"
+TALKING = [
+    ("status",),
+    ("sessions", "list"),
+    ("sessions", "show", "k"),
+    ("sessions", "items", "k"),
+    ("sessions", "reset", "k"),
+    ("sessions", "restore", "k"),
+    ("sessions", "fork", "k"),
+    ("sessions", "delete", "k", "--yes"),
+]
+
+
+@pytest.mark.parametrize("command", TALKING, ids=" ".join)
+def test_without_a_gateway_a_command_says_so_in_one_line(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = in_process(capsys, *command, "--url", NOWHERE)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith(f"holdfast: no gateway at {NOWHERE}")
+    assert outcome.err.count("\n") == 1
+
+
+WRONG = [
+    (("nope",), "No such command"),
+    (("serve", "--port", "x"), "--port"),
+    (("sim", "--port", "99999"), "--port"),
+    (("sessions", "list", "--status", "asleep"), "idle"),
+    (("sessions", "list", "--limit", "many"), "--limit"),
+    (("sessions", "show"), "session"),
+    (("sessions", "show", "a", "b"), "b"),
+    (("keys", "create", "--nope"), "--nope"),
+    (("status", "--url", "ftp://x"), "http://"),
+    (("status", "--url", "http://u:p@x"), "HOLDFAST_API_KEY"),
+    (("config", "show", "--config", "/no/such/file.toml"), "/no/such/file.toml"),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "named"), WRONG, ids=lambda v: " ".join(v) if isinstance(v, tuple) else ""
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    command: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = in_process(capsys, *command)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("holdfast")
+    assert outcome.err.count("\n") == 1
+    assert named in outcome.err
+
+
+def test_wrong_usage_in_a_terminal_and_in_a_pipe_is_one_line_too() -> None:
+    outcome = in_terminal("sessions", "list", "--limit", "many", columns=200)
+    assert outcome.code == 2
+    assert len(lines_of(outcome)) == 1
+    piped = in_pipe("sessions", "list", "--limit", "many")
+    assert (piped.code, piped.out, piped.err.count("\n")) == (2, "", 1)
