@@ -6,7 +6,7 @@ The order is part of the promise: repeats first, then identity, then the state o
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.changes import Decision, IdempotencyAdded, IdempotencyRow, TurnSaved, refuse
+from holdfast.core.changes import Decision, TurnSaved, refuse
 from holdfast.core.commands import (
     Accept,
     Append,
@@ -30,12 +30,12 @@ from holdfast.core.errors import (
     TenantFull,
 )
 from holdfast.core.facts import Facts, Waiting
+from holdfast.core.intake import add_completed, bring, new_turn, remember
 from holdfast.core.lane import (
     WORKER_LOST,
     Settled,
     begin,
     front_position,
-    pack_items,
     queued,
     settle_gone,
     stop_active,
@@ -195,6 +195,8 @@ def _admit(
     """Put a new turn into the lane: at once, at the end, or at the front, as it asked."""
     is_free, waiting, _ = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
     is_first = is_free and waiting.count == 0
+    if is_first and draft.session.head_seq == 0 and command.brought is not None:
+        command = bring(command, draft, command.brought)
     position = tail_position(draft.session.turn_count, waiting, facts.active)
     if not is_first:
         refusal = _refusal(command, draft.session, waiting)
@@ -205,11 +207,11 @@ def _admit(
             if not is_free:
                 facts = _cut_in(command, facts, draft)
             is_first = True
-    turn = _new_turn(command, draft.session, position, facts.now)
+    turn = new_turn(command, draft.session, position, facts.now)
     draft.set(turn_count=turn.number)
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
-    _remember(command, draft, turn)
+    remember(command, draft, turn)
     if not is_first:
         draft.add_turn(turn)
         draft.tell("turn.queued", turn)
@@ -245,51 +247,6 @@ def _cut_in(command: Accept, facts: Facts, draft: Draft) -> Facts:
     return replace(facts, hidden=hidden)
 
 
-def _new_turn(command: Accept | Append, session: Session, position: int, now: float) -> Turn:
-    rewind = command.rewind if isinstance(command, Accept) else None
-    if rewind is not None and rewind[1] > session.head_seq:
-        rewind = None  # It speaks of another generation's log: this one never was that long.
-    return Turn(
-        id=command.turn_id,
-        session_id=session.id,
-        tenant=session.tenant,
-        number=session.turn_count + 1,
-        position=position,
-        source=command.source,
-        owner=command.worker,
-        step=0,
-        attempts=0,
-        input=pack_items(command.items),
-        request=command.request if isinstance(command, Accept) else b"",
-        body_hash=command.body_hash,
-        rewind_after=rewind[0] if rewind else None,
-        rewind_upto=rewind[1] if rewind else None,
-        first_seq=None,
-        kept_seq=None,
-        last_seq=None,
-        outcome=None,
-        error_code=None,
-        error_message=None,
-        is_retryable=False,
-        accepted_at=now,
-        started_at=None,
-        ended_at=None,
-        delivered_at=None,
-        retry_claim=0,
-    )
-
-
-def _remember(command: Accept | Append, draft: Draft, turn: Turn) -> None:
-    """Bind the caller's idempotency key to the turn, in the commit that makes it durable."""
-    if command.idempotency_key is None:
-        return
-    row = IdempotencyRow(
-        turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
-        draft.now,
-    )  # fmt: skip
-    draft.add(IdempotencyAdded(row))
-
-
 def _joins(command: Accept, facts: Facts) -> bool:
     """Whether the input answers calls for which the lane is held."""
     session = facts.session
@@ -318,7 +275,7 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     )
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
-    _remember(command, draft, turn)
+    remember(command, draft, turn)
     started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
     draft.save_turn(started.turn)
     draft.tell("turn.continued", started.turn, step=turn.step)
@@ -416,9 +373,9 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     elif command.session_id is not None:
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     draft = Draft(hidden, now=facts.now, is_new=True)
-    turn = _new_turn(command, hidden, 1, facts.now)
+    turn = new_turn(command, hidden, 1, facts.now)
     draft.set(turn_count=1)
-    _remember(command, draft, turn)
+    remember(command, draft, turn)
     alone = Facts(now=facts.now)
     started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=alone)
     draft.add_turn(started.turn)
@@ -453,26 +410,10 @@ def append(command: Append, facts: Facts) -> Decision[Appended]:
         draft = Draft(session, now=facts.now)
         if facts.active is not None or facts.waiting.count:
             return refuse(SessionBusy(f"session {session.id} is busy"))
-    position = tail_position(draft.session.turn_count, facts.waiting)
-    turn = _new_turn(command, draft.session, position, facts.now)
-    first = draft.session.head_seq + 1
-    last = draft.append(command.items, turn.number)
-    draft.set(turn_count=turn.number)
-    turn = replace(
-        turn,
-        input=None,
-        first_seq=first,
-        kept_seq=last,
-        last_seq=last,
-        outcome="completed",
-        started_at=facts.now,
-        ended_at=facts.now,
-    )
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
-    _remember(command, draft, turn)
-    draft.add_turn(turn)
-    draft.tell("items.appended", turn, first_seq=first, last_seq=last)
+    turn = add_completed(command, draft, source=command.source)
+    remember(command, draft, turn)
     return draft.decide(Appended(draft.session, turn))
 
 

@@ -13,6 +13,7 @@ from holdfast.core.items import StoredItem
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import Record
 from holdfast.core.session import Session
+from holdfast.core.trail import TrailRow
 from holdfast.core.turn import Run, Turn
 
 OutcomeT = TypeVar("OutcomeT")
@@ -74,6 +75,12 @@ class CompletionRow(msgspec.Struct, frozen=True):
     model: str
     metadata: bytes
     created_at: float
+
+
+class TrailAdded(msgspec.Struct, frozen=True, gc=False):
+    """Where a history ends that a later request may repeat."""
+
+    row: TrailRow
 
 
 class SessionAdded(msgspec.Struct, frozen=True, gc=False):
@@ -203,6 +210,7 @@ Change = (
     | ItemErased
     | JournalAdded
     | ResponseDropped
+    | TrailAdded
 )
 
 

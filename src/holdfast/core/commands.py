@@ -78,6 +78,14 @@ class Parent(msgspec.Struct, frozen=True, gc=False):
     record_no: int
 
 
+class Brought(msgspec.Struct, frozen=True, gc=False):
+    """A history that a first request brings: its first `count` items, complete in themselves."""
+
+    turn_id: TurnId
+    count: int
+    trail: bytes = b""
+
+
 class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """Take in one input: durable afterwards, and started at once where the lane is free."""
 
@@ -103,6 +111,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """Where the settled log ended when `items` and `rewind` were worked out, if it matters."""
     parent: Parent | None = None
     """With `session_id`: go on behind this point; if it is not the head, in a fork of its own."""
+    brought: Brought | None = None
+    """What becomes a turn of its own, completed, should the log be empty."""
     limits: LaneLimits = LaneLimits()
     reset: ResetPolicy = NEVER
 
@@ -163,6 +173,8 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     hold_seconds: float = 120.0
     heals: bytes | None = None
     journal: JournalEntry | None = None
+    trail: bytes = b""
+    """Of the whole history, this answer included, where later requests may repeat it."""
 
 
 class Ended(msgspec.Struct, frozen=True):

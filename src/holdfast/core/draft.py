@@ -20,6 +20,7 @@ from holdfast.core.changes import (
     RunSaved,
     SessionAdded,
     SessionSaved,
+    TrailAdded,
     TurnAdded,
     TurnSaved,
 )
@@ -29,6 +30,7 @@ from holdfast.core.item_names import mint_name
 from holdfast.core.items import NewItem, StoredItem
 from holdfast.core.records import Record, RecordKind, Span, count_hidden, merge_spans
 from holdfast.core.session import Session
+from holdfast.core.trail import TrailRow
 from holdfast.core.turn import Run, Turn
 
 OutcomeT = TypeVar("OutcomeT")
@@ -154,6 +156,13 @@ class Draft:
             turn.id, turn.step, entry.first, entry.last, self.session.id, entry.body
         )  # fmt: skip
         self._changes.append(JournalAdded(row))
+
+    def leave_trail(self, trail: bytes) -> None:
+        """Have the history up to the head found by later requests that repeat it."""
+        if trail:
+            here = self.session
+            row = TrailRow(here.id, here.head_seq, here.record_no, here.tenant, trail)
+            self._changes.append(TrailAdded(row))
 
     def wake(self) -> None:
         """Have everybody who waits for this session look again."""

@@ -88,6 +88,8 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
                 )
             )
         )  # fmt: skip
+    if command.outcome == "completed":
+        draft.leave_trail(command.trail)
     if command.outcome == "completed" and command.provider_state is not None:
         state = replace(command.provider_state, covers_seq=draft.session.head_seq)
         draft.add(ProviderStateSaved(session.id, state, facts.now))

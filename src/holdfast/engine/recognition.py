@@ -1,4 +1,4 @@
-"""A request held against its session's log: what of it is new, and what it rewinds."""
+"""A request held against what is stored: what of it is new, and what it rewinds or repeats."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +9,7 @@ from holdfast.core.chat import text_of
 from holdfast.core.ids import Key, SessionId, Tenant
 from holdfast.core.items import NewItem
 from holdfast.core.novelty import LogEntry, SentItem, find_new
+from holdfast.core.trail import NO_TRAIL, Milestone, TrailRow, follow, milestones
 from holdfast.ports.store import OutlineEntry, Reader
 
 
@@ -26,6 +27,12 @@ class Recognised(msgspec.Struct, frozen=True):
     items: tuple[NewItem, ...]
     rewind: tuple[int, int] | None = None
     seen_seq: int | None = None
+    brought: Milestone | None = None
+    """The history among `items` that is complete in itself, where none of it is stored."""
+    repeated: TrailRow | None = None
+    """The end of the stored history that the request repeats and `items` follow."""
+    trail: bytes = NO_TRAIL
+    """Of everything that was sent, where its answer may be found by it."""
 
 
 async def recognise(
@@ -44,10 +51,30 @@ async def recognise(
     if not any(item.is_answer for item in sent):
         return Recognised(tuple(items))
     outline = await read.outline(tenant, session_id=session_id, key=key)
-    if outline is None:
-        return Recognised(tuple(items), seen_seq=0)
+    if outline is None or not outline.entries:
+        brought = next(reversed(_milestones(sent, items)), None)
+        seen = outline.settled_seq if outline is not None else 0
+        return Recognised(tuple(items), seen_seq=seen, brought=brought)
     found = find_new(sent, [_entry(entry) for entry in outline.entries])
     return Recognised(tuple(items[found.new_from :]), found.rewind, outline.settled_seq)
+
+
+async def find_repeated(read: Reader, tenant: Tenant, items: Sequence[NewItem]) -> Recognised:
+    """Look for a stored history that a request without a session begins with, the longest."""
+    trail = follow(NO_TRAIL, [(item.fingerprint, item.call_id) for item in items])
+    sent = [_sent(item) for item in items]
+    passed = _milestones(sent, items)
+    if not passed:
+        return Recognised(tuple(items), trail=trail)
+    end = await read.trail_end(tenant, [stone.trail for stone in reversed(passed)])
+    if end is None:
+        return Recognised(tuple(items), brought=passed[-1], trail=trail)
+    count = next(stone.count for stone in passed if stone.trail == end.trail)
+    return Recognised(tuple(items[count:]), repeated=end, trail=trail)
+
+
+def _milestones(sent: Sequence[SentItem], items: Sequence[NewItem]) -> list[Milestone]:
+    return milestones(sent, [item.call_id for item in items])
 
 
 def _sent(item: NewItem) -> SentItem:

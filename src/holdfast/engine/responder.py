@@ -23,6 +23,7 @@ from holdfast.core.response import (
     usage_value,
 )
 from holdfast.core.session import Session
+from holdfast.core.trail import NO_TRAIL, follow
 from holdfast.core.turn import RUN_AGAIN, Turn
 from holdfast.engine.asking import Asker, Asking
 from holdfast.engine.gateway import Gateway
@@ -151,6 +152,7 @@ class Responder:
                 pending_calls=_pending(items) if answer.status == "completed" else (),
                 hold_seconds=self._gateway.settings.tool_wait_seconds,
                 journal=journal,
+                trail=_trail_behind(request, items),
             )
         )
         facts = facts_of(ended.turn.id, run, request, recorded.status, answer.items, recorded)
@@ -218,6 +220,13 @@ def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:
         for item in items
         if item.kind in CLIENT_CALLS and item.call_id and item.call_id not in answered
     )
+
+
+def _trail_behind(request: TurnRequest, items: tuple[NewItem, ...]) -> bytes:
+    """Return the trail of the history with this answer, where later requests may repeat it."""
+    if not request.trail:
+        return NO_TRAIL
+    return follow(request.trail, [(item.fingerprint, item.call_id) for item in items])
 
 
 def _stored_completion(request: TurnRequest) -> StoredCompletion | None:

@@ -12,6 +12,7 @@ from holdfast.core.items import StoredItem
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import Record, Span
 from holdfast.core.session import Session, SessionStatus
+from holdfast.core.trail import TrailRow
 from holdfast.core.turn import Run, Turn, TurnStatus
 
 OutcomeT = TypeVar("OutcomeT")
@@ -158,6 +159,13 @@ class Reader(Protocol):
         """Return the settled, visible log without its content, in one snapshot.
 
         Items of a turn that runs are left out; those of one that waits for tools are not.
+        """
+        ...
+
+    async def trail_end(self, tenant: Tenant, trails: Sequence[bytes]) -> TrailRow | None:
+        """Return where a history ends that has one of these trails, the first of them that is kept.
+
+        What was erased in it since has no trail any more, nor has an erased session.
         """
         ...
 

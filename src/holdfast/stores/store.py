@@ -11,6 +11,7 @@ from holdfast.core.items import StoredItem
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import Record, Span
 from holdfast.core.session import Session
+from holdfast.core.trail import TrailRow
 from holdfast.core.turn import Run, Turn
 from holdfast.ports.store import (
     CompletionQuery,
@@ -30,7 +31,7 @@ from holdfast.ports.store import (
     TurnView,
 )
 from holdfast.stores.committer import Committer, Result
-from holdfast.stores.sql import listing, queries
+from holdfast.stores.sql import listing, queries, repetition
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Plan, every
 from holdfast.stores.worker_tokens import WorkerTokens
@@ -92,6 +93,10 @@ class SqlReader:
     ) -> Outline | None:
         """Return the settled, visible log without its content."""
         return await self._run(lambda now: queries.outline(tenant, session_id, key, now))
+
+    async def trail_end(self, tenant: Tenant, trails: Sequence[bytes]) -> TrailRow | None:
+        """Return where a history ends that has one of these trails."""
+        return await self._run(lambda _: repetition.trail_end(tenant, trails))
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return a page of a session's items with a name for each."""

@@ -7,17 +7,18 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.core.commands import Accept, Parent
+from holdfast.core.commands import Accept, Brought, Parent
 from holdfast.core.context import project
 from holdfast.core.errors import NotFound, SessionBusy, SessionMoved, SessionNotFound
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest, write_request
 from holdfast.core.reset import NEVER, ResetPolicy
+from holdfast.core.trail import NO_TRAIL, Milestone, TrailRow
 from holdfast.core.turn import Source
 from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.gateway import Gateway
-from holdfast.engine.recognition import Recognised, recognise
+from holdfast.engine.recognition import Recognised, find_repeated, recognise
 from holdfast.engine.recorded import as_of
 from holdfast.engine.responder import Answered
 from holdfast.engine.settings import StreamSettings
@@ -77,6 +78,9 @@ class TurnDesk:
                 return await self._take(request, asked, headers, target, found)
             except SessionMoved:
                 continue
+            except SessionNotFound:
+                if found.repeated is None:
+                    raise
         raise SessionBusy("the session keeps moving; try again")
 
     async def _recognise(
@@ -86,8 +90,12 @@ class TurnDesk:
         target: Target,
         items: Sequence[NewItem],
     ) -> Recognised:
-        """Only requests that name their session by header may repeat its history."""
-        if not headers.is_bound or headers.is_internal or target.parent is not None:
+        """Compare with the session that is named by header, or look for the history elsewhere."""
+        if headers.is_internal or target.parent is not None:
+            return Recognised(tuple(items))
+        if not headers.is_bound and target.session_id is None:
+            return await find_repeated(self.gateway.read, request.tenant, items)
+        if not headers.is_bound:
             return Recognised(tuple(items))
         return await recognise(
             self.gateway.read,
@@ -106,6 +114,9 @@ class TurnDesk:
         found: Recognised,
     ) -> Ticket:
         ids, gateway = self.gateway.ids, self.gateway
+        target = _behind(found.repeated) or target
+        if found.trail:
+            asked = msgspec.structs.replace(asked, trail=found.trail)
         source: Source = "background" if asked.is_background else "user"
         accept = Accept(
             tenant=request.tenant,
@@ -126,10 +137,18 @@ class TurnDesk:
             retry_count=headers.retry_count,
             rewind=found.rewind,
             seen_seq=found.seen_seq,
+            brought=self._brought(found.brought, found.trail),
             limits=gateway.limits,
             reset=self._reset,
         )
         return await self.desk.take(accept, asked, is_live=asked.is_stream or asked.is_background)
+
+    def _brought(self, stone: Milestone | None, trail: bytes) -> Brought | None:
+        """Return the history that comes with a request, to be found by others if it may be."""
+        if stone is None:
+            return None
+        turn_id = TurnId(self.gateway.ids.new("turn"))
+        return Brought(turn_id, stone.count, stone.trail if trail else NO_TRAIL)
 
     async def history(self, request: Request, target: Target) -> list[bytes]:
         """Return what a model would be shown before a turn's own input."""
@@ -175,6 +194,12 @@ class TurnDesk:
         """Have the answer noted as delivered once all of it has left."""
         reply.on_sent = lambda: self.gateway.delivered(ticket.turn.id, ticket.step)
         return reply
+
+
+def _behind(end: TrailRow | None) -> Target | None:
+    if end is None:
+        return None
+    return Target(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
 
 
 async def body_hash(request: Request) -> bytes:

@@ -12,6 +12,7 @@ from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, IdempotencyRo
 from holdfast.core.items import StoredItem
 from holdfast.core.records import Record
 from holdfast.core.session import Session
+from holdfast.core.trail import TrailRow
 from holdfast.core.turn import Run, Turn
 
 
@@ -322,6 +323,28 @@ COMPLETIONS_DOWN = Statement(
     "order by c.turn_id desc, c.step desc limit ?5",
 )
 
+# ── Histories that requests may repeat ──────────────────────────────────────────────────────
+
+# An answer may be taken up again after its commit went unheard: its place is the same.
+ADD_TRAIL = Statement(
+    "add_trail",
+    _insert("add_trail", "trails", TrailRow).text
+    + " on conflict (session_id, seq, record_no) do update set trail = excluded.trail",
+)
+TRAILS_AT_ONCE = 16
+TRAILS = Statement(
+    "trails",
+    f"select {_columns(TrailRow, 't.')} from trails t join sessions s on s.id = t.session_id "
+    "where t.tenant = ?1 and s.deleted_at is null and t.trail in ("
+    + ", ".join(f"?{n}" for n in range(2, TRAILS_AT_ONCE + 2))
+    + ") order by s.id desc, t.seq desc",
+)
+STEPS = Statement(
+    "steps",
+    "select fingerprint, call_id from items where session_id = ?1 and seq between ?2 and ?3 "
+    "order by seq",
+)
+
 ADD_API_KEY = _insert("add_api_key", "api_keys", ApiKeyRow)
 REVOKE_API_KEY = Statement(
     "revoke_api_key", "update api_keys set revoked_at = ?2 where id = ?1", is_fenced=True
@@ -337,6 +360,7 @@ ERASURES = (
     Statement("erase_items", "delete from items where session_id = ?1"),
     Statement("erase_completions", "delete from completions where session_id = ?1"),
     Statement("erase_records", "delete from records where session_id = ?1"),
+    Statement("erase_trails", "delete from trails where session_id = ?1"),
     Statement("erase_journals", "delete from journals where session_id = ?1"),
     Statement("erase_events", "delete from events where session_id = ?1"),
     Statement(

@@ -1,0 +1,93 @@
+"""How a turn is written down when it comes in: to wait, to run, or complete as it is."""
+
+from msgspec.structs import replace
+
+from holdfast.core.changes import IdempotencyAdded, IdempotencyRow
+from holdfast.core.commands import Accept, Append, Brought
+from holdfast.core.draft import Draft
+from holdfast.core.facts import Waiting
+from holdfast.core.lane import pack_items, tail_position
+from holdfast.core.session import Session
+from holdfast.core.turn import Source, Turn
+
+
+def new_turn(command: Accept | Append, session: Session, position: int, now: float) -> Turn:
+    """Return the turn that an arrival becomes."""
+    rewind = command.rewind if isinstance(command, Accept) else None
+    if rewind is not None and rewind[1] > session.head_seq:
+        rewind = None  # It speaks of another generation's log: this one never was that long.
+    return Turn(
+        id=command.turn_id,
+        session_id=session.id,
+        tenant=session.tenant,
+        number=session.turn_count + 1,
+        position=position,
+        source=command.source,
+        owner=command.worker,
+        step=0,
+        attempts=0,
+        input=pack_items(command.items),
+        request=command.request if isinstance(command, Accept) else b"",
+        body_hash=command.body_hash,
+        rewind_after=rewind[0] if rewind else None,
+        rewind_upto=rewind[1] if rewind else None,
+        first_seq=None,
+        kept_seq=None,
+        last_seq=None,
+        outcome=None,
+        error_code=None,
+        error_message=None,
+        is_retryable=False,
+        accepted_at=now,
+        started_at=None,
+        ended_at=None,
+        delivered_at=None,
+        retry_claim=0,
+    )
+
+
+def remember(command: Accept | Append, draft: Draft, turn: Turn) -> None:
+    """Bind the caller's idempotency key to the turn, in the commit that makes it durable."""
+    if command.idempotency_key is None:
+        return
+    row = IdempotencyRow(
+        turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
+        draft.now,
+    )  # fmt: skip
+    draft.add(IdempotencyAdded(row))
+
+
+def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> Turn:
+    """Write items at the head as a turn that has nothing left to do."""
+    position = tail_position(draft.session.turn_count, Waiting())
+    turn = new_turn(command, draft.session, position, draft.now)
+    first = draft.session.head_seq + 1
+    last = draft.append(command.items, turn.number)
+    draft.set(turn_count=turn.number)
+    turn = replace(
+        turn,
+        source=source,
+        input=None,
+        request=b"",
+        body_hash=command.body_hash if isinstance(command, Append) else None,
+        first_seq=first,
+        kept_seq=last,
+        last_seq=last,
+        outcome="completed",
+        started_at=draft.now,
+        ended_at=draft.now,
+    )
+    draft.add_turn(turn)
+    draft.tell("items.appended", turn, first_seq=first, last_seq=last)
+    return turn
+
+
+def bring(command: Accept, draft: Draft, brought: Brought) -> Accept:
+    """Write the history that a client brings as a turn that is complete; return what is new.
+
+    So whoever comes while the new part runs finds that history in the log, and repeats none of it.
+    """
+    history = replace(command, turn_id=brought.turn_id, items=command.items[: brought.count])
+    add_completed(history, draft, source="system")
+    draft.leave_trail(brought.trail)
+    return replace(command, items=command.items[brought.count :])
