@@ -93,7 +93,10 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         gateway.limits = settings.lanes.limits(
             can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
         )
-        desk = Desk(gateway, Responder(gateway, upstreams.provider, settings.heals))
+        responder = Responder(
+            gateway, upstreams.provider, settings.heals, fallbacks=upstreams.fallbacks
+        )
+        desk = Desk(gateway, responder)
         await gateway.start()
         try:
             yield Application(gateway, desk, upstreams, _rules(settings), streams=settings.sessions)

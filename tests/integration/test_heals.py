@@ -179,7 +179,7 @@ async def test_a_provider_that_asks_for_a_long_pause_is_passed_on_at_once() -> N
             assert len(simulator.requests()) == 1
 
 
-@pytest.mark.parametrize("kind", ["quota", "R10", "A08", "R03"])
+@pytest.mark.parametrize("kind", ["quota", "R10", "A08"])
 async def test_what_a_retry_cannot_help_is_not_tried_again(kind: str) -> None:
     with ProviderSimulator(faults=[kind]) as simulator:
         async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
@@ -239,3 +239,40 @@ async def test_a_response_that_stays_queued_is_no_answer() -> None:
             failed = await house.post("/v1/responses", input="one")
             assert failed.status_code == 502
             assert failed.json()["error"]["code"] == "upstream_unfinished"
+
+
+@pytest.mark.parametrize("kind", ["R03", "R04", "R05", "R06", "R09", "C01"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_form_that_is_refused_is_told_anew_in_the_plainest_once(
+    kind: str, is_stream: bool
+) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state="chain"), heals=QUICK) as house:
+            await house.respond("one", stream=is_stream)
+            simulator.add_fault(kind, times=1)
+            said = await house.respond("two", stream=is_stream)
+            assert text_of(said) == "Messages seen: 3. Last text: two"
+            assert await heals(house) == [("shape", "repaired")]
+            last = simulator.requests()[-1].body
+            assert "previous_response_id" not in last
+            assert [item["type"] for item in last["input"]] == ["message"] * 3
+            simulator.add_fault(kind)
+            simulator.clear_record()
+            failed = await house.post("/v1/responses", input="three")
+            assert failed.status_code == 400
+            assert len(simulator.requests()) == 2
+            simulator.clear_faults()
+            assert text_of(await house.respond("four")).startswith("Messages seen: 6.")
+
+
+async def test_speakers_that_do_not_take_turns_are_healed_and_can_be_avoided_by_a_setting() -> None:
+    system = {"role": "system", "content": "be kind"}
+    said = [{"role": "user", "content": "one"}, system, {"role": "user", "content": "two"}]
+    for strict, calls in ((False, 2), (True, 1)):
+        with ProviderSimulator(profile="strict-alternation") as simulator:
+            settings = upstream(simulator, api="chat", strict_alternation=strict)
+            async with open_upstream_house(settings, heals=QUICK) as house:
+                answer = await house.respond(said)
+                assert text_of(answer).startswith("Messages seen: 1. Last text: one")
+                assert len(simulator.requests()) == calls
+                assert await heals(house) == [("shape", "repaired")][: calls - 1]

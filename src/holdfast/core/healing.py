@@ -11,16 +11,31 @@ import msgspec
 
 from holdfast.core.errors import FailureClass
 
-HealAction = Literal["dropped_state", "stripped_opaque", "waited", "retried"]
+HealAction = Literal[
+    "dropped_state", "stripped_opaque", "repaired", "waited", "shrunk", "quarantined", "retried",
+    "fell_back",
+]  # fmt: skip
+MAX_WORDS = 500
+"""How much of a provider's words is kept with a heal."""
 
 
 class Heal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was done: a fact, kept with its run."""
+    """An attempt that failed and what was done about it: a fact, kept with its run."""
 
     failure_class: FailureClass
     action: HealAction
     code: str | None = None
     pause_seconds: float = 0.0
+    upstream: str | None = None
+    """Who failed, and asked for which model."""
+    model: str | None = None
+    status: int | None = None
+    message: str | None = None
+    """The beginning of what the provider said."""
+    next_model: str | None = None
+    """The model that is asked instead, after a fall-back."""
+    items: tuple[int, ...] = ()
+    """The items that are left out from now on, after a quarantine."""
 
 
 class HealLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +46,10 @@ class HealLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_pause_seconds: float = 8.0
     retry_within_seconds: float = 60.0
     busy_wait_seconds: float = 30.0
+    shrinks: int = 3
+    """How often a request that is too long may be made shorter; each time it must be."""
+    quarantines: int = 3
+    """How many guesses there are at what a provider cannot take, each a wider one."""
 
 
 class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +66,16 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     is_state_mutable: bool = False
     has_opaque: bool = True
     """Whether the call may have carried sealed content."""
+    is_plain: bool = False
+    """Whether the call was the plainest there is."""
+    can_shrink: bool = False
+    """Whether somebody can make the request shorter."""
+    suspects: tuple[int, ...] = ()
+    """Items that the provider may be unable to take."""
+    blames_request: bool = False
+    """Whether the request itself is at fault, so that no other server would take it either."""
+    fallback: str | None = None
+    """The model that may be asked instead."""
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,23 +84,44 @@ class Treatment(msgspec.Struct, frozen=True, kw_only=True):
     heal: Heal
     drops_state: bool = False
     strips_opaque: bool = False
+    repairs: bool = False
+    shrinks: bool = False
 
 
 def treat(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treatment | None:
     """Return what to do about a failure after the heals that were `done`; None: let it fail."""
     if symptoms.has_output:
         return None
+    found = _heal(symptoms, _of_this_model(done), limits)
+    return found if found is not None else _fall_back(symptoms)
+
+
+def _of_this_model(done: Sequence[Heal]) -> Sequence[Heal]:
+    """Another model starts from the same turn, and is healed for itself."""
+    for place in range(len(done), 0, -1):
+        if done[place - 1].action == "fell_back":
+            return done[place:]
+    return done
+
+
+def _heal(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treatment | None:
     same = [heal for heal in done if heal.failure_class == symptoms.failure_class]
     match symptoms.failure_class:
         case "stale_state":
             return _replay(symptoms) if not same else None
         case "foreign_opaque":
             return _strip(symptoms) if not same and symptoms.has_opaque else None
+        case "shape":
+            return _repair(symptoms) if not same and not symptoms.is_plain else None
         case "busy":
             return _wait(symptoms, same, limits)
+        case "overflow":
+            return _shrink(symptoms) if len(same) < limits.shrinks else None
+        case "poison":
+            return _quarantine(symptoms) if len(same) < limits.quarantines else None
         case "transient":
             return _retry(symptoms, same, limits)
-        case _:
+        case "terminal":
             return None
 
 
@@ -86,6 +136,37 @@ def _replay(symptoms: Symptoms) -> Treatment | None:
 def _strip(symptoms: Symptoms) -> Treatment:
     heal = Heal(symptoms.failure_class, "stripped_opaque", symptoms.code)
     return Treatment(heal=heal, strips_opaque=True)
+
+
+def _repair(symptoms: Symptoms) -> Treatment:
+    """Tell it anew in the plainest form there is: what we sent was wrong for this server."""
+    heal = Heal("shape", "repaired", symptoms.code)
+    return Treatment(heal=heal, repairs=True, drops_state=symptoms.uses_state)
+
+
+def _shrink(symptoms: Symptoms) -> Treatment | None:
+    if not symptoms.can_shrink:
+        return None
+    heal = Heal("overflow", "shrunk", symptoms.code)
+    return Treatment(heal=heal, shrinks=True, drops_state=symptoms.uses_state)
+
+
+def _quarantine(symptoms: Symptoms) -> Treatment | None:
+    """Leave out what the provider cannot take, and the state that may hold it."""
+    if not symptoms.suspects:
+        return None
+    heal = Heal("poison", "quarantined", symptoms.code, items=symptoms.suspects)
+    return Treatment(heal=heal, drops_state=symptoms.uses_state)
+
+
+def _fall_back(symptoms: Symptoms) -> Treatment | None:
+    """Ask another model for the same turn, where the failure is not the turn's own fault."""
+    if symptoms.fallback is None or symptoms.blames_request:
+        return None
+    heal = Heal(
+        symptoms.failure_class, "fell_back", symptoms.code, next_model=symptoms.fallback
+    )  # fmt: skip
+    return Treatment(heal=heal)
 
 
 def _wait(symptoms: Symptoms, same: Sequence[Heal], limits: HealLimits) -> Treatment | None:

@@ -11,7 +11,9 @@ import msgspec
 
 from holdfast.core.ids import SessionId, TurnId
 
-RecordKind = Literal["rewind", "rollback", "retry", "hide", "pop", "compaction", "undo"]
+RecordKind = Literal[
+    "rewind", "rollback", "retry", "hide", "pop", "compaction", "quarantine", "undo"
+]
 HIDING: frozenset[RecordKind] = frozenset({"rewind", "rollback", "retry", "hide", "pop"})
 
 Span = tuple[int, int]
@@ -34,12 +36,25 @@ class Record(msgspec.Struct, frozen=True):
 
 def hidden_spans(records: Iterable[Record]) -> list[Span]:
     """Return the ranges that one session's records hide, merged and in order."""
+    return merge_spans(
+        (record.from_seq, record.to_seq) for record in in_force(records) if record.kind in HIDING
+    )
+
+
+def in_force(records: Iterable[Record]) -> list[Record]:
+    """Return one session's records without those that were undone, and without the undoing."""
     listed = list(records)
     undone = {record.undoes for record in listed if record.kind == "undo"}
-    return merge_spans(
-        (record.from_seq, record.to_seq)
-        for record in listed
-        if record.kind in HIDING and record.no not in undone
+    return [record for record in listed if record.kind != "undo" and record.no not in undone]
+
+
+def quarantined(records: Iterable[Record]) -> frozenset[int]:
+    """Return the sequence numbers of items that a provider could not take."""
+    return frozenset(
+        seq
+        for record in records
+        if record.kind == "quarantine"
+        for seq in range(record.from_seq, record.to_seq + 1)
     )
 
 

@@ -18,9 +18,10 @@ from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Fin
 from holdfast.core.draft import Draft
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.facts import Facts
-from holdfast.core.healing import read_heals, write_heals
+from holdfast.core.healing import Heal, read_heals, write_heals
 from holdfast.core.items import NewItem
 from holdfast.core.lane import FREE, end_turn, keep_partial, pack_items, stop_active
+from holdfast.core.records import merge_spans
 from holdfast.core.session import Session, Usage
 from holdfast.core.turn import Fence, Run, Turn, storable
 
@@ -215,10 +216,28 @@ def record_heal(command: RecordHeal, facts: Facts) -> Decision[Session]:
     if command.drops_state:
         draft.add(ProviderStateDropped(session.id, command.slot))
     heal = command.heal
+    told = {"next_model": heal.next_model} if heal.next_model else {}
     draft.tell(
-        "turn.healed", facts.active, failure=heal.failure_class, action=heal.action, code=heal.code
+        "turn.healed",
+        facts.active,
+        failure=heal.failure_class,
+        action=heal.action,
+        code=heal.code,
+        **told,
     )
+    if heal.items:
+        _set_aside(draft, run, heal)
     return draft.decide(draft.session)
+
+
+def _set_aside(draft: Draft, run: Run, heal: Heal) -> None:
+    """Record that a provider cannot take these items; what holds them at a provider goes too."""
+    why = msgspec.json.encode({"code": heal.code, "message": heal.message})
+    spans = merge_spans((seq, seq) for seq in heal.items)
+    for span in spans:
+        draft.record("quarantine", span, turn_id=run.turn_id, body=why)
+    draft.add(ProviderStateDropped(draft.session.id, from_seq=spans[0][0]))
+    draft.tell("items.quarantined", None, items=list(heal.items), code=heal.code)
 
 
 def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:

@@ -1,28 +1,35 @@
 """A model asked for a turn: with what it remembers where it may, and again where that helps.
 
-The turn is committed before any of this and ends once; attempts and heals are notes on its run.
+The turn is committed before any of this and ends once. Attempts that failed are child records of
+its run, each with what was done about it; every attempt is made from the same committed turn.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.commands import RecordHeal
-from holdfast.core.context import continue_after, project
-from holdfast.core.errors import ProviderFailure
-from holdfast.core.healing import Symptoms, Treatment, read_heals, treat
-from holdfast.core.items import StoredItem
-from holdfast.core.provider_state import ProviderState
+from holdfast.core.errors import HoldfastError, ProviderFailure
+from holdfast.core.healing import MAX_WORDS, Heal, Symptoms, Treatment, read_heals, treat
 from holdfast.core.request import TurnRequest
 from holdfast.core.turn import Run
+from holdfast.engine.fitting import Asked, Fitting
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.log import log
+from holdfast.engine.question import Question, find_state
 from holdfast.engine.settings import HealSettings
 from holdfast.engine.turn_runner import ActiveRun
-from holdfast.ports.provider import Answer, ModelCall, Provider, StateUse
+from holdfast.ports.provider import Answer, ModelCall, Provider
 
-Attempt = Callable[[ModelCall], Awaitable[Answer]]
+Attempt = Callable[[Provider, ModelCall], Awaitable[Answer]]
+Route = Callable[[str], Provider]
+"""Which provider serves a model."""
+Fallbacks = Callable[[str], Sequence[str]]
+"""Which models may be asked instead of one, in order."""
+_REQUEST_STATUSES = frozenset({400, 413, 415, 422})
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +37,6 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
 
     run: ActiveRun
     request: TurnRequest
-    provider: Provider
     attempt: Attempt
     is_stream: bool
     has_output: Callable[[], bool]
@@ -39,9 +45,20 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
 class Asker:
     """Puts questions to providers, and heals what can be healed before anybody has heard a word."""
 
-    def __init__(self, gateway: Gateway, settings: HealSettings | None = None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        route: Route,
+        settings: HealSettings | None = None,
+        *,
+        fallbacks: Fallbacks | None = None,
+        fitting: Fitting | None = None,
+    ) -> None:
         self._gateway = gateway
+        self._route = route
         self._settings = settings or HealSettings()
+        self._fallbacks: Fallbacks = fallbacks or (lambda _: ())
+        self._fitting = fitting
 
     async def ask(self, asking: Asking) -> Answer:
         """Return the answer, or raise the failure that was left after healing."""
@@ -61,46 +78,163 @@ class Asker:
             ) from exc
 
     async def _ask(self, asking: Asking) -> Answer:
-        began = _now()
-        history = await asking.run.items()
+        began = time.monotonic()
         earlier = await self._earlier_runs(asking.run)
         done = [heal for run in earlier for heal in read_heals(run.heals)]
-        use = asking.provider.state_use(asking.request.model) if asking.request.is_stored else None
-        state = await self._state(asking.run, use, history, has_run_before=bool(earlier))
-        call = _call(asking, history, state)
-        if any(heal.action == "stripped_opaque" for heal in done):
-            call = msgspec.structs.replace(call, allows_opaque=False)
+        question = await self._begin(asking, done, has_run_before=bool(earlier))
         healed = 0
         while True:
             try:
-                return await self._attempt(asking, call)
+                answer = await self._attempt(asking, question)
             except ProviderFailure as failure:
-                symptoms = _symptoms(failure, asking, call, use, _now() - began)
+                symptoms = self._symptoms(asking, question, failure, done)
+                symptoms = replace(symptoms, elapsed_seconds=time.monotonic() - began)
                 treatment = treat(symptoms, done, self._settings.limits())
                 if treatment is None:
                     raise
-                await self._record(asking.run, treatment, use, healed)
+                changed = await self._apply(asking, question, treatment, failure)
+                if changed is None:
+                    raise
+                treatment = _witnessed(treatment, question, failure)
+                await self._record(asking.run, treatment, question, healed)
+            else:
+                return _signed(answer, asking.request.model, question.model)
             healed += 1
             done.append(treatment.heal)
-            if treatment.drops_state:
-                call = msgspec.structs.replace(call, state=None, new_items=[])
-            if treatment.strips_opaque:
-                call = msgspec.structs.replace(call, allows_opaque=False)
+            question = changed
             await asyncio.sleep(treatment.heal.pause_seconds)
 
-    async def _attempt(self, asking: Asking, call: ModelCall) -> Answer:
-        """Ask once, and have it noted how long it took and how it went."""
-        began, outcome = _now(), "left"
+    # ── what is asked ───────────────────────────────────────────────────────────────────────
+
+    async def _begin(
+        self, asking: Asking, done: Sequence[Heal], *, has_run_before: bool
+    ) -> Question:
+        """Return the first question: what earlier runs of this turn learnt still holds."""
+        model = next((h.next_model for h in reversed(done) if h.next_model), asking.request.model)
+        history = await asking.run.items()
+        question = await self._put(asking, model, Question(
+            provider=self._route(model),
+            model=model,
+            history=history,
+            turn_number=asking.run.turn.number,
+            quarantined=await asking.run.quarantined(),
+        ), has_run_before=has_run_before)  # fmt: skip
+        return replace(
+            question,
+            allows_opaque=not any(heal.action == "stripped_opaque" for heal in done),
+            is_plain=any(heal.action == "repaired" for heal in done),
+        )
+
+    async def _put(
+        self, asking: Asking, model: str, question: Question, *, has_run_before: bool
+    ) -> Question:
+        """Return a question to a model, as short as it must be, with what is remembered there."""
+        provider = self._route(model)
+        history = question.history
+        if self._fitting is not None:
+            history = await self._fitting.fit(
+                Asked(run=asking.run, request=asking.request, provider=provider, model=model,
+                      history=history)
+            )  # fmt: skip
+        use = provider.state_use(model) if asking.request.is_stored else None
+        question = replace(question, provider=provider, model=model, use=use, history=history)
+        states = await self._gateway.read.provider_state(asking.run.session.id) if use else []
+        found = find_state(question, states, has_run_before=has_run_before)
+        return replace(question, state=found)
+
+    async def _apply(
+        self, asking: Asking, question: Question, treatment: Treatment, failure: ProviderFailure
+    ) -> Question | None:
+        """Return the next question; None where it would be the same one again."""
+        if treatment.drops_state:
+            question = replace(question, state=None)
+        if treatment.strips_opaque:
+            question = replace(question, allows_opaque=False)
+        if treatment.repairs:
+            question = replace(question, is_plain=True)
+        heal = treatment.heal
+        if heal.items:
+            question = replace(question, quarantined=question.quarantined | set(heal.items))
+        if treatment.shrinks:
+            return await self._shrink(asking, question, failure)
+        if heal.next_model is not None:
+            fresh = replace(question, allows_opaque=True, is_plain=False)
+            return await self._put(asking, heal.next_model, fresh, has_run_before=True)
+        return question
+
+    async def _shrink(
+        self, asking: Asking, question: Question, failure: ProviderFailure
+    ) -> Question | None:
+        assert self._fitting is not None
+        asked = Asked(
+            run=asking.run,
+            request=asking.request,
+            provider=question.provider,
+            model=question.model,
+            history=question.history,
+        )
+        less = await self._fitting.shrink(asked, failure)
+        return replace(question, history=less) if less is not None else None
+
+    def _next_model(self, asking: Asking, done: Sequence[Heal]) -> str | None:
+        """Return the next model that may be asked instead, and can be asked this."""
+        listed = list(self._fallbacks(asking.request.model))
+        last = next((heal.next_model for heal in reversed(done) if heal.next_model), None)
+        for model in listed[listed.index(last) + 1 :] if last in listed else listed:
+            if model != asking.request.model and self._can_be_asked(asking, model):
+                return model
+        return None
+
+    def _can_be_asked(self, asking: Asking, model: str) -> bool:
+        request = asking.request
+        call = ModelCall(
+            model=model, items=[], fields=request.fields, chat_fields=request.chat_fields,
+            is_stream=asking.is_stream,
+        )  # fmt: skip
         try:
-            answer = await asking.attempt(call)
+            self._route(model).check(call)
+        except HoldfastError as error:
+            log.warning("fallback.unusable", model=model, code=error.code)
+            return False
+        return True
+
+    # ── attempts ────────────────────────────────────────────────────────────────────────────
+
+    async def _attempt(self, asking: Asking, question: Question) -> Answer:
+        """Ask once, and have it noted how long it took and how it went."""
+        call = question.call(
+            asking.request, asking.run.session.id, is_stream=asking.is_stream
+        )  # fmt: skip
+        began, outcome = time.monotonic(), "left"
+        try:
+            answer = await asking.attempt(question.provider, call)
             outcome = answer.status
             return answer
         except ProviderFailure as failure:
             outcome = failure.failure_class
             raise
         finally:
-            seconds = _now() - began
-            self._gateway.meter.upstream_answered(asking.provider.name, outcome, seconds)
+            seconds = time.monotonic() - began
+            self._gateway.meter.upstream_answered(question.provider.name, outcome, seconds)
+
+    def _symptoms(
+        self, asking: Asking, question: Question, failure: ProviderFailure, done: Sequence[Heal]
+    ) -> Symptoms:
+        has_output = asking.has_output()
+        is_request = failure.failure_class == "terminal" and failure.status in _REQUEST_STATUSES
+        return Symptoms(
+            failure_class=failure.failure_class,
+            code=failure.provider_code,
+            retry_after=failure.retry_after,
+            has_output=has_output,
+            uses_state=question.state is not None,
+            is_state_mutable=question.use is not None and question.use.is_mutable,
+            has_opaque=question.allows_opaque and not question.is_plain,
+            is_plain=question.is_plain,
+            can_shrink=self._fitting is not None,
+            blames_request=is_request,
+            fallback=None if has_output else self._next_model(asking, done),
+        )
 
     async def _earlier_runs(self, run: ActiveRun) -> list[Run]:
         """Return the lost attempts at this step of the turn: what they healed still counts."""
@@ -109,32 +243,14 @@ class Asker:
         runs = await self._gateway.read.runs(run.turn.id)
         return [one for one in runs if one.step == run.turn.step and one.id != run.fence.run_id]
 
-    async def _state(
-        self,
-        run: ActiveRun,
-        use: StateUse | None,
-        history: list[StoredItem],
-        *,
-        has_run_before: bool,
-    ) -> tuple[ProviderState, list[bytes]] | None:
-        """Return what the provider remembers and what is new to it, if that can be gone on from."""
-        if use is None:
-            return None
-        states = await self._gateway.read.provider_state(run.session.id)
-        state = next((state for state in states if state.slot == use.slot), None)
-        if state is None:
-            return None
-        if use.is_mutable and (has_run_before or not _is_untouched(run, history, state)):
-            return None
-        new = continue_after(history, state.covers_seq)
-        return (state, new) if new else None
-
     async def _record(
-        self, run: ActiveRun, treatment: Treatment, use: StateUse | None, number: int
+        self, run: ActiveRun, treatment: Treatment, question: Question, number: int
     ) -> None:
         heal = treatment.heal
         self._gateway.meter.healed(heal.failure_class)
-        log.info(
+        # A form that a server refuses is a fault of ours, whatever came of it.
+        note = log.error if heal.failure_class == "shape" else log.info
+        note(
             "turn.healed",
             turn_id=run.turn.id,
             session_id=run.session.id,
@@ -147,50 +263,27 @@ class Asker:
             number=number,
             heal=heal,
             drops_state=treatment.drops_state,
-            slot=use.slot if use else None,
+            slot=question.use.slot if question.use else None,
         )
         await run.record_heal(command)
 
 
-def _is_untouched(run: ActiveRun, history: list[StoredItem], state: ProviderState) -> bool:
-    """Whether no other turn came between: one that broke may have left something there."""
-    return all(
-        item.turn_number == run.turn.number for item in history if item.seq > state.covers_seq
+def _witnessed(treatment: Treatment, question: Question, failure: ProviderFailure) -> Treatment:
+    """Return the treatment with who failed, and in which words."""
+    heal = replace(
+        treatment.heal,
+        upstream=question.provider.name,
+        model=question.model,
+        status=failure.status,
+        message=failure.message[:MAX_WORDS],
     )
+    return replace(treatment, heal=heal)
 
 
-def _call(
-    asking: Asking, history: list[StoredItem], state: tuple[ProviderState, list[bytes]] | None
-) -> ModelCall:
-    request = asking.request
-    return ModelCall(
-        model=request.model,
-        items=project(history),
-        fields=request.fields,
-        chat_fields=request.chat_fields,
-        is_stream=asking.is_stream,
-        session_id=asking.run.session.id,
-        keeps_state=request.is_stored,
-        state=state[0] if state else None,
-        new_items=state[1] if state else [],
+def _signed(answer: Answer, asked: str, model: str) -> Answer:
+    """Return an answer that says which model gave it, if not the one that was asked for."""
+    if model == asked:
+        return answer
+    return replace(
+        answer, fields={**answer.fields, "model": msgspec.Raw(msgspec.json.encode(model))}
     )
-
-
-def _symptoms(
-    failure: ProviderFailure, asking: Asking, call: ModelCall, use: StateUse | None, elapsed: float
-) -> Symptoms:
-    return Symptoms(
-        failure_class=failure.failure_class,
-        code=failure.provider_code,
-        retry_after=failure.retry_after,
-        elapsed_seconds=elapsed,
-        has_output=asking.has_output(),
-        uses_state=call.state is not None,
-        is_state_mutable=use is not None and use.is_mutable,
-        has_opaque=call.allows_opaque,
-    )
-
-
-def _now() -> float:
-    """Return the loop's own time, which pauses and limits are measured in."""
-    return asyncio.get_running_loop().time()

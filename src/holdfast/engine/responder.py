@@ -5,7 +5,7 @@ as an incomplete item and never becomes provider state.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -25,7 +25,8 @@ from holdfast.core.response import (
 from holdfast.core.session import Session
 from holdfast.core.trail import NO_TRAIL, follow
 from holdfast.core.turn import RUN_AGAIN, Turn
-from holdfast.engine.asking import Asker, Asking
+from holdfast.engine.asking import Asker, Asking, Fallbacks, Route
+from holdfast.engine.fitting import Fitting
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.journal import JournalWriter
 from holdfast.engine.live import LiveResponse
@@ -42,9 +43,6 @@ CLIENT_CALLS = frozenset(
     }
 )  # fmt: skip
 
-Route = Callable[[str], Provider]
-"""Which provider serves a model."""
-
 
 class Answered(msgspec.Struct, frozen=True):
     """A turn's committed answer, as a Response and as what it was made of."""
@@ -57,10 +55,18 @@ class Answered(msgspec.Struct, frozen=True):
 class Responder:
     """Carries turns out with models."""
 
-    def __init__(self, gateway: Gateway, route: Route, heals: HealSettings | None = None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        route: Route,
+        heals: HealSettings | None = None,
+        *,
+        fallbacks: Fallbacks | None = None,
+        fitting: Fitting | None = None,
+    ) -> None:
         self._gateway = gateway
         self._route = route
-        self._asker = Asker(gateway, heals)
+        self._asker = Asker(gateway, route, heals, fallbacks=fallbacks, fitting=fitting)
 
     def check(self, request: TurnRequest, items: Sequence[NewItem]) -> None:
         """Raise for what the model's provider cannot be asked, before anything is kept."""
@@ -100,11 +106,10 @@ class Responder:
     async def _ask(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
     ) -> Answer:
-        provider = self._route(request.model)
         if writer is not None:
             writer.start()
 
-        async def attempt(call: ModelCall) -> Answer:
+        async def attempt(provider: Provider, call: ModelCall) -> Answer:
             if writer is None:
                 return await provider.answer(call)
             return await self._follow(provider, call, writer)
@@ -113,7 +118,6 @@ class Responder:
             Asking(
                 run=run,
                 request=request,
-                provider=provider,
                 attempt=attempt,
                 is_stream=writer is not None,
                 has_output=lambda: writer is not None and writer.has_output,

@@ -16,6 +16,7 @@ from holdfast.core.commands import (
 from holdfast.core.context import project
 from holdfast.core.errors import RunFenced, StoreUnavailable
 from holdfast.core.items import NewItem, StoredItem
+from holdfast.core.records import quarantined
 from holdfast.core.session import Session
 from holdfast.core.turn import Fence
 from holdfast.engine.log import log
@@ -62,6 +63,12 @@ class ActiveRun:
     async def items(self) -> list[StoredItem]:
         """Return what the turn may see: the visible history up to and including its own items."""
         return await self._store.read.items(self.session, ItemQuery())
+
+    async def quarantined(self) -> frozenset[int]:
+        """Return the items that a provider could not take; a session without records has none."""
+        if not self.session.record_no and self.session.parent_id is None:
+            return frozenset()
+        return quarantined(await self._store.read.lineage_records(self.session))
 
     async def context(self) -> list[bytes]:
         """Return the items of a valid model request."""

@@ -32,6 +32,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     new_items: list[bytes] = []
     allows_opaque: bool = True
     """False once the provider has refused sealed content: then the call is made without any."""
+    is_plain: bool = False
+    """True once the provider has refused the form of a call: then it is made in the plainest."""
 
 
 class StateUse(msgspec.Struct, frozen=True):

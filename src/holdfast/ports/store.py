@@ -188,6 +188,13 @@ class Reader(Protocol):
         """Return the session's own records, oldest first."""
         ...
 
+    async def lineage_records(self, session: Session) -> list[Record]:
+        """Return the records in force over everything a session shows, inherited ones first.
+
+        Those that were undone are left out; an ancestor's reach no further than its shared part.
+        """
+        ...
+
     async def turn(self, tenant: Tenant, turn_id: TurnId) -> TurnView | None:
         """Return a turn; a foreign one is `None`."""
         ...

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.errors import UnsupportedByUpstream
 from holdfast.providers.names import MAX_CALL_ID, fitting_call_id
-from holdfast.providers.replay import referred_item
+from holdfast.providers.replay import find_referred
 
 Message = dict[str, Any]
 Item = dict[str, Any]
@@ -26,59 +26,101 @@ _TRACES = frozenset(
 """What a server did for itself. Another server's model has no place for it; its words follow."""
 _OUTPUT = "_output"
 _CALL_OUTPUT = "_call_output"
+UNSHOWN = "[something that this model cannot be shown]"
+CARRY_ON = "(no answer)"
+"""Stands where a server wants somebody to speak and nobody did."""
+_NOTHING = {"type": "text", "text": ""}
 _NOT_ARGUMENTS = frozenset({"type", "id", "call_id", "status"})
 
 
-def chat_messages(
-    instructions: str | None, history: Sequence[bytes], upstream: str
-) -> list[Message]:
-    """Return the messages of a request."""
-    written: list[Message] = []
-    if instructions:
-        written.append({"role": "system", "content": instructions})
-    for index, body in enumerate(history):
-        item = msgspec.json.decode(body)
-        if item.get("type") == "item_reference":
-            item = msgspec.json.decode(referred_item(item.get("id"), history))
-        message = _message_of(item, f"input[{index}]", upstream)
-        if message is not None:
-            _append(written, message)
-    return written
+class ChatForm(msgspec.Struct, frozen=True, kw_only=True):
+    """How a history is written for one server."""
 
+    upstream: str
+    is_strict: bool = False
+    """Whether what has no place in Chat is refused (new input), or left out (what lies behind)."""
+    alternates: bool = False
+    """Whether user and assistant must take turns without exception."""
 
-def _message_of(item: Item, where: str, upstream: str) -> Message | None:
-    kind = item.get("type") or "message"
-    if kind == "message":
-        return _said(item, where, upstream)
-    if kind in _TRACES:
-        return None
-    call_id = item.get("call_id")
-    if not isinstance(call_id, str):
-        raise UnsupportedByUpstream(f"{where}.type", upstream)
-    call_id = fitting_call_id(call_id, MAX_CALL_ID)
-    if kind.endswith(_CALL_OUTPUT):
-        return _answered(call_id, item.get("output"), where, upstream)
-    return {"role": "assistant", "content": None, "tool_calls": [_called(kind, call_id, item)]}
+    def messages(self, instructions: str | None, history: Sequence[bytes]) -> list[Message]:
+        """Return the messages of a request."""
+        written: list[Message] = []
+        if instructions:
+            written.append({"role": "system", "content": instructions})
+        for index, body in enumerate(history):
+            item = msgspec.json.decode(body)
+            if item.get("type") == "item_reference":
+                found = find_referred(item.get("id"), history)
+                if found is None:
+                    continue
+                item = msgspec.json.decode(found)
+            message = self._message_of(item, f"input[{index}]")
+            if message is not None:
+                _append(written, message)
+        return _alternating(written) if self.alternates else written
 
+    def _message_of(self, item: Item, where: str) -> Message | None:
+        try:
+            return self._translated(item, where)
+        except UnsupportedByUpstream:
+            if self.is_strict:
+                raise
+            return None
 
-def _said(item: Item, where: str, upstream: str) -> Message | None:
-    role = item.get("role")
-    content = item.get("content")
-    if role == "assistant":
-        return _assistant(content)
-    if role in ("system", "developer"):
-        return {"role": "system", "content": _plain(content)}
-    if role != "user":
-        raise UnsupportedByUpstream(f"{where}.role", upstream)
-    if isinstance(content, str):
-        return {"role": "user", "content": content}
-    parts = [
-        _part(part, f"{where}.content[{number}]", upstream)
-        for number, part in enumerate(content or ())
-    ]
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return {"role": "user", "content": parts[0]["text"]}
-    return {"role": "user", "content": parts}
+    def _translated(self, item: Item, where: str) -> Message | None:
+        kind = item.get("type") or "message"
+        if kind == "message":
+            return self._said(item, where)
+        if kind in _TRACES:
+            return None
+        call_id = item.get("call_id")
+        if not isinstance(call_id, str):
+            raise UnsupportedByUpstream(f"{where}.type", self.upstream)
+        call_id = fitting_call_id(call_id, MAX_CALL_ID)
+        if kind.endswith(_CALL_OUTPUT):
+            return self._answered(call_id, item.get("output"), where)
+        return {"role": "assistant", "content": None, "tool_calls": [_called(kind, call_id, item)]}
+
+    def _said(self, item: Item, where: str) -> Message | None:
+        role, content = item.get("role"), item.get("content")
+        if role == "assistant":
+            return _assistant(content)
+        if role in ("system", "developer"):
+            told = _plain(content)
+            return {"role": "system", "content": told} if told else None
+        if role != "user":
+            raise UnsupportedByUpstream(f"{where}.role", self.upstream)
+        if isinstance(content, str):
+            return {"role": "user", "content": content} if content else None
+        parts = self._parts(content or (), f"{where}.content")
+        if len(parts) == 1 and parts[0]["type"] == "text":
+            return {"role": "user", "content": parts[0]["text"]}
+        return {"role": "user", "content": parts} if parts else None
+
+    def _answered(self, call_id: str, output: Any, where: str) -> Message:
+        if isinstance(output, list):
+            parts = self._parts(output, f"{where}.output")
+            is_text = all(part["type"] == "text" for part in parts)
+            content: Any = "".join(part["text"] for part in parts) if is_text else parts
+        elif isinstance(output, str):
+            content = output
+        else:
+            content = msgspec.json.encode(output).decode()
+        return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+    def _parts(self, content: Sequence[Any], where: str) -> list[dict[str, Any]]:
+        """Return what can be shown of a content; empty texts say nothing."""
+        parts: list[dict[str, Any]] = []
+        for number, given in enumerate(content):
+            try:
+                part = _part(given, f"{where}[{number}]", self.upstream)
+            except UnsupportedByUpstream:
+                if self.is_strict:
+                    raise
+                part = {"type": "text", "text": UNSHOWN}
+            if part != _NOTHING:
+                parts.append(part)
+        return parts
 
 
 def _assistant(content: Any) -> Message | None:
@@ -119,20 +161,6 @@ def _part(part: Any, where: str, upstream: str) -> dict[str, Any]:
             return dict(part)
         case _:
             raise UnsupportedByUpstream(where, upstream)
-
-
-def _answered(call_id: str, output: Any, where: str, upstream: str) -> Message:
-    if isinstance(output, list):
-        parts = [
-            _part(part, f"{where}.output[{number}]", upstream) for number, part in enumerate(output)
-        ]
-        is_text = all(part["type"] == "text" for part in parts)
-        content: Any = "".join(part["text"] for part in parts) if is_text else parts
-    elif isinstance(output, str):
-        content = output
-    else:
-        content = msgspec.json.encode(output).decode()
-    return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
 def _called(kind: str, call_id: str, item: Item) -> dict[str, Any]:
@@ -178,3 +206,25 @@ def _joined(first: Any, second: Any) -> Any:
 
 def _as_parts(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+
+
+def _alternating(messages: list[Message]) -> list[Message]:
+    """Return messages in which user and assistant take turns, the user first.
+
+    A system's word in between is passed on by the user. Tool traffic stands outside of this.
+    """
+    joined: list[Message] = []
+    for place, message in enumerate(messages):
+        is_late_system = message["role"] == "system" and place > 0
+        _append(joined, {**message, "role": "user"} if is_late_system else message)
+    written: list[Message] = []
+    expected = "user"
+    for message in joined:
+        role = message["role"]
+        is_spoken = role in ("user", "assistant") and not message.get("tool_calls")
+        if is_spoken and role != expected:
+            written.append({"role": expected, "content": CARRY_ON})
+        elif is_spoken:
+            expected = "assistant" if role == "user" else "user"
+        written.append(message)
+    return written

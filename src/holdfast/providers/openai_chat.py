@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
-from holdfast.providers.chat_messages import chat_messages
+from holdfast.providers.chat_messages import ChatForm
 from holdfast.providers.chat_output import ChatOutput, Doubling
 from holdfast.providers.chat_words import chat_words
 from holdfast.providers.names import Names, NewId, call_ids
@@ -40,7 +40,7 @@ class ChatProvider:
 
     def check(self, call: ModelCall) -> None:
         """Raise for what cannot be carried."""
-        self._body(call)
+        self._body(call, is_strict=True)
 
     def state_use(self, model: str) -> StateUse | None:
         """Chat is told everything each time."""
@@ -81,7 +81,7 @@ class ChatProvider:
     def _output(self, call: ModelCall) -> ChatOutput:
         return ChatOutput(Names(self._new_id, call_ids(call.items)))
 
-    def _body(self, call: ModelCall) -> dict[str, Any]:
+    def _body(self, call: ModelCall, *, is_strict: bool = False) -> dict[str, Any]:
         words = chat_words(call.fields, call.model, self.name)
         for name, raw in call.chat_fields.items():
             value = msgspec.json.decode(raw)
@@ -94,8 +94,9 @@ class ChatProvider:
         told = msgspec.json.decode(instructions) if instructions is not None else None
         if told is not None and not isinstance(told, str):
             raise UnsupportedByUpstream("instructions", self.name)
-        return {
-            "model": call.model,
-            "messages": chat_messages(told, call.items, self.name),
-            **words,
-        }
+        form = ChatForm(
+            upstream=self.name,
+            is_strict=is_strict,
+            alternates=call.is_plain or self._upstream.settings.strict_alternation,
+        )
+        return {"model": call.model, "messages": form.messages(told, call.items), **words}

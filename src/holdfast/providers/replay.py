@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import InvalidInput
 from holdfast.providers.names import fitting_call_id
 from holdfast.providers.origin import Maker
 
@@ -54,8 +53,10 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         for given in history:
             head, body = _read_head(given), given
             if head.type == "item_reference":
-                body = referred_item(head.id, history)
-                head = _read_head(body)
+                found = find_referred(head.id, history)
+                if found is None:
+                    continue
+                head, body = _read_head(found), found
             written = self._write(head, body)
             if written is not None:
                 shown.append((head, written))
@@ -94,13 +95,13 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         return self.maker.unmark(content) if self.is_opaque_allowed else None
 
 
-def referred_item(name: Any, history: Sequence[bytes]) -> bytes:
-    """Return the item of a history that a reference names."""
+def find_referred(name: Any, history: Sequence[bytes]) -> bytes | None:
+    """Return the item of a history that a reference names; None when it is out of sight."""
     for body in history:
         head = _read_head(body)
         if head.id == name and head.type != "item_reference":
             return body
-    raise InvalidInput(f"Item with id '{name}' not found.")
+    return None
 
 
 def _leads_on(shown: list[tuple[_Head, bytes]], index: int) -> bool:

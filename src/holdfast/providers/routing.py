@@ -43,6 +43,11 @@ class Upstreams:
                 return provider
         raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
 
+    def fallbacks(self, model: str) -> tuple[str, ...]:
+        """Return the models that may be asked where this one's server fails, in order."""
+        found = next((one for one, _ in self._routes if _serves(one, model)), None)
+        return found.fallback if found else ()
+
     def speaks(self, model: str) -> UpstreamApi | None:
         """Return the API in which the model's upstream is asked."""
         found = next((one for one, _ in self._routes if _serves(one, model)), None)

@@ -45,6 +45,10 @@ class UpstreamSettings:
     """Whether history is sent whole, chained to the last response, or kept in a conversation."""
     context_tokens: int | None = None
     """The size of its models' context window, where it is known."""
+    fallback: tuple[str, ...] = ()
+    """Models that are asked, in order, where this server fails before its first word."""
+    strict_alternation: bool = False
+    """Whether its models want user and assistant to take turns, without exception (Chat only)."""
     encrypted_reasoning: bool = True
     """Whether reasoning is asked for in the encrypted form that can be replayed."""
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
@@ -67,5 +71,7 @@ class UpstreamSettings:
                 raise InvalidSetting(f"upstream {self.name}: {field_name} is one of {allowed}")
         if self.state != "replay" and self.api != "responses":
             raise InvalidSetting(f"upstream {self.name}: state needs api = 'responses'")
+        if self.strict_alternation and self.api != "chat":
+            raise InvalidSetting(f"upstream {self.name}: strict_alternation needs api = 'chat'")
         if self.context_tokens is not None and self.context_tokens < 1:
             raise InvalidSetting(f"upstream {self.name}: context_tokens must be positive")

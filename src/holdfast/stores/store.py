@@ -114,6 +114,10 @@ class SqlReader:
         """Return the session's own records."""
         return await self._run(lambda _: queries.records(session))
 
+    async def lineage_records(self, session: Session) -> list[Record]:
+        """Return the records in force over everything a session shows."""
+        return await self._run(lambda _: queries.lineage_records(session))
+
     async def turn(self, tenant: Tenant, turn_id: TurnId) -> TurnView | None:
         """Return a turn."""
         return await self._run(lambda now: queries.turn(tenant, turn_id, now))

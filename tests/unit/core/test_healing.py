@@ -1,6 +1,7 @@
 """What is done about a provider's failure: one heal for each class, bounded, never a loop."""
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.errors import FailureClass
 from holdfast.core.healing import (
@@ -56,7 +57,61 @@ def test_nothing_is_healed_once_a_word_has_left(failure_class: FailureClass) -> 
     assert treat(symptoms, [], LIMITS) is None
 
 
-@pytest.mark.parametrize("failure_class", ["shape", "overflow", "poison", "terminal"])
+def test_a_refused_form_is_told_anew_in_the_plainest_once() -> None:
+    symptoms = Symptoms(failure_class="shape", uses_state=True)
+    treatment = treated(symptoms)
+    assert (treatment.repairs, treatment.drops_state) == (True, True)
+    assert treat(symptoms, [treatment.heal], LIMITS) is None
+    assert treat(replace(symptoms, is_plain=True), [], LIMITS) is None
+
+
+def test_what_is_too_long_is_made_shorter_a_few_times() -> None:
+    symptoms = Symptoms(failure_class="overflow", can_shrink=True, uses_state=True)
+    done: list[Heal] = []
+    while (treatment := treat(symptoms, done, LIMITS)) is not None:
+        assert (treatment.shrinks, treatment.drops_state) == (True, True)
+        done.append(treatment.heal)
+    assert len(done) == LIMITS.shrinks
+
+
+def test_what_a_provider_cannot_take_is_set_aside_a_few_times() -> None:
+    symptoms = Symptoms(failure_class="poison", suspects=(3, 5))
+    done: list[Heal] = []
+    while (treatment := treat(symptoms, done, LIMITS)) is not None:
+        assert treatment.heal.items == (3, 5)
+        done.append(treatment.heal)
+    assert len(done) == LIMITS.quarantines
+
+
+@pytest.mark.parametrize("failure_class", ["transient", "busy", "overflow", "terminal"])
+def test_another_model_is_asked_when_nothing_else_helps(failure_class: FailureClass) -> None:
+    symptoms = Symptoms(failure_class=failure_class, retry_after=3600.0, fallback="other")
+    treatment = treated(symptoms)
+    assert (treatment.heal.action, treatment.heal.next_model) == ("fell_back", "other")
+    assert treat(replace(symptoms, blames_request=True), [], LIMITS) is None
+    assert treat(replace(symptoms, has_output=True), [], LIMITS) is None
+
+
+def test_another_model_is_healed_for_itself() -> None:
+    symptoms = Symptoms(failure_class="transient", fallback="other")
+    done: list[Heal] = []
+    while (heal := treated_after(symptoms, done)).action != "fell_back":
+        done.append(heal)
+    assert len(done) == LIMITS.transient_retries
+    done.append(heal)
+    last = replace(symptoms, fallback=None)
+    assert treated_after(last, done).action == "retried"
+    done += done[:2]
+    assert treat(last, done, LIMITS) is None
+
+
+def treated_after(symptoms: Symptoms, done: list[Heal]) -> Heal:
+    treatment = treat(symptoms, done, LIMITS)
+    assert treatment is not None
+    return treatment.heal
+
+
+@pytest.mark.parametrize("failure_class", ["overflow", "poison", "terminal"])
 def test_what_asking_again_cannot_help_is_left_to_fail(failure_class: FailureClass) -> None:
     assert treat(Symptoms(failure_class=failure_class), [], LIMITS) is None
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.errors import InvalidInput, ProviderFailure, UnsupportedByUpstream
+from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.ports.provider import Answer
-from holdfast.providers.chat_messages import chat_messages
+from holdfast.providers.chat_messages import CARRY_ON, UNSHOWN, ChatForm
 from holdfast.providers.chat_output import ChatOutput, Doubling
 from holdfast.providers.chat_words import chat_words
 from holdfast.providers.names import Names
@@ -138,8 +138,11 @@ def test_what_responses_cannot_say_is_refused_by_name(fields: Json, param: str) 
     assert caught.value.param == param
 
 
-def messages(*items: Json, instructions: str | None = None) -> list[Json]:
-    return chat_messages(instructions, [msgspec.json.encode(item) for item in items], "u")
+def messages(
+    *items: Json, instructions: str | None = None, is_strict: bool = True, alternates: bool = False
+) -> list[Json]:
+    form = ChatForm(upstream="u", is_strict=is_strict, alternates=alternates)
+    return form.messages(instructions, [msgspec.json.encode(item) for item in items])
 
 
 def user(text: str) -> Json:
@@ -228,8 +231,7 @@ def test_a_reference_is_resolved_from_the_history() -> None:
         user("a"), assistant("b"), user("c"), {"type": "item_reference", "id": "msg_1"}
     )
     assert shown[-1] == {"role": "assistant", "content": "b"}
-    with pytest.raises(InvalidInput):
-        messages({"type": "item_reference", "id": "msg_9"})
+    assert messages(user("a"), {"type": "item_reference", "id": "msg_9"}) == messages(user("a"))
 
 
 @pytest.mark.parametrize(
@@ -362,3 +364,37 @@ def test_only_a_server_that_doubles_its_opening_is_taken_to_double() -> None:
     assert kept(b"r", b"r", b"ha", b"ha", b"ha", b"ha", b"end") == [b"r", b"ha", b"ha", b"end"]
     assert kept(b"r", b"ha", b"ha", b"end") == [b"r", b"ha", b"ha", b"end"]
     assert kept(b"r", b"r", b"x", b"ha", b"ha") == [b"r", b"x", b"ha", b"ha"]
+
+
+def test_what_a_chat_server_has_no_place_for_is_refused_when_new_and_left_out_when_old() -> None:
+    odd = {"type": "mcp_surprise", "data": 1}
+    picture = {"type": "input_image", "file_id": "file-1"}
+    seen = {"type": "message", "role": "user", "content": [picture]}
+    for item in (odd, seen):
+        with pytest.raises(UnsupportedByUpstream):
+            messages(item)
+    assert messages(odd, seen, is_strict=False) == [{"role": "user", "content": UNSHOWN}]
+
+
+def test_empty_texts_and_empty_messages_are_not_sent() -> None:
+    nothing = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": ""}]}
+    system = {"type": "message", "role": "system", "content": ""}
+    assert messages(user("a"), assistant(""), nothing, system) == messages(user("a"))
+
+
+def test_speakers_take_turns_where_a_server_wants_it() -> None:
+    system = {"type": "message", "role": "system", "content": "be kind"}
+    shown = messages(
+        assistant("hello"), user("a"), system, call("f", "c"), output("c", "1"), user("b"),
+        instructions="first", alternates=True,
+    )  # fmt: skip
+    assert [(message["role"], message["content"]) for message in shown] == [
+        ("system", "first"),
+        ("user", CARRY_ON),
+        ("assistant", "hello"),
+        ("user", "a\n\nbe kind"),
+        ("assistant", None),
+        ("tool", "1"),
+        ("assistant", CARRY_ON),
+        ("user", "b"),
+    ]

@@ -73,23 +73,32 @@ def find_lineage(session: Session) -> Plan[list[Session]]:
     return line
 
 
-def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
-    """Return what records hide of a session's log, its ancestors' part included."""
-    spans: list[Span] = []
+def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
+    """Return the records over a session's log, its own and those of each ancestor, nearest first.
+
+    An ancestor's are cut off where its log ends for us.
+    """
+    found: list[tuple[Record, ...]] = []
     session_id, records, upto = session.id, session.record_no, EVERYTHING
     parent: Session | None = session
     while parent is not None:
         if records:
             rows = yield from every(sql.RECORDS, session_id, records)
-            own = hidden_spans(Record(*row) for row in rows)
-            spans.extend((first, min(last, upto)) for first, last in own)
+            own = [Record(*row) for row in rows]
+            found.append(tuple(replace(rec, to_seq=min(rec.to_seq, upto)) for rec in own))
         if parent.parent_id is None:
             break
         session_id, records = parent.parent_id, parent.parent_record
         upto = min(upto, parent.parent_seq)
         row = yield from one(sql.SESSION_BY_ID, session_id)
         parent = read_session(row) if row else None
-    return tuple(merge_spans(spans))
+    return found
+
+
+def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
+    """Return what records hide of a session's log, its ancestors' part included."""
+    found = yield from find_records(session)
+    return tuple(merge_spans(span for own in found for span in hidden_spans(own)))
 
 
 def find_items(

@@ -7,7 +7,7 @@ from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import StoredItem
 from holdfast.core.lifecycle import settled_seq
 from holdfast.core.provider_state import ProviderState
-from holdfast.core.records import Record, Span, visible_spans
+from holdfast.core.records import Record, Span, in_force, visible_spans
 from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
 from holdfast.ports.store import (
@@ -28,6 +28,7 @@ from holdfast.stores.sql.facts import (
     EVERYTHING,
     find_hidden,
     find_items,
+    find_records,
     find_turn,
     read_session,
     session_row,
@@ -153,6 +154,12 @@ def records(of: Session) -> Plan[list[Record]]:
     """Return a session's own records."""
     rows = yield from every(sql.RECORDS, of.id, of.record_no)
     return [Record(*row) for row in rows]
+
+
+def lineage_records(of: Session) -> Plan[list[Record]]:
+    """Return the records over a session's log that are in force, those of its ancestors too."""
+    found = yield from find_records(of)
+    return [record for own in reversed(found) for record in in_force(own)]
 
 
 def turn(tenant: Tenant, turn_id: TurnId, now: float) -> Plan[TurnView | None]:

@@ -1,0 +1,70 @@
+"""How a turn is put to a model at one moment; each heal makes another question of it."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.context import continue_after, project
+from holdfast.core.items import StoredItem
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.request import TurnRequest
+from holdfast.ports.provider import ModelCall, Provider, StateUse
+
+Remembered = tuple[ProviderState, list[bytes]]
+"""What a provider remembers, and what is new to it."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is asked, with what history, and how carefully."""
+
+    provider: Provider
+    model: str
+    history: list[StoredItem]
+    turn_number: int
+    use: StateUse | None = None
+    state: Remembered | None = None
+    quarantined: frozenset[int] = frozenset()
+    """Items that some provider could not take."""
+    allows_opaque: bool = True
+    is_plain: bool = False
+
+    def call(self, request: TurnRequest, session_id: str, *, is_stream: bool) -> ModelCall:
+        """Return the call that puts the question."""
+        return ModelCall(
+            model=self.model,
+            items=project(self.history),
+            fields=request.fields,
+            chat_fields=request.chat_fields,
+            is_stream=is_stream,
+            session_id=session_id,
+            keeps_state=request.is_stored,
+            state=self.state[0] if self.state else None,
+            new_items=self.state[1] if self.state else [],
+            allows_opaque=self.allows_opaque and not self.is_plain,
+            is_plain=self.is_plain,
+        )
+
+
+def find_state(
+    question: Question, states: Sequence[ProviderState], *, has_run_before: bool
+) -> Remembered | None:
+    """Return what the provider remembers and what is new to it, if that can be gone on from."""
+    use = question.use
+    if use is None:
+        return None
+    state = next((state for state in states if state.slot == use.slot), None)
+    if state is None:
+        return None
+    if use.is_mutable and (has_run_before or not _is_untouched(question, state)):
+        return None
+    new = continue_after(question.history, state.covers_seq)
+    return (state, new) if new else None
+
+
+def _is_untouched(question: Question, state: ProviderState) -> bool:
+    """Whether no other turn came between: one that broke may have left something there."""
+    return all(
+        item.turn_number == question.turn_number
+        for item in question.history
+        if item.seq > state.covers_seq
+    )
