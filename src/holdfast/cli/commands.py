@@ -49,9 +49,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the gateway until told to stop."""
-    import asyncio
-
-    from holdfast.cli.serve import serve as serve_until_stopped
+    from holdfast.cli.serve import run
     from holdfast.settings import load
 
     flags: dict[str, dict[str, object]] = {
@@ -59,7 +57,7 @@ def serve(
         "store": {"url": store},
         "upstream": {"url": upstream, "api": upstream_api},
     }
-    asyncio.run(serve_until_stopped(load(config, flags=flags)))
+    run(load(config, flags=flags))
 
 
 app.command()(status)

@@ -1,0 +1,26 @@
+"""How the server listens."""
+
+import asyncio
+import socket
+
+import uvloop
+
+from holdfast.cli.serve import listening, loop_factory
+
+
+async def test_a_kept_connection_never_waits_for_a_receipt_between_head_and_body() -> None:
+    loop = asyncio.get_running_loop()
+    listener = listening("127.0.0.1", 0)
+    listener.setblocking(False)
+    client = socket.create_connection(listener.getsockname()[:2])
+    try:
+        accepted, _ = await loop.sock_accept(listener)
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+    finally:
+        client.close()
+        listener.close()
+
+
+def test_the_server_runs_on_uvloop_where_there_is_one() -> None:
+    assert loop_factory() is uvloop.new_event_loop
