@@ -65,6 +65,8 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     assert session is not None
     assert turn is not None
     assert run is not None
+    if command.usage is not None and not command.usage.is_countable:
+        command = replace(command, usage=None)
     draft = Draft(session, now=facts.now)
     last = draft.append(_missing(command, session), turn.number)
     turn = replace(turn, kept_seq=last, last_seq=last)

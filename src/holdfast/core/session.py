@@ -113,6 +113,10 @@ def begin_session(
     )
 
 
+MOST_TOKENS = 2**53
+"""No run uses more; a session can add up many such, and any client can read it."""
+
+
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens that a run's calls reported. Unknown is `None` on the run, never a guess."""
 
@@ -120,3 +124,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
+
+    @property
+    def is_countable(self) -> bool:
+        """Whether every count is one: what is told beyond reason is as good as not told."""
+        counts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.reasoning_tokens)
+        return all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts)

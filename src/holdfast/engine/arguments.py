@@ -3,15 +3,22 @@
 from collections.abc import Iterable
 from typing import Any, TypeVar, get_args
 
+import msgspec
+
 from holdfast.core.errors import InvalidInput, InvalidItem
 from holdfast.core.items import NewItem, message, read_item, write_item
+from holdfast.core.provider_state import ProviderState
+from holdfast.core.session import Usage
 
 ValueT = TypeVar("ValueT")
 MOST = 2**62
+ROLES = ("user", "assistant", "system", "developer")
 
 
 def as_items(said: Any, role: str) -> tuple[NewItem, ...]:
-    """Return what a caller said as items; bytes are kept as they are."""
+    """Return what a caller said as items: text as messages of a role, bytes as they are."""
+    if role not in ROLES:
+        raise InvalidItem(f"a role is one of {', '.join(ROLES)}, not {role!r}")
     if isinstance(said, str | dict | bytes):
         return (_as_item(said, role),)
     if not isinstance(said, Iterable):
@@ -57,13 +64,39 @@ def an_instance(name: str, value: ValueT, kind: type[ValueT]) -> ValueT:
 
 def an_id(name: str, value: str) -> str:
     """Return `value` if it can be looked up: text that any store can be asked for."""
-    if not isinstance(value, str) or "\0" in value:
+    if not _is_keepable(value):
         raise InvalidInput(f"{name} must be an id, not {value!r}")
+    return value
+
+
+def _is_keepable(value: object) -> bool:
+    """Whether a value is text that any store can keep."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
     try:
         value.encode()
-    except UnicodeEncodeError as exc:
-        raise InvalidInput(f"{name} must be an id, not {value!r}") from exc
-    return value
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def a_usage(usage: Usage) -> Usage:
+    """Return `usage` if its counts can be counted."""
+    an_instance("usage", usage, Usage)
+    if not usage.is_countable:
+        counts = ", ".join(map(repr, msgspec.structs.astuple(usage)))
+        raise InvalidInput(f"tokens are counted in whole numbers up to 2**53, not {counts}")
+    return usage
+
+
+def a_provider_state(state: ProviderState) -> ProviderState:
+    """Return `state` if it can be kept."""
+    an_instance("state", state, ProviderState)
+    for word in (state.provider, state.account, state.model):
+        if not _is_keepable(word):
+            raise InvalidInput(f"the maker of provider state must be text, not {word!r}")
+    an_instance("the value of provider state", state.value, bytes)
+    return state
 
 
 def described(error: BaseException) -> str:

@@ -30,8 +30,8 @@ Model: TypeAlias = Callable[[list[Item]], Awaitable["Said | Sequence[Said]"]]
 class SessionHandle:
     """One conversation.
 
-    Asked for by its key it follows the key's live generation, also across resets by others; asked
-    for by its id it stays that one session, and only what is done through this handle moves it on.
+    Asked for by its key it means the key's live generation, whatever is done with it and whoever
+    reset it; asked for by its id it means that one session, until a reset through it moves it on.
     """
 
     def __init__(
@@ -189,26 +189,31 @@ class SessionHandle:
 
     async def restore(self, session_id: str) -> None:
         """Make an old generation of this key live again."""
-        self._session = await self._gateway.submit(
-            Restore(tenant=self._tenant, session_id=SessionId(an_id("session_id", session_id)))
-        )
+        old_id = SessionId(an_id("session_id", session_id))
+        view = await self._gateway.read.session(self._tenant, session_id=old_id)
+        if view is None or view.session.key != self.key:
+            raise SessionNotFound(f"the key has no generation {old_id}")
+        self._session = await self._gateway.submit(Restore(tenant=self._tenant, session_id=old_id))
 
     async def fork(self, *, after_item: int | None = None) -> "SessionHandle":
         """Return a new, keyless session that shares the history up to an item."""
+        a_count("after_item", after_item)
+        session = (await self.view()).session
         child = await self._gateway.submit(
             Fork(
                 tenant=self._tenant,
-                session_id=SessionId(self.id),
+                session_id=session.id,
                 new_id=self._gateway.new_session_id(),
-                after_seq=a_count("after_item", after_item),
+                after_seq=after_item,
             )
         )
         return SessionHandle(self._gateway, self._tenant, child, NEVER)
 
     async def delete(self, *, cascade: bool = False) -> None:
         """Erase the session for good."""
+        session = (await self.view()).session
         await self._gateway.submit(
-            Delete(tenant=self._tenant, session_id=SessionId(self.id), cascade=bool(cascade))
+            Delete(tenant=self._tenant, session_id=session.id, cascade=bool(cascade))
         )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeAlias
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.commands import Accept, Finish, Queued, Repeated, Started
@@ -23,7 +22,7 @@ from holdfast.core.items import NewItem, item_value
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.session import Session, Usage
 from holdfast.core.turn import Turn
-from holdfast.engine.arguments import an_instance, as_items, described
+from holdfast.engine.arguments import a_provider_state, a_usage, as_items, described
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.store import ItemQuery
@@ -128,18 +127,11 @@ class TurnHandle:
 
     def spent(self, usage: Usage) -> None:
         """Record the tokens that were used."""
-        an_instance("usage", usage, Usage)
-        for count in msgspec.structs.astuple(usage):
-            an_instance("a count of tokens", count, int)
-        self._usage = usage
+        self._usage = a_usage(usage)
 
     def remember(self, state: ProviderState) -> None:
         """Keep provider state, if and only if the turn completes."""
-        an_instance("state", state, ProviderState)
-        for text in (state.provider, state.account, state.model):
-            an_instance("the maker of provider state", text, str)
-        an_instance("the value of provider state", state.value, bytes)
-        self._state = state
+        self._state = a_provider_state(state)
 
     async def checkpoint(self) -> None:
         """Commit what was added so far, so that a crash keeps it."""

@@ -187,6 +187,8 @@ class SqliteDriver:
                 return _drive(connection, query(self._clock.now()))
             finally:
                 connection.execute("rollback")
+        except _REFUSALS as exc:
+            raise _explain(exc) from exc
         except sqlite3.Error as exc:
             self._read_link.cut()
             raise _explain(exc) from exc
@@ -250,7 +252,7 @@ def _execute(connection: sqlite3.Connection, ask: Ask) -> None:
 def _explain(exc: Exception) -> Exception:
     """Map what SQLite says to what our callers may rely on."""
     if isinstance(exc, _REFUSALS):
-        explained: Exception = StoreError(f"the store refused a write: {exc}")
+        explained: Exception = StoreError(f"the store refused a value: {exc}")
     elif isinstance(exc, sqlite3.Error | _LostUpdate):
         explained = StoreUnavailable(f"the store cannot be used now: {exc}")
     else:

@@ -3,20 +3,35 @@
 import pytest
 
 import holdfast
-from holdfast.core.errors import HoldfastError, InvalidItem
+from holdfast.core.commands import StoredCompletion
+from holdfast.core.errors import HoldfastError, InvalidItem, StoreError
 from holdfast.core.ids import TurnId
+from holdfast.core.session import Usage
+from holdfast.engine.settings import LaneSettings
+from tests.unit.engine.room import a_room
 
 
 async def test_an_end_that_the_store_refuses_gives_its_lane_back() -> None:
-    lanes = holdfast.LaneSettings(max_wait_seconds=5.0)
-    async with holdfast.open("memory:", lanes=lanes) as hf:
-        session = await hf.session("k")
-        with pytest.raises((HoldfastError, OverflowError)):
-            async with session.turn("one") as turn:
-                turn.spent(holdfast.Usage(input_tokens=2**70))
-        async with session.turn("two") as turn:
-            turn.add("answered")
-        assert [item["role"] for item in await session.items()] == ["user", "user", "assistant"]
+    async with a_room(settings=LaneSettings(max_wait_seconds=5.0)) as room:
+        run = await room.enter("one")
+        with pytest.raises(StoreError):
+            await room.finish(run, "lost", completion=StoredCompletion("\ud800", b"{}"))
+        room.gateway.leave(run)
+        await room.finish(await room.enter("two"), "answered")
+        refused = await room.turn(run.turn)
+        assert (refused.outcome, refused.error_code) == ("failed", "turn_failed")
+
+
+async def test_counts_beyond_reason_are_as_good_as_not_told() -> None:
+    async with a_room() as room:
+        for usage in (Usage(2**70), Usage(0, 0, -1), Usage(2**63 - 1)):
+            run = await room.enter("one")
+            await room.finish(run, "answered", usage=usage)
+            (recorded,) = await room.gateway.read.runs(run.turn.id)
+            assert (recorded.outcome, recorded.input_tokens) == ("completed", None)
+        view = await room.gateway.read.session(room.caller.tenant, session_id=run.session.id)
+        assert view is not None
+        assert (view.session.input_tokens, view.session.output_tokens) == (0, 0)
 
 
 async def test_a_store_in_memory_outlives_a_statement_that_failed() -> None:

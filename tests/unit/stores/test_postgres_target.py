@@ -36,7 +36,7 @@ def test_risking_acknowledged_work_has_to_be_said() -> None:
     [
         "postgresql://me:hunter2@h/d",
         "postgresql://me@h/d?password=hunter2",
-        "postgresql://me:hunter2@h:port/d",
+        "postgresql://me:hunter2@[::1]:5432,h:5433/d",
     ],
 )
 def test_a_secret_is_not_shown(url: str) -> None:
@@ -47,8 +47,12 @@ def test_a_secret_is_not_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://me:hunter2@[h/d", "postgresql://me:hunter2@h/d?nothing"]
-)
+    "url",
+    [
+        "postgresql://me:hunter2@[h/d", "postgresql://me:hunter2@h/d?nothing",
+        "postgresql://me:hunter2@h:port/d", "postgresql://me:hunter2/more@h/d",
+    ],
+)  # fmt: skip
 def test_a_url_that_cannot_be_read_is_refused_without_its_secret(url: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         read_target(url)

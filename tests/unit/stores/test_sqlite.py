@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.commands import Append, Appended, Started
-from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.core.errors import StoreClosed, StoreError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId
 from holdfast.stores.executors import InlineExecutor, ThreadExecutor
 from holdfast.stores.opening import open_store
@@ -234,5 +234,5 @@ async def test_what_the_reader_sees_is_everything_that_was_acknowledged(tmp_path
 async def test_a_closed_store_says_so() -> None:
     store = await open_store("memory:", clock=HandClock())
     await store.close()
-    with pytest.raises(StoreUnavailable, match="closed"):
+    with pytest.raises(StoreClosed, match="closed"):
         await Caller(store).append("x", key="k")

@@ -69,9 +69,9 @@ def explain(exc: Exception) -> Exception:
         case "other":
             return exc
         case "refused":
-            explained: Exception = StoreError(f"the store refused a write: {_said(exc)}")
+            explained: Exception = StoreError(f"the store refused a value: {_said(exc)}")
         case "lost_race" if isinstance(exc, asyncpg.IntegrityConstraintViolationError):
-            explained = StoreError(f"the store refused a write: {_said(exc)}")
+            explained = StoreError(f"the store refused a value: {_said(exc)}")
         case _:
             explained = StoreUnavailable(f"the store cannot be used now: {_said(exc)}")
     explained.__cause__ = exc

@@ -52,6 +52,7 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> Target:
             kept[name] += f",{value}"
         elif name not in _OF_THE_CLIENT and value:
             kept[name] = value
+    _check_ports(parts.netloc, kept.get("port", ""))
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(kept, quote_via=quote), ""))
     where = unquote(parts.netloc.rpartition("@")[2]) or kept.get("host") or "the local socket"
     database = unquote(parts.path.removeprefix("/")) or kept.get("dbname") or "of the user"
@@ -62,6 +63,20 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> Target:
         connect_seconds=connect_seconds,
         allows_async_commit=allows_async_commit,
     )
+
+
+def _check_ports(netloc: str, listed: str) -> None:
+    """Refuse what is no port; sockets take a number too large for another one.
+
+    Words are not shown: where a password was not escaped, they may be a part of it.
+    """
+    hosts = netloc.rpartition("@")[2].split(",")
+    written = [host.rpartition("]")[2].rpartition(":")[2] for host in hosts if ":" in host]
+    for port in filter(None, [*written, *listed.split(",")]):
+        if not (port.isascii() and port.isdecimal()):
+            raise InvalidSetting("the store url names a port that is no number")
+        if not 1 <= int(port) <= 65535:
+            raise InvalidSetting(f"the store url has a port from 1 to 65535, not {port}")
 
 
 def _boolean(name: str, value: str) -> bool:
