@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from holdfast.core.commands import Repeated, Started
-from holdfast.core.errors import SchemaTooNew
+from holdfast.core.errors import SchemaTooNew, StoreError
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, WorkerId
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.turn_runner import ActiveRun
@@ -72,6 +72,49 @@ async def test_migrating_from_any_version_equals_installing_afresh(
     connection.close()
     await _fresh(old)
     assert sqlite_schema(old) == sqlite_schema(await _fresh(tmp_path / "fresh.db"))
+
+
+async def test_a_step_that_was_left_out_is_made_up_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    connection = sqlite3.connect(path)
+    install(connection, NEWEST, without=3)
+    connection.commit()
+    connection.close()
+    await _fresh(path)
+    assert sqlite_schema(path) == sqlite_schema(await _fresh(tmp_path / "fresh.db"))
+
+
+STEPS = [migrations.Migration(number, f"s{number}", "") for number in (1, 2, 3, 5)]
+
+
+@pytest.mark.parametrize(
+    ("applied", "needed"),
+    [([], [1, 2, 3, 5]), ([1, 2, 3, 5], []), ([1], [2, 3, 5]), ([1, 2, 5], [3]), ([5], [1, 2, 3])],
+    ids=repr,
+)
+def test_what_a_store_lacks_is_needed_in_its_order(applied: list[int], needed: list[int]) -> None:
+    taken = [(version, f"s{version}") for version in applied]
+    assert [step.version for step in migrations.pending(taken, STEPS)] == needed
+
+
+@pytest.mark.parametrize("unknown", [4, 6])
+def test_a_step_that_nobody_here_knows_is_refused(unknown: int) -> None:
+    with pytest.raises(SchemaTooNew, match=f"version {unknown}"):
+        migrations.pending([(1, "s1"), (unknown, f"s{unknown}")], STEPS)
+
+
+async def test_another_step_of_the_same_number_is_refused_and_the_file_left_as_it_is(
+    tmp_path: Path,
+) -> None:
+    path = await _fresh(tmp_path / "a.db")
+    connection = sqlite3.connect(path)
+    connection.execute("update schema_versions set name = 'something_else' where version = 2")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"'something_else'.*'journals'"):
+        await open_store(f"sqlite:///{path}", clock=HandClock())
+    assert path.read_bytes() == before
 
 
 async def test_opening_again_changes_nothing(tmp_path: Path) -> None:

@@ -222,8 +222,8 @@ class SqliteDriver:
 
     def _apply_pending(self, connection: sqlite3.Connection) -> None:
         connection.execute(migrations.CREATE_VERSIONS.format_map(DIALECT))
-        (version,) = connection.execute(migrations.READ_VERSION).fetchone()
-        for step in migrations.pending(version, migrations.all_migrations()):
+        applied = connection.execute(migrations.READ_VERSIONS).fetchall()
+        for step in migrations.pending(applied, migrations.all_migrations()):
             for statement in step.statements(DIALECT):
                 connection.execute(statement)
             row = (step.version, step.name, self._clock.now())

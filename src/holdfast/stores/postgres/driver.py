@@ -229,9 +229,9 @@ class PostgresDriver:
             "select pg_advisory_xact_lock($1)", MIGRATION_LOCK, timeout=2 * MIGRATION_LOCK_SECONDS
         )
         await connection.execute(migrations.CREATE_VERSIONS.format_map(TYPES))
-        version = await connection.fetchval(migrations.READ_VERSION)
+        applied = [(row[0], row[1]) for row in await connection.fetch(migrations.READ_VERSIONS)]
         now = self._clock.hear(await connection.fetchval(READ_CLOCK))
-        for step in migrations.pending(version, migrations.all_migrations()):
+        for step in migrations.pending(applied, migrations.all_migrations()):
             for statement in step.statements(TYPES):
                 await connection.execute(statement)
             await connection.execute(

@@ -1,17 +1,21 @@
-"""Numbered migrations, forward only. Words in braces are types that databases spell apart."""
+"""Numbered migrations, forward only. Words in braces are types that databases spell apart.
+
+A store keeps which steps it has taken, each with its name: a step that it lacks is taken, and one
+that we do not know is refused.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import NamedTuple
 
-from holdfast.core.errors import SchemaTooNew
+from holdfast.core.errors import SchemaTooNew, StoreError
 
 CREATE_VERSIONS = (
     "create table if not exists schema_versions "
     "(version {int} primary key, name {text} not null, applied_at {real} not null)"
 )
-READ_VERSION = "select max(version) from schema_versions"
+READ_VERSIONS = "select version, name from schema_versions"
 ADD_VERSION = "insert into schema_versions (version, name, applied_at) values (?1, ?2, ?3)"
 
 
@@ -38,12 +42,19 @@ def all_migrations() -> list[Migration]:
     return sorted(found)
 
 
-def pending(version: int | None, known: list[Migration]) -> list[Migration]:
-    """Return the steps that a schema at `version` still needs; a newer one is refused."""
-    newest = known[-1].version
-    if version is not None and version > newest:
-        raise SchemaTooNew(
-            f"the store's schema is at version {version}, this holdfast knows up to {newest}; "
-            "start the newer version, or restore a backup made before the upgrade"
-        )
-    return [step for step in known if step.version > (version or 0)]
+def pending(applied: Iterable[tuple[int, str]], known: list[Migration]) -> list[Migration]:
+    """Return the steps that a store still needs, oldest first; steps of others are refused."""
+    names, newest = {step.version: step.name for step in known}, known[-1].version
+    taken = dict(applied)
+    for version, name in sorted(taken.items(), reverse=True):
+        if version not in names:
+            raise SchemaTooNew(
+                f"the store's schema is at version {version}, this holdfast knows up to {newest}; "
+                "start the newer version, or restore a backup made before the upgrade"
+            )
+        if name != names[version]:
+            raise StoreError(
+                f"version {version} of the store's schema is {name!r}, this holdfast has "
+                f"{names[version]!r} there; start the build that wrote it"
+            )
+    return [step for step in known if step.version not in taken]
