@@ -13,7 +13,7 @@ from holdfast.core.items import StoredItem
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import Record
 from holdfast.core.session import Session
-from holdfast.core.trail import TrailRow
+from holdfast.core.trail import ItemPlaceRow, TrailRow
 from holdfast.core.turn import Run, Turn
 
 OutcomeT = TypeVar("OutcomeT")
@@ -81,6 +81,12 @@ class TrailAdded(msgspec.Struct, frozen=True, gc=False):
     """Where a history ends that a later request may repeat."""
 
     row: TrailRow
+
+
+class ItemPlaced(msgspec.Struct, frozen=True, gc=False):
+    """Where an item is that a later request may refer to."""
+
+    row: ItemPlaceRow
 
 
 class SessionAdded(msgspec.Struct, frozen=True, gc=False):
@@ -211,6 +217,7 @@ Change = (
     | JournalAdded
     | ResponseDropped
     | TrailAdded
+    | ItemPlaced
 )
 
 

@@ -11,6 +11,7 @@ from holdfast.core.changes import (
     Decision,
     Event,
     EventAdded,
+    ItemPlaced,
     ItemsAdded,
     JournalAdded,
     JournalRow,
@@ -30,7 +31,7 @@ from holdfast.core.item_names import mint_name
 from holdfast.core.items import NewItem, StoredItem
 from holdfast.core.records import Record, RecordKind, Span, count_hidden, merge_spans
 from holdfast.core.session import Session
-from holdfast.core.trail import TrailRow
+from holdfast.core.trail import ItemPlaceRow, TrailRow
 from holdfast.core.turn import Run, Turn
 
 OutcomeT = TypeVar("OutcomeT")
@@ -158,11 +159,20 @@ class Draft:
         self._changes.append(JournalAdded(row))
 
     def leave_trail(self, trail: bytes) -> None:
-        """Have the history up to the head found by later requests that repeat it."""
-        if trail:
-            here = self.session
-            row = TrailRow(here.id, here.head_seq, here.record_no, here.tenant, trail)
-            self._changes.append(TrailAdded(row))
+        """Have the history up to the head found by later requests that repeat it.
+
+        What was added to it here may also be referred to, item by item.
+        """
+        if not trail:
+            return
+        here = self.session
+        added = [change for change in self._changes if isinstance(change, ItemsAdded)]
+        for item in (item for change in added for item in change.items):
+            if item.item_id is not None:
+                place = ItemPlaceRow(here.tenant, item.item_id, here.id, item.seq)
+                self._changes.append(ItemPlaced(place))
+        row = TrailRow(here.id, here.head_seq, here.record_no, here.tenant, trail)
+        self._changes.append(TrailAdded(row))
 
     def wake(self) -> None:
         """Have everybody who waits for this session look again."""

@@ -28,6 +28,15 @@ class TrailRow(msgspec.Struct, frozen=True):
     trail: bytes
 
 
+class ItemPlaceRow(msgspec.Struct, frozen=True):
+    """Where an item is that a later request may refer to by its id."""
+
+    tenant: Tenant
+    item_id: str
+    session_id: SessionId
+    seq: int
+
+
 class Milestone(msgspec.Struct, frozen=True, gc=False):
     """The trail of a request's first `count` items."""
 

@@ -169,6 +169,10 @@ class Reader(Protocol):
         """
         ...
 
+    async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
+        """Return unnamed sessions that have an item of this id, the newest first, a few of them."""
+        ...
+
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return the same page with a name for each item, also where ids are shared or missing.
 

@@ -98,6 +98,10 @@ class SqlReader:
         """Return where a history ends that has one of these trails."""
         return await self._run(lambda _: repetition.trail_end(tenant, trails))
 
+    async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
+        """Return unnamed sessions that have an item of this id."""
+        return await self._run(lambda _: repetition.item_places(tenant, item_id))
+
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return a page of a session's items with a name for each."""
         return await self._run(lambda _: listing.listing(session, query))

@@ -469,7 +469,6 @@ async def test_a_fork_lists_what_it_inherited_and_keeps_its_own_deletions() -> N
         {"items": [{}]},
         {"items": [{"type": 1}]},
         {"items": {"role": "user"}},
-        {"items": [{"type": "item_reference", "id": "msg_1"}]},
         {"items": [{"type": "a\0b"}]},
         {"items": [{"type": "function_call", "call_id": "a\0b"}]},
         {"items": [[[]]]},

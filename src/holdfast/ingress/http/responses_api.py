@@ -22,6 +22,7 @@ from holdfast.ingress.http.asgi import (
 from holdfast.ingress.http.bodies import read_fields
 from holdfast.ingress.http.pages import page, read_page
 from holdfast.ingress.http.parents import Places
+from holdfast.ingress.http.references import References
 from holdfast.ingress.http.relaying import Relaying
 from holdfast.ingress.http.response_requests import ResponseRequest, read_response_request
 from holdfast.ingress.http.session_headers import (
@@ -49,14 +50,17 @@ class ResponsesApi:
         self._relaying = relaying
         self._places = Places(turns.gateway, turns.desk)
         self._transcripts = Transcripts(turns.gateway)
+        self._references = References(turns.gateway.read)
 
     async def create(self, request: Request) -> AnyReply:
         """Take a turn in, and answer with its response, whole or as a stream."""
         headers = read_session_headers(request)
         wanted = read_response_request(await read_fields(request))
         if not (wanted.asked.is_stored or headers.is_bound or wanted.is_bound):
+            wanted = await self.resolved(request, wanted, Target())
             return await self._relaying.response(wanted.asked, wanted.items)
         target = await self.place(request, headers, wanted)
+        wanted = await self.resolved(request, wanted, target)
         ticket = await self.take(request, headers, wanted, target)
         return await self._reply(request, ticket, wanted.asked)
 
@@ -65,6 +69,13 @@ class ResponsesApi:
     ) -> Target:
         """Return where a request goes on."""
         return await self._places.find(request.tenant, headers, wanted)
+
+    async def resolved(
+        self, request: Request, wanted: ResponseRequest, target: Target
+    ) -> ResponseRequest:
+        """Return the request with the items that it refers to."""
+        items = await self._references.resolve(request.tenant, wanted.items, target)
+        return msgspec.structs.replace(wanted, items=items)
 
     async def take(
         self, request: Request, headers: SessionHeaders, wanted: ResponseRequest, target: Target
@@ -140,6 +151,7 @@ class ResponsesApi:
         fields.setdefault("model", msgspec.Raw(b'"any"'))
         wanted = read_response_request(fields)
         target = await self.place(request, headers, wanted)
+        wanted = await self.resolved(request, wanted, target)
         items = await self._turns.history(request, target)
         bodies = [*items, *(item.body for item in wanted.items)]
         tokens = estimate_tokens(bodies, wanted.asked.fields)

@@ -161,6 +161,7 @@ class _Connection:
         if asked.is_background:
             raise InvalidInput("background is not supported over WebSocket", param="background")
         wanted, target, before = await self._placed(replace(wanted, asked=asked))
+        wanted = await self._responses.resolved(request, wanted, target)
         if not does_generate:
             await self._register(wanted, before, lane)
             return

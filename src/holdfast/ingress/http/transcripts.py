@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.commands import Append, Appended, Hide
-from holdfast.core.errors import InvalidInput, InvalidItem, ItemNotFound, SessionNotFound
+from holdfast.core.errors import InvalidInput, ItemNotFound, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.item_names import shown
 from holdfast.core.items import NewItem, read_item
@@ -15,8 +15,9 @@ from holdfast.engine.gateway import Gateway
 from holdfast.ingress.http.asgi import Reply, Request, json_reply
 from holdfast.ingress.http.bodies import Fields, take_list
 from holdfast.ingress.http.pages import PageAsked, UnknownCursor, page
+from holdfast.ingress.http.references import References
 from holdfast.ingress.http.session_headers import read_session_headers
-from holdfast.ingress.http.turns import body_hash
+from holdfast.ingress.http.turns import Target, body_hash
 from holdfast.ports.store import ItemQuery, ListedItem, SessionView
 
 
@@ -25,6 +26,7 @@ class Transcripts:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._references = References(gateway.read)
 
     async def session(self, tenant: Tenant, session_id: SessionId) -> SessionView | None:
         """Return a session that may be seen from outside."""
@@ -78,6 +80,9 @@ class Transcripts:
     ) -> Appended:
         """Add items with no run, once for each request; without a session, to a new one."""
         headers, gateway = read_session_headers(request), self._gateway
+        items = await self._references.resolve(
+            request.tenant, items, Target(session_id=session_id), param="items"
+        )
         if headers.is_bound or headers.is_internal:
             raise InvalidInput("items go to the session in the path; send no session headers")
         command = Append(
@@ -127,10 +132,7 @@ def read_items(fields: Fields, *, most: int) -> list[NewItem] | None:
         return None
     if len(listed) > most:
         raise InvalidInput(f"items: at most {most} may be sent at once, these are {len(listed)}")
-    items = [read_item(bytes(one)) for one in listed]
-    if any(item.kind == "item_reference" for item in items):
-        raise InvalidItem("an item_reference cannot be added; send the item itself")
-    return items
+    return [read_item(bytes(one)) for one in listed]
 
 
 def item_value(listed: ListedItem) -> msgspec.Raw:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.core.ids import Tenant
+from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.records import visible_spans
 from holdfast.core.session import Session
 from holdfast.core.trail import NO_TRAIL, Step, TrailRow, follow
@@ -53,3 +53,9 @@ def _steps(of: Session, first: int, last: int) -> Plan[list[Step]]:
         row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
         owner = read_session(row) if row else None
     return found
+
+
+def item_places(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:
+    """Return unnamed sessions that have an item of this id."""
+    rows = yield from every(sql.ITEM_PLACES, tenant, item_id)
+    return [SessionId(row[0]) for row in rows]

@@ -12,7 +12,7 @@ from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, IdempotencyRo
 from holdfast.core.items import StoredItem
 from holdfast.core.records import Record
 from holdfast.core.session import Session
-from holdfast.core.trail import TrailRow
+from holdfast.core.trail import ItemPlaceRow, TrailRow
 from holdfast.core.turn import Run, Turn
 
 
@@ -339,6 +339,12 @@ TRAILS = Statement(
     + ", ".join(f"?{n}" for n in range(2, TRAILS_AT_ONCE + 2))
     + ") order by s.id desc, t.seq desc",
 )
+ADD_ITEM_PLACE = _insert("add_item_place", "item_places", ItemPlaceRow)
+ITEM_PLACES = Statement(
+    "item_places",
+    "select session_id from item_places where tenant = ?1 and item_id = ?2 "
+    "order by session_id desc limit 8",
+)
 STEPS = Statement(
     "steps",
     "select fingerprint, call_id from items where session_id = ?1 and seq between ?2 and ?3 "
@@ -361,6 +367,7 @@ ERASURES = (
     Statement("erase_completions", "delete from completions where session_id = ?1"),
     Statement("erase_records", "delete from records where session_id = ?1"),
     Statement("erase_trails", "delete from trails where session_id = ?1"),
+    Statement("erase_item_places", "delete from item_places where session_id = ?1"),
     Statement("erase_journals", "delete from journals where session_id = ?1"),
     Statement("erase_events", "delete from events where session_id = ?1"),
     Statement(

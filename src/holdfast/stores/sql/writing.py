@@ -81,6 +81,7 @@ _WRITERS: dict[type, Callable[[Any], Iterator[Ask]]] = {
     ch.JournalAdded: _add_journal,
     ch.ResponseDropped: _drop_response,
     ch.TrailAdded: lambda c: iter([(sql.ADD_TRAIL, astuple(c.row))]),
+    ch.ItemPlaced: lambda c: iter([(sql.ADD_ITEM_PLACE, astuple(c.row))]),
     ch.ItemErased: lambda c: iter([(sql.ERASE_ITEM, (c.session_id, c.seq, c.body, b""))]),
 }
 
