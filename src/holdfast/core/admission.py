@@ -143,7 +143,8 @@ def _accept_child(
     """Go on behind an earlier answer: in place if it is the head, else in a fork of its own."""
     if session.tenant != command.tenant or session.deleted_at is not None:
         return refuse(SessionNotFound(f"no session {session.id}"))
-    is_head = session.head_seq == parent.seq and session.record_no == parent.record_no
+    # A compaction since then changes what is shown of the log, not what it says.
+    is_head = session.head_seq == parent.seq and not facts.is_view_changed
     if session.is_live and is_head:
         if _joins(command, facts):
             return _join(command, facts, Draft(session, now=facts.now))

@@ -180,6 +180,14 @@ class ItemErased(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class SummariesErased(msgspec.Struct, frozen=True, gc=False):
+    """Every summary of a range that has to do with the one given: it tells what was erased."""
+
+    session_id: SessionId
+    from_seq: int
+    to_seq: int
+
+
 class JournalAdded(msgspec.Struct, frozen=True, gc=False):
     """A batch of a stream; the first one takes the place of an earlier attempt's journal."""
 
@@ -214,6 +222,7 @@ Change = (
     | ApiKeySaved
     | ContentErased
     | ItemErased
+    | SummariesErased
     | JournalAdded
     | ResponseDropped
     | TrailAdded

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from holdfast.core.changes import ApiKeyRow, CompletionRow
+from holdfast.core.compaction import Compaction, Elision
 from holdfast.core.healing import Heal
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import NewItem
@@ -278,6 +279,26 @@ class Hide(Command[Session], frozen=True, kw_only=True):
     to_seq: int
     kind: str = "hide"
     erase: bool = False
+
+
+class Compact(Command[Session], frozen=True, kw_only=True):
+    """Record what stands for the log up to an item, and which outputs are shown short.
+
+    The range is explicit: what comes behind it while a summary is made stays as it is.
+    """
+
+    fence: Fence
+    to_seq: int = 0
+    compaction: Compaction | None = None
+    elision: Elision | None = None
+
+
+class UndoCompaction(Command[Session], frozen=True, kw_only=True):
+    """Have the log shown again as if a compaction had not been; undone twice, it is undone."""
+
+    tenant: Tenant
+    session_id: SessionId
+    compaction_id: str
 
 
 class Annotate(Command[Session], frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ HoldfastError
 │   ├── SessionNotFound
 │   ├── TurnNotFound
 │   ├── ItemNotFound
+│   ├── CompactionNotFound
 │   └── ModelNotFound       no upstream serves a model of this name
 ├── Conflict                the world moved on
 │   ├── SessionRetired      another generation is live
@@ -122,6 +123,12 @@ class ItemNotFound(NotFound):
     """No item has this id or sequence number."""
 
     code = "item_not_found"
+
+
+class CompactionNotFound(NotFound):
+    """The session has no compaction of this id."""
+
+    code = "compaction_not_found"
 
 
 class ModelNotFound(NotFound):

@@ -3,9 +3,10 @@
 import msgspec
 
 from holdfast.core.changes import ApiKeyRow, CompletionRow, IdempotencyRow
+from holdfast.core.compaction import RecordHead
 from holdfast.core.ids import SessionId, WorkerId
 from holdfast.core.items import StoredItem
-from holdfast.core.records import Span
+from holdfast.core.records import Record, Span
 from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
 
@@ -47,6 +48,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gone_owners: frozenset[WorkerId] = frozenset()
     forks: tuple[Session, ...] = ()
     hidden: tuple[Span, ...] = ()
+    heads: tuple[RecordHead, ...] = ()
+    """Every record of the log, its ancestors' included, without the bodies."""
+    records: tuple[Record, ...] = ()
+    """The session's own records, or those of the turn that runs."""
+    is_view_changed: bool = False
+    """Whether anything was hidden or shown again since the parent of a turn was answered."""
     has_provider_state: bool = False
     turn_items: tuple[StoredItem, ...] = ()
     """What is visible of the named turn, wherever it began before."""

@@ -13,6 +13,8 @@ import msgspec
 from holdfast.core.errors import InvalidItem
 
 OUTPUT_SUFFIX = "_output"
+ERASED_ITEM = b'{"type":"erased"}'
+"""What is left of an item whose content was blanked for good."""
 MAX_ID_BYTES = 1024
 """A longer id stays in its item's bytes; the item is listed under one of ours."""
 

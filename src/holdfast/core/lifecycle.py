@@ -16,6 +16,7 @@ from holdfast.core.changes import (
     IdempotencyRow,
     ItemErased,
     ProviderStateDropped,
+    SummariesErased,
     refuse,
 )
 from holdfast.core.commands import Annotate, Delete, Fork, Hide, Reset, Restore
@@ -31,12 +32,11 @@ from holdfast.core.errors import (
 )
 from holdfast.core.facts import Facts
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.items import ERASED_ITEM
 from holdfast.core.lane import FREE, end_turn, stop_active
 from holdfast.core.records import Span, visible_spans
 from holdfast.core.session import Session, begin_session
 from holdfast.core.turn import Turn
-
-ERASED_ITEM = b'{"type":"erased"}'
 
 
 def retire(draft: Draft, *, reason: str) -> None:
@@ -263,11 +263,12 @@ def hide(command: Hide, facts: Facts) -> Decision[Session]:
     return draft.decide(draft.session)
 
 
-def _erasures(command: Hide, session: Session) -> tuple[ItemErased, ...]:
+def _erasures(command: Hide, session: Session) -> tuple[Change, ...]:
     if not command.erase:
         return ()
     own = range(max(command.from_seq, session.parent_seq + 1), command.to_seq + 1)
-    return tuple(ItemErased(session.id, seq, ERASED_ITEM) for seq in own)
+    items = (ItemErased(session.id, seq, ERASED_ITEM) for seq in own)
+    return (*items, SummariesErased(session.id, command.from_seq, command.to_seq))
 
 
 def annotate(command: Annotate, facts: Facts) -> Decision[Session]:

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.core.ids import SessionId, TurnId
 
 RecordKind = Literal[
-    "rewind", "rollback", "retry", "hide", "pop", "compaction", "quarantine", "undo"
+    "rewind", "rollback", "retry", "hide", "pop", "compaction", "elision", "quarantine", "undo"
 ]
 HIDING: frozenset[RecordKind] = frozenset({"rewind", "rollback", "retry", "hide", "pop"})
 

@@ -31,7 +31,7 @@ OutcomeT = TypeVar("OutcomeT")
 def extend(command: Extend, facts: Facts) -> Decision[Session]:
     """Append what a run has finished so far; remember what it has begun."""
     if not command.fence.holds(facts.session):
-        return _fenced(command.fence, facts, tried="extend", count=len(command.items))
+        return fenced(command.fence, facts, tried="extend", count=len(command.items))
     session, turn, run = facts.session, facts.active, facts.active_run
     assert session is not None
     assert turn is not None
@@ -80,7 +80,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     draft.save_run(run)
     draft.journal(turn, command.journal)
     if command.usage is not None:
-        _count(draft, command.usage)
+        count_usage(draft, command.usage)
     if command.outcome == "completed" and command.completion is not None:
         kept = command.completion
         draft.add(
@@ -154,7 +154,8 @@ def _ended_run(run: Run, command: Finish, now: float) -> Run:
     )
 
 
-def _count(draft: Draft, usage: Usage) -> None:
+def count_usage(draft: Draft, usage: Usage) -> None:
+    """Add what a call used to what its session has used."""
     session = draft.session
     draft.set(
         input_tokens=session.input_tokens + usage.input_tokens,
@@ -169,10 +170,10 @@ def _finish_fenced(command: Finish, facts: Facts) -> Decision[Ended]:
     is_done = run is not None and run.outcome == command.outcome and run.late is None
     if command.again and is_done and run is not None and turn is not None and session is not None:
         return Decision(Ended(turn, session, run))
-    return _fenced(command.fence, facts, tried=command.outcome, count=len(command.items))
+    return fenced(command.fence, facts, tried=command.outcome, count=len(command.items))
 
 
-def _fenced(fence: Fence, facts: Facts, *, tried: str, count: int) -> Decision[OutcomeT]:
+def fenced(fence: Fence, facts: Facts, *, tried: str, count: int) -> Decision[OutcomeT]:
     """Refuse a late writer, and note on its own run what it tried."""
     error = RunFenced(_why(fence, facts.session))
     if facts.run is None or (facts.session is not None and facts.session.deleted_at is not None):
@@ -193,7 +194,7 @@ def _why(fence: Fence, session: Session | None) -> str:
 def drop_provider_state(command: DropProviderState, facts: Facts) -> Decision[Session]:
     """Forget what a provider refused, if the run still owns the session."""
     if not command.fence.holds(facts.session):
-        return _fenced(command.fence, facts, tried="drop_provider_state", count=0)
+        return fenced(command.fence, facts, tried="drop_provider_state", count=0)
     assert facts.session is not None
     if not facts.has_provider_state:
         return Decision(facts.session)
@@ -206,7 +207,7 @@ def drop_provider_state(command: DropProviderState, facts: Facts) -> Decision[Se
 def record_heal(command: RecordHeal, facts: Facts) -> Decision[Session]:
     """Add a heal to its run, if the run still owns the session."""
     if not command.fence.holds(facts.session):
-        return _fenced(command.fence, facts, tried="record_heal", count=0)
+        return fenced(command.fence, facts, tried="record_heal", count=0)
     session, run = facts.session, facts.active_run
     assert session is not None
     assert run is not None

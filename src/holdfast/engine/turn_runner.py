@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from holdfast.core.commands import (
+    Compact,
     Ended,
     Extend,
     Finish,
@@ -22,7 +23,7 @@ from holdfast.core.turn import Fence
 from holdfast.engine.log import log
 from holdfast.engine.wakeups import Wakeups
 from holdfast.ports.meter import Meter, NoMeter
-from holdfast.ports.store import ItemQuery, Store
+from holdfast.ports.store import Store
 
 FINISH_TRIES = 8
 FIRST_PAUSE_SECONDS = 0.05
@@ -61,8 +62,8 @@ class ActiveRun:
             self._on_lost()
 
     async def items(self) -> list[StoredItem]:
-        """Return what the turn may see: the visible history up to and including its own items."""
-        return await self._store.read.items(self.session, ItemQuery())
+        """Return what the turn may see: the history, compacted where it is, and its own items."""
+        return await self._store.read.context(self.session)
 
     async def quarantined(self) -> frozenset[int]:
         """Return the items that a provider could not take; a session without records has none."""
@@ -107,6 +108,25 @@ class ActiveRun:
         except RunFenced:
             self._lose_quietly()
             raise
+
+    async def compact(self, command: Compact) -> None:
+        """Record what stands for a part of the log; sent again if its outcome is not known."""
+        pause = FIRST_PAUSE_SECONDS
+        for left in reversed(range(FINISH_TRIES)):
+            try:
+                session = await self._store.submit(command)
+            except RunFenced:
+                self._lose_quietly()
+                raise
+            except StoreUnavailable:
+                if not left:
+                    raise
+                command = replace(command, again=True)
+                await asyncio.sleep(pause)
+                pause *= 2
+            else:
+                self.session = max(self.session, session, key=lambda one: one.version)
+                return
 
     async def finish(self, command: Finish) -> Ended:
         """End the run durably. An unknown outcome is asked about until it is known."""

@@ -153,6 +153,13 @@ class Reader(Protocol):
         """
         ...
 
+    async def context(self, session: Session) -> list[StoredItem]:
+        """Return the log as a model may be shown it: ranges that were compacted as their summary.
+
+        The cost grows with what is shown, not with what a summary stands for.
+        """
+        ...
+
     async def outline(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
     ) -> Outline | None:

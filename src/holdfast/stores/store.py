@@ -31,7 +31,7 @@ from holdfast.ports.store import (
     TurnView,
 )
 from holdfast.stores.committer import Committer, Result
-from holdfast.stores.sql import listing, queries, repetition
+from holdfast.stores.sql import listing, queries, records, repetition
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Plan, every
 from holdfast.stores.worker_tokens import WorkerTokens
@@ -87,6 +87,10 @@ class SqlReader:
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
         return await self._run(lambda _: queries.items(session, query))
+
+    async def context(self, session: Session) -> list[StoredItem]:
+        """Return the log as a model may be shown it."""
+        return await self._run(lambda _: records.context(session))
 
     async def outline(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None

@@ -26,7 +26,8 @@ from holdfast.core.errors import (
 )
 from holdfast.core.facts import Facts
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.lifecycle import ERASED_ITEM, annotate, delete, fork, hide, reset, restore
+from holdfast.core.items import ERASED_ITEM
+from holdfast.core.lifecycle import annotate, delete, fork, hide, reset, restore
 from holdfast.core.session import Session
 from tests.unit.core.scenes import (
     KEY,

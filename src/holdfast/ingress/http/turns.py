@@ -24,7 +24,6 @@ from holdfast.engine.responder import Answered
 from holdfast.engine.settings import StreamSettings
 from holdfast.ingress.http.asgi import Header, Reply, Request, StreamReply
 from holdfast.ingress.http.session_headers import SessionHeaders
-from holdfast.ports.store import ItemQuery
 
 ReplyT = TypeVar("ReplyT", Reply, StreamReply)
 RECOGNITION_TRIES = 16
@@ -163,7 +162,7 @@ class TurnDesk:
         session = view.session
         if target.parent is not None:
             session = as_of(session, target.parent.seq, target.parent.record_no)
-        return project(await read.items(session, ItemQuery()))
+        return project(await read.context(session))
 
     def stream(
         self, ticket: Ticket, chunks: AsyncIterator[bytes], headers: Iterable[Header]

@@ -3,13 +3,22 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.core import access, admission, completions, journal, lifecycle, run_end, succession
+from holdfast.core import (
+    access,
+    admission,
+    compacting,
+    completions,
+    journal,
+    lifecycle,
+    run_end,
+    succession,
+)
 from holdfast.core import commands as cmd
 from holdfast.core.changes import Decision, refuse
 from holdfast.core.commands import Command
 from holdfast.core.errors import RunFenced
 from holdfast.core.facts import Facts
-from holdfast.stores.sql import facts
+from holdfast.stores.sql import facts, records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 from holdfast.stores.sql.writing import writes
@@ -36,6 +45,8 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Delete: (facts.lifecycle_facts, lifecycle.delete),
     cmd.Fork: (facts.lifecycle_facts, lifecycle.fork),
     cmd.Hide: (facts.lifecycle_facts, lifecycle.hide),
+    cmd.Compact: (records.compact_facts, compacting.compact),
+    cmd.UndoCompaction: (records.undo_facts, compacting.undo_compaction),
     cmd.Annotate: (facts.lifecycle_facts, lifecycle.annotate),
     cmd.AnnotateCompletion: (facts.completion_facts, completions.annotate_completion),
     cmd.AddApiKey: (facts.api_key_facts, access.add_api_key),

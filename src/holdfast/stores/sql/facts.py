@@ -11,6 +11,7 @@ from holdfast.core.commands import (
     Append,
     Cancel,
     Claim,
+    Compact,
     Delete,
     DropProviderState,
     DropResponse,
@@ -42,7 +43,7 @@ _WAITING = _OWNER + 1
 _ACTIVE = _WAITING + len(Waiting.__struct_fields__)
 _RUN = _ACTIVE + len(Turn.__struct_fields__)
 
-Fenced = Extend | Finish | DropProviderState | RecordHeal
+Fenced = Extend | Finish | DropProviderState | RecordHeal | Compact
 
 
 def read_session(row: Row) -> Session:
@@ -83,7 +84,7 @@ def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
     parent: Session | None = session
     while parent is not None:
         if records:
-            rows = yield from every(sql.RECORDS, session_id, records)
+            rows = yield from every(sql.VIEW_RECORDS, session_id, records)
             own = [Record(*row) for row in rows]
             found.append(tuple(replace(rec, to_seq=min(rec.to_seq, upto)) for rec in own))
         if parent.parent_id is None:
@@ -237,6 +238,11 @@ def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
     if command.parent is not None:
         as_then = replace(session, record_no=command.parent.record_no)
         facts = replace(facts, hidden=(yield from find_hidden(as_then)))
+        if session.record_no != command.parent.record_no:
+            rows = yield from every(sql.VIEW_RECORDS, session.id, session.record_no)
+            later = [Record(*row) for row in rows if row[1] > command.parent.record_no]
+            is_changed = any(record.kind != "quarantine" for record in later)
+            facts = replace(facts, is_view_changed=is_changed)
     if not session.is_live:
         return (yield from _with_live(facts, session))
     facts = yield from _with_latest(command, facts, session)

@@ -219,6 +219,30 @@ RECORDS = Statement(
     f"select {_columns(Record)} from records where session_id = ?1 and no <= ?2 order by no",
 )
 
+# Those that change which items are in the view; undone compactions have an empty range.
+VIEW_RECORDS = Statement(
+    "view_records",
+    f"select {_columns(Record)} from records where session_id = ?1 and no <= ?2 "
+    "and kind not in ('compaction', 'elision') and from_seq <= to_seq order by no",
+)
+# A summary that was erased is no record any more; bodies are read only where they count.
+RECORD_HEADS = Statement(
+    "record_heads",
+    "select session_id, no, kind, from_seq, to_seq, undoes from records "
+    "where session_id = ?1 and no <= ?2 and (kind <> 'compaction' or body is not null) order by no",
+)
+RECORD_BODY = Statement("record_body", "select body from records where session_id = ?1 and no = ?2")
+RECORDS_OF_TURN = Statement(
+    "records_of_turn",
+    f"select {_columns(Record)} from records "
+    "where session_id = ?1 and no <= ?2 and turn_id = ?3 order by no",
+)
+ERASE_SUMMARIES = Statement(
+    "erase_summaries",
+    "update records set body = null where session_id = ?1 and kind = 'compaction' "
+    "and from_seq <= ?3 and to_seq >= ?2",
+)
+
 # ── Facts for followers, repeats, providers ─────────────────────────────────────────────────
 
 ADD_EVENT = _insert("add_event", "events", Event)

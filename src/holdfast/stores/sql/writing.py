@@ -78,6 +78,7 @@ _WRITERS: dict[type, Callable[[Any], Iterator[Ask]]] = {
     ch.ApiKeyAdded: lambda c: iter([(sql.ADD_API_KEY, astuple(c.row))]),
     ch.ApiKeySaved: lambda c: iter([(sql.REVOKE_API_KEY, (c.row.id, c.row.revoked_at))]),
     ch.ContentErased: _erase_content,
+    ch.SummariesErased: lambda c: iter([(sql.ERASE_SUMMARIES, astuple(c))]),
     ch.JournalAdded: _add_journal,
     ch.ResponseDropped: _drop_response,
     ch.TrailAdded: lambda c: iter([(sql.ADD_TRAIL, astuple(c.row))]),

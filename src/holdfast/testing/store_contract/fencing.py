@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.core.commands import (
     Cancel,
+    Compact,
     Delete,
     DropProviderState,
     RecordHeal,
@@ -14,6 +15,7 @@ from holdfast.core.commands import (
     Restore,
     Started,
 )
+from holdfast.core.compaction import Compaction
 from holdfast.core.errors import RunFenced, SessionNotFound, TurnCancelled, TurnNotFound
 from holdfast.core.healing import Heal
 from holdfast.core.provider_state import ProviderState
@@ -52,9 +54,16 @@ async def _heal(caller: Caller, run: Started) -> None:
     await caller.submit(RecordHeal(fence=run.fence, number=0, heal=heal, drops_state=True))
 
 
+async def _compact(caller: Caller, run: Started) -> None:
+    made = Compaction(
+        id="cmp_1", mode="given", reason="asked", text="late", tokens_before=2, tokens_after=1
+    )
+    await caller.submit(Compact(fence=run.fence, to_seq=1, compaction=made))
+
+
 WRITES: dict[str, Write] = {
     "extend": _extend, "complete": _complete, "fail": _fail, "hold": _hold, "forget": _forget,
-    "heal": _heal,
+    "heal": _heal, "compact": _compact,
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core import commands as cmd
 from holdfast.core.commands import Command, JournalEntry, StoredCompletion
+from holdfast.core.compaction import Compaction, Elision
 from holdfast.core.healing import Heal
 from holdfast.core.ids import RunId, SessionId, TurnId
 from holdfast.core.provider_state import ProviderState
@@ -175,6 +176,23 @@ async def _record_heal(caller: Caller, _: HandClock) -> Command[Any]:
     run = await caller.start("c", key="k")
     heal = Heal(failure_class="stale_state", action="dropped_state")
     return cmd.RecordHeal(fence=run.fence, number=0, heal=heal, drops_state=True)
+
+
+async def _compact(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.append(*"abc", key="k")
+    run = await caller.start("d", key="k")
+    made = Compaction(
+        id="cmp_1", mode="model", reason="budget", text="abc", tokens_before=9, tokens_after=3,
+        usage=Usage(input_tokens=9, output_tokens=3),
+    )  # fmt: skip
+    short = Elision(id="cmp_1", reason="budget", cuts=((4, 0),))
+    return cmd.Compact(fence=run.fence, to_seq=3, compaction=made, elision=short)
+
+
+async def _undo_compaction(caller: Caller, clock: HandClock) -> Command[Any]:
+    command = await _compact(caller, clock)
+    session = await caller.submit(command)
+    return cmd.UndoCompaction(tenant=caller.tenant, session_id=session.id, compaction_id="cmp_1")
 
 
 async def _deliver(caller: Caller, _: HandClock) -> Command[Any]:
