@@ -5,26 +5,28 @@ if not one byte of an answer has come, the request is sent once more on another.
 """
 
 import asyncio
+import ssl
+import zlib
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import AbstractAsyncContextManager
+from functools import lru_cache
+from types import TracebackType
+from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
-import yarl
-from aiohttp.client_proto import ResponseHandler
 
+from holdfast.providers.connection import Connection, Disconnected
 from holdfast.providers.failures import broken
 from holdfast.providers.settings import TimeoutSettings
 
-if TYPE_CHECKING:
-    from aiohttp.client_reqrep import ClientRequest
-    from aiohttp.connector import Connection
-
 STALE_TRIES = 3
-"""How many kept connections may turn out closed before the failure counts."""
+"""How many kept connections may turn out closed before a fresh one is made."""
+KEPT_SECONDS = 60.0
+"""How long a connection is kept for another request."""
 MAX_BODY_BYTES = 256 * 1024 * 1024
+_PORTS = {"http": 80, "https": 443}
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,182 +68,215 @@ class HttpClient(Protocol):
         ...
 
 
-class _Line:
-    """The connection that an attempt got: whether it had been used before, what came over it."""
+class _Origin(NamedTuple):
+    """Where a connection leads."""
 
-    def __init__(self) -> None:
-        self.handler: _CountingHandler | None = None
-        self.received_before = 0
-
-    @property
-    def is_untouched(self) -> bool:
-        """Whether it was a kept one over which nothing has come since."""
-        handler = self.handler
-        return (
-            handler is not None
-            and self.received_before > 0
-            and handler.received == self.received_before
-        )
+    host: str
+    port: int
+    is_tls: bool
 
 
-_line: ContextVar[_Line | None] = ContextVar("holdfast_line", default=None)
+@lru_cache(maxsize=512)
+def _place(url: str) -> tuple[_Origin, str, str]:
+    """Return where a URL leads, what its Host header says, and the target of its first line."""
+    # As it is written: what a path or a query says is not ours to write otherwise.
+    parts = urlsplit(url)
+    is_tls = parts.scheme == "https"
+    port = parts.port or _PORTS["https" if is_tls else "http"]
+    host = parts.hostname or ""
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return _Origin(host, port, is_tls), parts.netloc.rpartition("@")[2], target
 
 
-class _CountingHandler(ResponseHandler):
-    """aiohttp's protocol, counting what it receives."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
-        self.received = 0
-
-    def data_received(self, data: bytes) -> None:
-        self.received += len(data)
-        super().data_received(data)
-
-
-class _CountingConnector(aiohttp.TCPConnector):
-    """aiohttp's pool, telling each request which connection it was given."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._factory = lambda: _CountingHandler(asyncio.get_running_loop())  # type: ignore[assignment]  # a factory is all it is used as
-
-    async def connect(
-        self, req: "ClientRequest", traces: list[Any], timeout: aiohttp.ClientTimeout
-    ) -> "Connection":
-        connection = await super().connect(req, traces, timeout)
-        line, handler = _line.get(), connection.protocol
-        if line is not None and isinstance(handler, _CountingHandler):
-            line.handler = handler
-            line.received_before = handler.received
-        return connection
+def _write_head(request: HttpRequest, host: str, target: str) -> bytes:
+    lines = [f"{request.method} {target} HTTP/1.1", f"host: {host}", "accept-encoding: identity"]
+    lines += [f"{name}: {value}" for name, value in request.headers.items()]
+    if request.body is not None or request.method in ("POST", "PUT", "PATCH"):
+        lines.append(f"content-length: {len(request.body or b'')}")
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise broken("a header for the upstream has a line end in it", "upstream_bad_request")
+    return (text + "\r\n\r\n").encode("utf-8", "surrogateescape")
 
 
-class AiohttpClient:
+class PooledClient:
     """The client of one upstream: its pool, its limits."""
 
-    def __init__(self, timeouts: TimeoutSettings | None = None) -> None:
+    def __init__(
+        self, timeouts: TimeoutSettings | None = None, *, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._timeouts = timeouts or TimeoutSettings()
-        self._session: aiohttp.ClientSession | None = None
+        self._idle: dict[_Origin, list[Connection]] = {}
+        self._busy: set[Connection] = set()
+        self._tls = tls
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for connection in [*self._busy, *(one for kept in self._idle.values() for one in kept)]:
+            connection.abort()
+        self._busy.clear()
+        self._idle.clear()
+        # A transport that was aborted is gone in the loop's next round.
+        await asyncio.sleep(0)
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=_CountingConnector(limit=0, keepalive_timeout=60.0),
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=self._timeouts.connect_seconds
-                ),
-                auto_decompress=True,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("User-Agent",),
-                read_bufsize=2**18,
-            )
-        return self._session
-
-    @asynccontextmanager
-    async def exchange(self, request: HttpRequest) -> AsyncIterator[HttpAnswer]:
+    def exchange(self, request: HttpRequest) -> "_Exchange":
         """Send the request; see `HttpClient`."""
-        response = await self._send(request)
-        try:
-            yield _Answer(response, self._timeouts.chunk_seconds)
-        finally:
-            # A body that was not read to its end takes its connection with it.
-            response.release()
+        return _Exchange(self, request, self._timeouts)
 
-    async def _send(self, request: HttpRequest) -> aiohttp.ClientResponse:
+    async def send(self, request: HttpRequest) -> tuple[Connection, _Origin]:
+        """Return a connection on which the head of the answer has come."""
+        origin, host, target = _place(request.url)
+        head = _write_head(request, host, target)
         for left in reversed(range(STALE_TRIES + 1)):
-            line = _Line()
-            token = _line.set(line)
+            connection = (self._take_kept(origin) if left else None) or await self._connect(origin)
+            self._busy.add(connection)
+            connection.send(request.method, head, request.body)
             try:
-                return await self._attempt(request)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
-                if isinstance(exc, aiohttp.ClientConnectorError):
-                    raise broken(_unreachable(exc), "upstream_unreachable") from exc
-                if not left or not line.is_untouched:
+                await connection.head(self._timeouts.first_byte_seconds)
+            except Disconnected:
+                self.drop(connection)
+                if not (left and connection.is_used and connection.is_untouched):
                     raise broken(
                         "the upstream closed the connection without an answer",
                         "upstream_disconnected",
-                    ) from exc
-            except aiohttp.ConnectionTimeoutError as exc:
-                raise broken(
-                    f"no connection to the upstream within {self._timeouts.connect_seconds:g} s",
-                    "upstream_connect_timeout",
-                    status=504,
-                ) from exc
+                    ) from None
             except TimeoutError as exc:
+                self.drop(connection)
                 raise broken(
                     f"no answer from the upstream within {self._timeouts.first_byte_seconds:g} s",
                     "upstream_first_byte_timeout",
                     status=504,
                 ) from exc
-            except aiohttp.ClientError as exc:
-                raise broken(
-                    f"the upstream's answer cannot be read: {type(exc).__name__}",
-                    "upstream_broken_answer",
-                ) from exc
-            finally:
-                _line.reset(token)
+            except BaseException:
+                self.drop(connection)
+                raise
+            else:
+                return connection, origin
         raise AssertionError("the last try returns or raises")
 
-    async def _attempt(self, request: HttpRequest) -> aiohttp.ClientResponse:
-        async with asyncio.timeout(self._timeouts.first_byte_seconds):
-            return await self._open().request(
-                request.method,
-                # As it is written: what a path or a query says is not ours to write otherwise.
-                yarl.URL(request.url, encoded=True),
-                data=request.body,
-                headers={"accept-encoding": "identity", **request.headers},
-                allow_redirects=False,
-            )
+    def _take_kept(self, origin: _Origin) -> Connection | None:
+        kept = self._idle.get(origin)
+        oldest = asyncio.get_running_loop().time() - KEPT_SECONDS
+        while kept:
+            connection = kept.pop()
+            if connection.is_open and connection.idle_since > oldest:
+                return connection
+            connection.abort()
+        return None
+
+    def keep(self, connection: Connection, origin: _Origin) -> None:
+        """Keep a connection whose answer was read to its end; those kept too long go."""
+        self._busy.discard(connection)
+        now = asyncio.get_running_loop().time()
+        connection.rest(now)
+        kept = self._idle.setdefault(origin, [])
+        while kept and (not kept[0].is_open or kept[0].idle_since < now - KEPT_SECONDS):
+            kept.pop(0).abort()
+        kept.append(connection)
+
+    def drop(self, connection: Connection) -> None:
+        """Let go of a connection that cannot be used again."""
+        self._busy.discard(connection)
+        connection.abort()
+
+    async def _connect(self, origin: _Origin) -> Connection:
+        loop = asyncio.get_running_loop()
+        if origin.is_tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        try:
+            async with asyncio.timeout(self._timeouts.connect_seconds):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop),
+                    origin.host,
+                    origin.port,
+                    ssl=self._tls if origin.is_tls else None,
+                )
+        except TimeoutError as exc:
+            raise broken(
+                f"no connection to the upstream within {self._timeouts.connect_seconds:g} s",
+                "upstream_connect_timeout",
+                status=504,
+            ) from exc
+        except OSError as exc:
+            why = exc.strerror or type(exc).__name__
+            raise broken(
+                f"the upstream at {origin.host}:{origin.port} cannot be reached: {why}",
+                "upstream_unreachable",
+            ) from exc
+        return connection
 
 
-def _unreachable(exc: aiohttp.ClientConnectorError) -> str:
-    return f"the upstream at {exc.host}:{exc.port} cannot be reached: {exc.os_error.strerror}"
+class _Exchange:
+    """One request and its answer; leaving it keeps the connection, or closes it."""
+
+    def __init__(self, client: PooledClient, request: HttpRequest, limit: TimeoutSettings) -> None:
+        self._client = client
+        self._request = request
+        self._chunk_seconds = limit.chunk_seconds
+
+    async def __aenter__(self) -> "_Answer":
+        self._connection, self._origin = await self._client.send(self._request)
+        try:
+            return _Answer(self._connection, self._chunk_seconds)
+        except BaseException:
+            self._client.drop(self._connection)
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A body that was not read to its end takes its connection with it.
+        if self._connection.is_reusable:
+            self._client.keep(self._connection, self._origin)
+        else:
+            self._client.drop(self._connection)
 
 
 class _Answer:
-    def __init__(self, response: aiohttp.ClientResponse, chunk_seconds: float) -> None:
-        self._response = response
+    def __init__(self, connection: Connection, chunk_seconds: float) -> None:
+        self._connection = connection
         self._chunk_seconds = chunk_seconds
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._response.headers
+        self.status = connection.status
+        self.headers: Mapping[str, str] = connection.headers
+        encoding = self.headers.get("content-encoding", "identity").strip().lower()
+        self._inflate = None
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
+        elif encoding not in ("identity", ""):
+            raise broken(f"the upstream's answer is in {encoding}", "upstream_broken_answer")
 
     async def read(self) -> bytes:
         pieces: list[bytes] = []
         size = 0
-        async for piece in self.chunks():
+        while piece := await self._next():
             pieces.append(piece)
             size += len(piece)
             if size > MAX_BODY_BYTES:
                 raise broken("the upstream's answer is too long", "upstream_broken_answer")
-        return b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        content = self._response.content
-        while True:
-            try:
-                async with asyncio.timeout(self._chunk_seconds):
-                    piece = await content.readany()
-            except TimeoutError as exc:
-                raise broken(
-                    f"the upstream said nothing for {self._chunk_seconds:g} s",
-                    "upstream_chunk_timeout",
-                    status=504,
-                ) from exc
-            except (aiohttp.ClientError, OSError) as exc:
-                raise broken("the upstream's answer was cut off", "upstream_truncated") from exc
-            if not piece:
-                return
+        while piece := await self._next():
             yield piece
+
+    async def _next(self) -> bytes:
+        try:
+            piece = await self._connection.piece(self._chunk_seconds)
+            while self._inflate is not None and piece:
+                if inflated := self._inflate.decompress(piece):
+                    return inflated
+                piece = await self._connection.piece(self._chunk_seconds)
+        except TimeoutError as exc:
+            raise broken(
+                f"the upstream said nothing for {self._chunk_seconds:g} s",
+                "upstream_chunk_timeout",
+                status=504,
+            ) from exc
+        except zlib.error as exc:
+            raise broken("the upstream's answer cannot be read", "upstream_broken_answer") from exc
+        if not piece and self._inflate is not None and not self._inflate.eof:
+            raise broken("the upstream's answer was cut off", "upstream_truncated")
+        return piece

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.errors import ModelNotFound, ProviderFailure
 from holdfast.ports.provider import Provider, Relayed, RelayRequest
 from holdfast.providers.demo import DemoProvider
-from holdfast.providers.http import AiohttpClient
+from holdfast.providers.http import PooledClient
 from holdfast.providers.names import NewId
 from holdfast.providers.openai_chat import ChatProvider
 from holdfast.providers.openai_responses import ResponsesProvider
@@ -23,11 +23,11 @@ class Upstreams:
     """All upstreams of a gateway, in the order in which they are asked."""
 
     def __init__(self, settings: Sequence[UpstreamSettings], new_id: NewId) -> None:
-        self._clients: list[AiohttpClient] = []
+        self._clients: list[PooledClient] = []
         self._lines: list[Upstream] = []
         self._routes: list[tuple[UpstreamSettings, Provider]] = []
         for one in settings:
-            client = AiohttpClient(one.timeouts)
+            client = PooledClient(one.timeouts)
             self._clients.append(client)
             line = Upstream(one, client)
             self._lines.append(line)

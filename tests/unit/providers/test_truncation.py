@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.engine.clock import RandomIds
 from holdfast.ports.provider import Answer, ModelCall, Provider
-from holdfast.providers.http import AiohttpClient
+from holdfast.providers.http import PooledClient
 from holdfast.providers.openai_chat import ChatProvider
 from holdfast.providers.openai_responses import ResponsesProvider
 from holdfast.providers.settings import UpstreamSettings
@@ -70,7 +70,7 @@ async def test_a_stream_cut_at_any_byte_gives_no_answer(
                 return
 
     async with raw_server(cutting) as server:
-        client = AiohttpClient()
+        client = PooledClient()
         try:
             provider = make(
                 Upstream(UpstreamSettings(url=f"{server.url}/v1"), client), RandomIds().new

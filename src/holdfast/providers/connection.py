@@ -1,0 +1,221 @@
+"""One connection to an upstream, and the one answer at a time that comes over it."""
+
+import asyncio
+from typing import cast
+
+import httptools
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.providers.failures import broken
+
+HIGH_WATER_BYTES = 256 * 1024
+"""How much of an answer is held unread before its server has to wait."""
+MAX_HEAD_BYTES = 256 * 1024
+_BODILESS = (204, 304)
+
+
+class Disconnected(Exception):
+    """The connection went before its answer had a head."""
+
+
+class Connection(asyncio.Protocol):
+    """Reads answers; whoever sends asks for the head first, then for the body as it comes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._until = 0.0
+        self.is_open = False
+        self.is_used = False
+        """Whether it has brought an answer before: then it may have been closed since."""
+        self.idle_since = 0.0
+        self._begin("")
+
+    def _begin(self, method: str) -> None:
+        self._method = method
+        self._parser = httptools.HttpResponseParser(self)
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._received = 0
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._is_paused = False
+        self._has_head = False
+        self._is_complete = False
+        self._is_kept = False
+        self._ends_with_line = False
+        self._failure: ProviderFailure | None = None
+
+    # ── what the sender calls ───────────────────────────────────────────────────────────────
+
+    def send(self, method: str, head: bytes, body: bytes | None) -> None:
+        """Send a request; from now on everything that comes is its answer."""
+        self._begin(method)
+        if body:
+            self._transport.writelines((head, body))
+        else:
+            self._transport.write(head)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether not one byte has come since the request was sent."""
+        return not self._received
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether the answer was read to its end and the server takes another request."""
+        return self.is_open and self._is_complete and self._is_kept and not self._pieces
+
+    async def head(self, seconds: float) -> None:
+        """Return once status and headers are there."""
+        while not self._has_head:
+            if self._failure is not None:
+                raise self._failure
+            if not self.is_open:
+                raise Disconnected
+            await self._wait(seconds)
+
+    async def piece(self, seconds: float) -> bytes:
+        """Return what has come of the body, as soon as there is some; nothing at its end."""
+        while not self._pieces:
+            if self._is_complete:
+                return b""
+            if self._failure is not None:
+                raise self._failure
+            if not self.is_open:
+                raise broken("the upstream's answer was cut off", "upstream_truncated")
+            await self._wait(seconds)
+        pieces = self._pieces
+        self._pieces = []
+        self._held = 0
+        if self._is_paused and self.is_open:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def rest(self, at: float) -> None:
+        """Keep the connection for another request."""
+        self.is_used = True
+        self.idle_since = at
+        self._stop_timer()
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        self._stop_timer()
+        if self.is_open:
+            self.is_open = False
+            self._transport.abort()
+
+    # ── waiting ─────────────────────────────────────────────────────────────────────────────
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for anything to happen. One timer serves a whole answer: it is moved, not made."""
+        self._until = self._loop.time() + seconds
+        if self._timer is None or self._timer.when() > self._until:
+            self._stop_timer()
+            self._timer = self._loop.call_at(self._until, self._look)
+        waiter = self._waiter = self._loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if self._loop.time() >= self._until:
+            self._waiter.set_exception(TimeoutError())
+        else:
+            self._timer = self._loop.call_at(self._until, self._look)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # ── what the event loop calls ───────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in; those that nobody asked for end the connection."""
+        self._received += len(data)
+        if self._is_complete or not self._method:
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            self._break(f"the upstream's answer cannot be read: {type(exc).__name__}")
+        if not self._has_head and self._received > MAX_HEAD_BYTES:
+            self._break("the head of the upstream's answer is too long")
+        if self._held > HIGH_WATER_BYTES and not self._is_paused and self.is_open:
+            self._is_paused = True
+            self._transport.pause_reading()
+        if self._pieces or self._is_complete or self._has_head or self._failure is not None:
+            self._wake()
+
+    def _break(self, message: str) -> None:
+        if not self._is_complete:
+            self._failure = broken(message, "upstream_broken_answer")
+        self._is_kept = False
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other side has gone, or we have."""
+        self.is_open = False
+        if self._has_head and self._ends_with_line and exc is None:
+            self._is_complete = True
+        self._stop_timer()
+        self._wake()
+
+    # ── what the parser calls ───────────────────────────────────────────────────────────────
+
+    def on_message_begin(self) -> None:
+        """An answer begins; a second one is not ours."""
+        if self._is_complete:
+            self._is_kept = False
+        else:
+            self.headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header; several of a name are one, as the standard has it."""
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+
+    def on_headers_complete(self) -> None:
+        """The head is there, unless it only says that the answer is under way."""
+        if self._is_complete:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        self.status = status
+        self._has_head = True
+        self._is_kept = bool(self._parser.should_keep_alive())
+        if self._method == "HEAD":
+            # The parser waits for a body that never comes.
+            self._is_complete, self._is_kept = True, False
+        has_length = "content-length" in self.headers or "transfer-encoding" in self.headers
+        self._ends_with_line = not has_length and status not in _BODILESS
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        if not self._is_complete:
+            self._pieces.append(body)
+            self._held += len(body)
+
+    def on_message_complete(self) -> None:
+        """The answer is all there."""
+        if self._has_head:
+            self._is_complete = True
