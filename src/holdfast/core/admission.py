@@ -107,6 +107,9 @@ def _tenant_full(command: Accept, facts: Facts) -> HoldfastError | None:
 
 def _moved(command: Accept, facts: Facts) -> HoldfastError | None:
     """What was worked out by looking at the log holds only for the log that was looked at."""
+    session = facts.session
+    if session is not None and command.after_turn not in (None, session.turn_count):
+        return SessionMoved("another turn came between this one and its parent")
     settled = settled_seq(facts.session, facts.active) if facts.session is not None else 0
     if command.seen_seq is None or command.seen_seq == settled:
         return None

@@ -112,6 +112,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """Where the settled log ended when `items` and `rewind` were worked out, if it matters."""
     parent: Parent | None = None
     """With `session_id`: go on behind this point; if it is not the head, in a fork of its own."""
+    after_turn: int | None = None
+    """With `session_id`: the number of its last turn, behind which alone this one may wait."""
     brought: Brought | None = None
     """What becomes a turn of its own, completed, should the log be empty."""
     limits: LaneLimits = LaneLimits()

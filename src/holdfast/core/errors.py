@@ -5,6 +5,7 @@ HoldfastError
 │   ├── InvalidSessionKey
 │   ├── InvalidItem
 │   ├── SessionNotKeyed     a reset needs a key to continue under
+│   ├── ParentNotFound      the response to continue cannot be continued
 │   ├── UnsupportedByUpstream  the model's server has no words for it
 │   └── InvalidSetting
 ├── NotFound                unknown, foreign and erased look the same
@@ -83,6 +84,16 @@ class SessionNotKeyed(InvalidInput):
     """The session has no key, so there is nothing a reset could continue under."""
 
     code = "session_not_keyed"
+
+
+class ParentNotFound(InvalidInput):
+    """The response to continue is unknown, foreign, deleted or failed."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, name: str) -> None:
+        message = f"Previous response with id '{name}' not found."
+        super().__init__(message, param="previous_response_id")
 
 
 class UnsupportedByUpstream(InvalidInput):

@@ -27,6 +27,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     is_stream: bool = False
     previous_response_id: str | None = None
     is_conversation: bool = False
+    waits_for_parent: bool = False
+    """Whether it was taken in before the response that it continues had ended."""
     trail: bytes = b""
     """Of the history that the request brought or repeated, where its answer may be found by it."""
 

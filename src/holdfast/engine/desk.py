@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.core.commands import Accept, Cancel, Queued, Repeated, Started
 from holdfast.core.errors import (
     HoldfastError,
+    ParentNotFound,
     SessionDeleted,
     StoreUnavailable,
     TurnCancelled,
@@ -24,7 +25,7 @@ from holdfast.core.turn import Run, Turn
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.live import LiveResponse, Lives
 from holdfast.engine.log import log
-from holdfast.engine.recorded import Recorded, conversation_of
+from holdfast.engine.recorded import Recorded, conversation_of, parent_of
 from holdfast.engine.responder import Answered, Responder
 from holdfast.engine.resumption import resume_live
 from holdfast.engine.stream_reader import StreamReader
@@ -139,6 +140,8 @@ class Desk:
         assert task is not None
         run.on_lost(lambda: _stop(task))
         try:
+            if request.waits_for_parent:
+                await self._check_parent(run, request, live)
             return await self._responder.respond(run, request, live)
         except asyncio.CancelledError:
             if not run.is_lost:
@@ -149,6 +152,15 @@ class Desk:
             if run.is_lost:
                 raise await self._why_lost(run.turn) from exc
             raise
+
+    async def _check_parent(
+        self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None
+    ) -> None:
+        """A response that was waited for in the lane must have come to an end to go on from."""
+        name = request.previous_response_id or ""
+        view = await self.recorded.find(run.turn.tenant, name)
+        if view is None or parent_of(view) is None:
+            await self._responder.refuse(run, request, ParentNotFound(name), live)
 
     async def _close(self, live: LiveResponse, turn: Turn) -> None:
         """Give a stream that has no end yet the one that is recorded."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.commands import Parent
 from holdfast.core.ids import Tenant
 from holdfast.core.journal import unpack_events
 from holdfast.core.lane import unpack_items
@@ -93,6 +94,21 @@ def given_then(view: ResponseView) -> Session | None:
         return None
     records = view.session.record_no if run.record_no is None else run.record_no
     return as_of(view.session, run.first_seq - 1, records)
+
+
+def parent_of(view: ResponseView) -> Parent | None:
+    """Return where a response ended, if a turn may go on there.
+
+    It must have been stored, and neither failed nor been cancelled. What broke off may be
+    continued, as far as it went.
+    """
+    run = view.run
+    if run is None or run.last_seq is None or not read_request(view.turn.request).is_stored:
+        return None
+    is_torn = run.outcome == "interrupted" and view.turn.outcome == "interrupted"
+    if run.outcome != "completed" and not is_torn:
+        return None
+    return Parent(run.last_seq, run.record_no or 0)
 
 
 def as_of(session: Session, seq: int, record_no: int) -> Session:

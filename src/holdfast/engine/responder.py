@@ -7,6 +7,7 @@ as an incomplete item and never becomes provider state.
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import NoReturn
 
 import msgspec
 
@@ -102,6 +103,20 @@ class Responder:
                 await asyncio.shield(self._break_off(run, writer))
             raise
         return await self._complete(run, request, answer, writer)
+
+    async def refuse(
+        self,
+        run: ActiveRun,
+        request: TurnRequest,
+        error: HoldfastError,
+        live: LiveResponse | None = None,
+    ) -> NoReturn:
+        """End a turn that cannot be carried out after all, and raise why."""
+        writer = JournalWriter(run, live) if live is not None else None
+        if writer is not None:
+            writer.start()
+        await self._fail(run, request, error, writer)
+        raise error
 
     async def _ask(
         self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None

@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.core.commands import DropResponse
-from holdfast.core.errors import InvalidInput, NotFound, SessionNotFound
+from holdfast.core.errors import InvalidInput, NotFound, SessionMoved, SessionNotFound
 from holdfast.core.estimate import estimate_tokens
 from holdfast.core.request import TurnRequest, read_request
 from holdfast.core.response import ResponseFacts, write_response
@@ -59,10 +59,14 @@ class ResponsesApi:
         if not (wanted.asked.is_stored or headers.is_bound or wanted.is_bound):
             wanted = await self.resolved(request, wanted, Target())
             return await self._relaying.response(wanted.asked, wanted.items)
-        target = await self.place(request, headers, wanted)
-        wanted = await self.resolved(request, wanted, target)
-        ticket = await self.take(request, headers, wanted, target)
-        return await self._reply(request, ticket, wanted.asked)
+        while True:
+            target = await self.place(request, headers, wanted)
+            resolved = await self.resolved(request, wanted, target)
+            try:
+                ticket = await self.take(request, headers, resolved, target)
+            except SessionMoved:
+                continue
+            return await self._reply(request, ticket, wanted.asked)
 
     async def place(
         self, request: Request, headers: SessionHeaders, wanted: ResponseRequest

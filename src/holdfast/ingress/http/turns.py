@@ -45,6 +45,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     key: Key | None = None
     session_id: SessionId | None = None
     parent: Parent | None = None
+    after_turn: int | None = None
+    """The turn, by its number, that this one comes right behind, in its lane."""
 
 
 class TurnDesk:
@@ -76,7 +78,8 @@ class TurnDesk:
             try:
                 return await self._take(request, asked, headers, target, found)
             except SessionMoved:
-                continue
+                if target.after_turn is not None:
+                    raise
             except SessionNotFound:
                 if found.repeated is None:
                     raise
@@ -114,6 +117,8 @@ class TurnDesk:
     ) -> Ticket:
         ids, gateway = self.gateway.ids, self.gateway
         target = _behind(found.repeated) or target
+        if target.after_turn is not None:
+            asked = msgspec.structs.replace(asked, waits_for_parent=True)
         if found.trail:
             asked = msgspec.structs.replace(asked, trail=found.trail)
         source: Source = "background" if asked.is_background else "user"
@@ -126,6 +131,7 @@ class TurnDesk:
             key=target.key,
             session_id=target.session_id,
             parent=target.parent,
+            after_turn=target.after_turn,
             items=found.items,
             request=write_request(asked),
             source="internal" if headers.is_internal else source,
