@@ -21,12 +21,11 @@ HEAVY = {
     "rich",
     "sqlite3",
     "starlette",
-    "structlog",
     "typer",
     "uvicorn",
 }
-FOR_THE_ENGINE = {"asyncio", "msgspec", "rich", "sqlite3", "structlog"}
-"""What opening a SQLite store needs; `rich` comes along with structlog."""
+FOR_THE_ENGINE = {"asyncio", "msgspec", "sqlite3"}
+"""What opening a SQLite store needs."""
 
 SHOW_VERSION = (
     "import sys; sys.argv = ['holdfast', '--version']; import holdfast.cli as c; c.main()"

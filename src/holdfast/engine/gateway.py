@@ -124,12 +124,15 @@ class Gateway:
         return admission
 
     async def _stay_for(self, command: Command[AdmissionT]) -> AdmissionT:
-        """Submit what may give a turn its lane; if the caller leaves meanwhile, free it again."""
-        submitting = asyncio.ensure_future(self.submit(command))
+        """Submit what may give a turn its lane; if the caller leaves meanwhile, free it again.
+
+        What was submitted goes through whoever waits; asked again, the store tells what came of it.
+        """
         try:
-            return await asyncio.shield(submitting)
+            return await self.submit(command)
         except asyncio.CancelledError:
-            submitting.add_done_callback(self._nobody_stayed)
+            asking = asyncio.ensure_future(self.submit(replace(command, again=True)))
+            asking.add_done_callback(self._nobody_stayed)
             raise
 
     def _nobody_stayed(self, submitting: "asyncio.Future[Any]") -> None:

@@ -3,14 +3,34 @@
 import logging
 
 import msgspec
-import structlog
 
-log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
-    logging.getLogger("holdfast"),
-    wrapper_class=structlog.stdlib.BoundLogger,
-    processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
-)
-"""`log.info("run.ended", run_id=…)`: ids always, content never."""
+
+class Events:
+    """Where events are told: `log.info("run.ended", run_id=…)`; ids always, content never."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def info(self, event: str, **carried: object) -> None:
+        """Tell what happened, to those who want to follow."""
+        # Asked first: a turn tells several, and hardly anybody listens to them all.
+        if self._logger.isEnabledFor(logging.INFO):
+            self._logger.info(event, extra=carried)
+
+    def warning(self, event: str, **carried: object) -> None:
+        """Tell what somebody should look at."""
+        self._logger.warning(event, extra=carried)
+
+    def error(self, event: str, **carried: object) -> None:
+        """Tell what somebody must look at."""
+        self._logger.error(event, extra=carried)
+
+    def exception(self, event: str, **carried: object) -> None:
+        """Tell of the exception that is being handled."""
+        self._logger.exception(event, extra=carried)
+
+
+log = Events(logging.getLogger("holdfast"))
 
 
 class JsonLines(logging.Formatter):

@@ -1,87 +1,156 @@
-"""The counts as Prometheus reads them: what an operator would want to be woken up by."""
+"""The counts as Prometheus reads them: what an operator would want to be woken up by.
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+Counting happens several times in every turn, so it is an addition in a dictionary; the library
+that writes them down is loaded when somebody reads them.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 COMMANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+Labels = tuple[str, ...]
+
+
+class _Counts:
+    """How often, by label."""
+
+    def __init__(self, name: str, told: str, labels: Labels = ()) -> None:
+        self._name, self._told, self._labels = name, told, labels
+        self._counts: dict[Labels, int] = {} if labels else {(): 0}
+
+    def add(self, *labels: str, by: int = 1) -> None:
+        self._counts[labels] = self._counts.get(labels, 0) + by
+
+    def collect(self) -> "Metric":
+        from prometheus_client.core import CounterMetricFamily
+
+        family = CounterMetricFamily(self._name, self._told, labels=self._labels)
+        for labels, count in self._counts.items():
+            family.add_metric(labels, count)
+        return family
+
+
+class _Spread:
+    """How much, by label, in buckets."""
+
+    def __init__(
+        self, name: str, told: str, buckets: tuple[float, ...], labels: Labels = ()
+    ) -> None:
+        self._name, self._told, self._labels, self._buckets = name, told, labels, buckets
+        self._rows: dict[Labels, tuple[list[int], list[float]]] = {}
+        if not labels:
+            self._row(())
+
+    def _row(self, labels: Labels) -> tuple[list[int], list[float]]:
+        row = self._rows[labels] = ([0] * (len(self._buckets) + 1), [0.0])
+        return row
+
+    def add(self, amount: float, *labels: str) -> None:
+        row = self._rows.get(labels) or self._row(labels)
+        row[0][bisect_left(self._buckets, amount)] += 1
+        row[1][0] += amount
+
+    def collect(self) -> "Metric":
+        from prometheus_client.core import HistogramMetricFamily
+
+        family = HistogramMetricFamily(self._name, self._told, labels=self._labels)
+        for labels, (counts, total) in self._rows.items():
+            family.add_metric(labels, list(_summed(self._buckets, counts)), total[0])
+        return family
+
+
+def _summed(buckets: tuple[float, ...], counts: list[int]) -> Iterator[tuple[str, float]]:
+    """Yield each bucket's edge with how many were at most that."""
+    total = 0
+    for edge, count in zip((*buckets, float("inf")), counts, strict=True):
+        total += count
+        yield "+Inf" if edge == float("inf") else str(float(edge)), total
 
 
 class PrometheusMeter:
     """A registry of its own, so that several gateways in one process do not mix."""
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
-        self._accepted = Counter(
-            "holdfast_turns_accepted", "Turns taken in.", ["source", "admission"],
-            registry=registry,
+        self._accepted = _Counts(
+            "holdfast_turns_accepted", "Turns taken in.", ("source", "admission")
+        )
+        self._ended = _Counts(
+            "holdfast_runs_ended", "Runs of this process, by how they ended.", ("outcome",)
+        )
+        self._waited = _Spread(
+            "holdfast_lane_wait_seconds", "How long queued turns waited for their lane.", SECONDS
+        )
+        self._healed = _Counts(
+            "holdfast_heals", "Provider failures mended within their turn.", ("failure_class",)
+        )
+        self._upstream = _Spread(
+            "holdfast_upstream_seconds", "How long providers took.", SECONDS,
+            ("upstream", "outcome"),
         )  # fmt: skip
-        self._ended = Counter(
-            "holdfast_runs_ended", "Runs of this process, by how they ended.", ["outcome"],
-            registry=registry,
-        )  # fmt: skip
-        self._waited = Histogram(
-            "holdfast_lane_wait_seconds", "How long queued turns waited for their lane.",
-            buckets=SECONDS, registry=registry,
-        )  # fmt: skip
-        self._healed = Counter(
-            "holdfast_heals", "Provider failures mended within their turn.", ["failure_class"],
-            registry=registry,
-        )  # fmt: skip
-        self._upstream = Histogram(
-            "holdfast_upstream_seconds", "How long providers took.", ["upstream", "outcome"],
-            buckets=SECONDS, registry=registry,
-        )  # fmt: skip
-        self._commit = Histogram(
-            "holdfast_commit_seconds", "How long transactions took.", buckets=SECONDS,
-            registry=registry,
-        )  # fmt: skip
-        self._batch = Histogram(
-            "holdfast_commit_commands", "Commands that shared a transaction.", buckets=COMMANDS,
-            registry=registry,
-        )  # fmt: skip
-        self._recovered = Counter(
-            "holdfast_sessions_recovered", "Sessions settled after a worker was lost.",
-            registry=registry,
-        )  # fmt: skip
-        self._requests = Histogram(
-            "holdfast_request_seconds", "How long requests took.", ["method", "route", "status"],
-            buckets=SECONDS, registry=registry,
+        self._commit = _Spread("holdfast_commit_seconds", "How long transactions took.", SECONDS)
+        self._batch = _Spread(
+            "holdfast_commit_commands", "Commands that shared a transaction.", COMMANDS
+        )
+        self._recovered = _Counts(
+            "holdfast_sessions_recovered", "Sessions settled after a worker was lost."
+        )
+        self._requests = _Spread(
+            "holdfast_request_seconds", "How long requests took.", SECONDS,
+            ("method", "route", "status"),
         )  # fmt: skip
 
     def turn_accepted(self, source: str, admission: str) -> None:
         """Count a turn."""
-        self._accepted.labels(source, admission).inc()
+        self._accepted.add(source, admission)
 
     def run_ended(self, outcome: str) -> None:
         """Count a run."""
-        self._ended.labels(outcome).inc()
+        self._ended.add(outcome)
 
     def lane_waited(self, seconds: float) -> None:
         """Count a wait."""
-        self._waited.observe(seconds)
+        self._waited.add(seconds)
 
     def healed(self, failure_class: str) -> None:
         """Count a heal."""
-        self._healed.labels(failure_class).inc()
+        self._healed.add(failure_class)
 
     def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
         """Count a call."""
-        self._upstream.labels(name, outcome).observe(seconds)
+        self._upstream.add(seconds, name, outcome)
 
     def committed(self, commands: int, seconds: float) -> None:
         """Count a transaction."""
-        self._commit.observe(seconds)
-        self._batch.observe(commands)
+        self._commit.add(seconds)
+        self._batch.add(commands)
 
     def recovered(self, sessions: int) -> None:
         """Count what was settled."""
-        self._recovered.inc(sessions)
+        self._recovered.add(by=sessions)
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
-        self._requests.labels(method, route, str(status)).observe(seconds)
+        self._requests.add(seconds, method, route, str(status))
+
+    def collect(self) -> "Iterable[Metric]":
+        """Return everything, as Prometheus's library takes it."""
+        counted = (
+            self._accepted, self._ended, self._waited, self._healed, self._upstream,
+            self._commit, self._batch, self._recovered, self._requests,
+        )  # fmt: skip
+        return [one.collect() for one in counted]
 
     def render(self) -> bytes:
         """Return everything, as it is scraped."""
-        return generate_latest(self._registry)
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)

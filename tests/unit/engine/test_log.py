@@ -1,0 +1,32 @@
+"""Events for operators."""
+
+import logging
+
+import pytest
+
+from holdfast.engine.log import log
+
+
+def test_an_event_carries_its_ids(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "holdfast"):
+        log.info("run.ended", run_id="run_1")
+    assert [(one.getMessage(), vars(one)["run_id"]) for one in caplog.records] == [
+        ("run.ended", "run_1")
+    ]
+
+
+def test_what_nobody_listens_to_is_not_even_written_down(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        log.info("run.ended", run_id="run_1")
+        log.warning("run.odd", run_id="run_2")
+    assert [one.getMessage() for one in caplog.records] == ["run.odd"]
+
+
+def test_an_exception_comes_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise KeyError("x")
+    except KeyError:
+        log.exception("run.broke", run_id="run_1")
+    assert caplog.records[0].exc_info is not None
