@@ -14,7 +14,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from holdfast.core import admission, run_end, succession
+from holdfast.core import admission, repeats, run_end, succession
 from holdfast.core import commands as cmd
 from holdfast.core.changes import (
     Decision,
@@ -242,7 +242,7 @@ def _late_memory() -> tuple[tuple[Any, str, Any], ...]:
 
     decided: dict[type[Command[Any]], Any] = dict(planning._DECIDED)
     decided[cmd.Finish] = (decided[cmd.Finish][0], finish)
-    return ((admission, "_remember", remember), (planning, "_DECIDED", decided))
+    return ((admission, "remember", remember), (planning, "_DECIDED", decided))
 
 
 def breakage(name: str) -> Breakage:
@@ -268,6 +268,7 @@ def breakage(name: str) -> Breakage:
         case "lane of one process":
             patches = (
                 (admission, "settle_gone", _settle_own),
+                (repeats, "settle_gone", _settle_own),
                 (succession, "settle_gone", _settle_own),
             )
             return Breakage(name=name, patches=patches, without=WITHOUT_GUARDS)

@@ -6,34 +6,21 @@ The order is part of the promise: repeats first, then identity, then the state o
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.changes import Decision, TurnSaved, refuse
-from holdfast.core.commands import (
-    Accept,
-    Append,
-    Appended,
-    Parent,
-    Queued,
-    Repeated,
-    Reserve,
-    Started,
-)
+from holdfast.core.changes import Decision, refuse
+from holdfast.core.commands import Accept, Parent
 from holdfast.core.draft import Draft
 from holdfast.core.errors import (
     HoldfastError,
-    IdempotencyMismatch,
     LaneFull,
     SessionBusy,
-    SessionDeleted,
     SessionMoved,
     SessionNotFound,
-    SessionRetired,
     TenantFull,
 )
 from holdfast.core.facts import Facts, Waiting
-from holdfast.core.intake import add_completed, bring, new_turn, remember
+from holdfast.core.identity import new_draft, unusable
+from holdfast.core.intake import bring, new_turn, remember
 from holdfast.core.lane import (
-    WORKER_LOST,
-    Settled,
     begin,
     front_position,
     queued,
@@ -42,60 +29,37 @@ from holdfast.core.lane import (
     tail_position,
 )
 from holdfast.core.lifecycle import finished_seq, fork_of, retire, settled_seq
+from holdfast.core.repeats import Admission, found_again, is_implicit_repeat, repeat, resubmitted
 from holdfast.core.session import Session, begin_session
-from holdfast.core.turn import USER_ACTIVITY, Fence, Turn
+from holdfast.core.turn import USER_ACTIVITY
 
-Admission = Started | Queued | Repeated
-
-UNDELIVERED_SECONDS = 15 * 60.0
-DELIVERED_SECONDS = 10.0
 CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 
 
 def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     """Decide on one arrival."""
     if command.again and facts.run is not None and facts.run.id == command.run_id:
-        return _resubmitted(facts)
+        return resubmitted(facts)
     if command.again and facts.turn is not None and facts.turn.id == command.turn_id:
-        return _found_again(command, facts, facts.turn)
+        return found_again(command, facts, facts.turn)
     if facts.repeat is not None:
-        return _repeat(command, facts)
+        return repeat(command, facts)
     if command.is_internal:
         return _accept_internal(command, facts)
-    if _is_implicit_repeat(command, facts):
-        return _repeat(command, facts)
+    if is_implicit_repeat(command, facts):
+        return repeat(command, facts)
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)
-    refusal = _unusable(command, facts) or _moved(command, facts) or _tenant_full(command, facts)
+    refusal = unusable(command, facts) or _moved(command, facts) or _tenant_full(command, facts)
     if refusal is not None:
         return refuse(refusal)
     if facts.session is None:
-        draft = _new_draft(command, facts)
+        draft = new_draft(command, facts)
         draft.tell("session.created", generation=draft.session.generation)
         return _admit(command, facts, draft, is_rolled_over=False)
     if _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
     return _accept_known(command, facts, facts.session)
-
-
-def _resubmitted(facts: Facts) -> Decision[Admission]:
-    """Answer an accept whose first commit went through although nobody heard of it."""
-    turn, session, run = facts.turn, facts.session, facts.run
-    assert turn is not None
-    assert session is not None
-    assert run is not None
-    fence = Fence(session.id, run.generation, run.id, run.epoch)
-    if fence.holds(session):
-        return Decision(Started(turn, session, run, fence))
-    return Decision(Repeated(turn, session, run, run.step))
-
-
-def _found_again(command: Accept, facts: Facts, turn: Turn) -> Decision[Admission]:
-    """Answer an accept whose first commit put its turn into the queue."""
-    session = facts.session
-    if session is not None and turn.is_open and session.active_turn_id != turn.id:
-        return Decision(Queued(turn, session, session.hold_until))
-    return _repeat(command, facts)
 
 
 def _tenant_full(command: Accept, facts: Facts) -> HoldfastError | None:
@@ -114,30 +78,6 @@ def _moved(command: Accept, facts: Facts) -> HoldfastError | None:
     if command.seen_seq is None or command.seen_seq == settled:
         return None
     return SessionMoved("the session moved on while the request was compared with it")
-
-
-def _unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:
-    session = facts.session
-    if session is None:
-        if command.session_id is None:
-            return None
-        return SessionNotFound(f"no session {command.session_id}")
-    if session.tenant != command.tenant or session.deleted_at is not None:
-        return SessionNotFound(f"no session {session.id}")
-    if not session.is_live:
-        return SessionRetired(session.id, facts.live_id)
-    return None
-
-
-def _new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
-    session = begin_session(
-        command.candidate_id,
-        command.tenant,
-        now=facts.now,
-        key=command.key,
-        generation=facts.next_generation,
-    )
-    return Draft(session, now=facts.now, is_new=True)
 
 
 def _accept_child(
@@ -286,86 +226,6 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     return draft.decide(replace(started, session=draft.session))
 
 
-def _is_implicit_repeat(command: Accept | Append, facts: Facts) -> bool:
-    """Whether an SDK sends its latest request again of its own accord (and not a user)."""
-    turn = facts.turn
-    if command.retry_count <= 0 or command.idempotency_key is not None or turn is None:
-        return False
-    if turn.tenant != command.tenant or turn.id == command.turn_id:
-        return False
-    if turn.body_hash != command.body_hash or turn.retry_claim >= command.retry_count:
-        return False
-    if turn.delivered_at is None:
-        return facts.now - turn.accepted_at <= UNDELIVERED_SECONDS
-    return facts.now - turn.delivered_at < DELIVERED_SECONDS
-
-
-def _repeat(command: Accept, facts: Facts) -> Decision[Admission]:
-    """Answer a request that came before with its one turn; take up the turn if it was torn off."""
-    row, turn, session = facts.repeat, facts.turn, facts.session
-    if row is not None and row.body_hash != (command.body_hash or b""):
-        return refuse(
-            IdempotencyMismatch(f"idempotency key {row.key!r} was used with another body")
-        )
-    if turn is None or session is None or session.deleted_at is not None:
-        return refuse(SessionDeleted("the session of this request was deleted"))
-    step = row.step if row is not None else turn.step
-    if row is None and command.retry_count > 0:
-        turn = replace(turn, retry_claim=command.retry_count)
-    is_answered = facts.run is not None and facts.run.outcome == "completed"
-    if is_answered or step != turn.step:
-        return Decision(Repeated(turn, session, facts.run, step), _claimed(turn, facts))
-    return _take_up(command, facts, Draft(session, now=facts.now), turn)
-
-
-def _claimed(turn: Turn, facts: Facts) -> tuple[TurnSaved, ...]:
-    """Return the note that a retry with this count has been answered, where it is new."""
-    return (TurnSaved(turn),) if turn is not facts.turn else ()
-
-
-def _take_up(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
-    """Go on with a turn that was torn off, also if nobody has noticed yet; else wait for it."""
-    settled = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
-    is_noticed = settled.turn is not None and settled.turn.id == turn.id
-    if settled.turn is not None and is_noticed:
-        turn = replace(settled.turn, retry_claim=turn.retry_claim)
-    is_torn = turn.outcome == "interrupted" or (turn.outcome == "failed" and turn.is_retryable)
-    if is_torn:
-        if not draft.session.is_live:
-            return refuse(SessionRetired(draft.session.id, facts.live_id))
-        return _reopen(command, facts, draft, turn, settled)
-    if is_noticed:
-        return draft.decide(Repeated(turn, draft.session, facts.run, turn.step))
-    return Decision(
-        Repeated(turn, facts.session or draft.session, facts.run, turn.step), _claimed(turn, facts)
-    )
-
-
-def _reopen(
-    command: Accept, facts: Facts, draft: Draft, turn: Turn, settled: Settled
-) -> Decision[Admission]:
-    turn = replace(
-        turn,
-        outcome=None,
-        error_code=None,
-        error_message=None,
-        is_retryable=False,
-        ended_at=None,
-        owner=command.worker,
-        # Only attempts that lost their worker count against a turn, not those that ended.
-        attempts=turn.attempts if turn.error_code == WORKER_LOST else 0,
-        position=tail_position(draft.session.turn_count, settled.waiting, facts.active),
-    )
-    if not settled.is_free or settled.waiting.count:
-        draft.save_turn(turn)
-        draft.tell("turn.queued", turn)
-        return draft.decide(queued(draft, turn))
-    started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
-    draft.save_turn(started.turn)
-    draft.tell("turn.started", started.turn, attempts=started.turn.attempts)
-    return draft.decide(replace(started, session=draft.session))
-
-
 def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     """Run beside the key: in a hidden fork of its finished history, leaving no trace on it."""
     hidden = begin_session(command.candidate_id, command.tenant, now=facts.now, is_visible=False)
@@ -384,53 +244,3 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=alone)
     draft.add_turn(started.turn)
     return draft.decide(replace(started, session=draft.session))
-
-
-def reserve(command: Reserve, facts: Facts) -> Decision[Session]:
-    """Answer with the one live session of a key; the loser of a race gets the winner's."""
-    if facts.session is not None:
-        return Decision(facts.session)
-    draft = _new_draft(command, facts)
-    draft.set(metadata=command.metadata)
-    draft.tell("session.created", generation=draft.session.generation)
-    return draft.decide(draft.session)
-
-
-def append(command: Append, facts: Facts) -> Decision[Appended]:
-    """Add items with no run: one turn, begun and completed in the same commit."""
-    session = facts.session
-    if command.again and facts.turn is not None and facts.turn.id == command.turn_id:
-        return _appended_before(command, facts)
-    if facts.repeat is not None or _is_implicit_repeat(command, facts):
-        return _appended_before(command, facts)
-    refusal = _unusable(command, facts)
-    if refusal is not None:
-        return refuse(refusal)
-    if session is None:
-        draft = _new_draft(command, facts)
-        draft.set(metadata=command.metadata)
-        draft.tell("session.created", generation=draft.session.generation)
-    else:
-        draft = Draft(session, now=facts.now)
-        if facts.active is not None or facts.waiting.count:
-            return refuse(SessionBusy(f"session {session.id} is busy"))
-    if command.source in USER_ACTIVITY:
-        draft.set(last_user_activity_at=facts.now)
-    turn = add_completed(command, draft, source=command.source)
-    remember(command, draft, turn)
-    return draft.decide(Appended(draft.session, turn))
-
-
-def _appended_before(command: Append, facts: Facts) -> Decision[Appended]:
-    """Answer a batch that came before with the turn that it was."""
-    row, session, turn = facts.repeat, facts.session, facts.turn
-    if row is not None and row.body_hash != (command.body_hash or b""):
-        return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
-    if turn is None or session is None or session.deleted_at is not None:
-        return refuse(SessionDeleted("the session of this batch was deleted"))
-    if turn.outcome != "completed":
-        # It was to be appended behind others, and waits or was torn off: its lane decides.
-        return refuse(SessionBusy(f"the batch of turn {turn.id} is not in the log yet"))
-    if row is None and not command.again:
-        turn = replace(turn, retry_claim=command.retry_count)
-    return Decision(Appended(session, turn), _claimed(turn, facts))

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.admission import accept, append, reserve
+from holdfast.core.admission import accept
+from holdfast.core.appending import append
 from holdfast.core.changes import (
     IdempotencyAdded,
     IdempotencyRow,
@@ -35,6 +36,7 @@ from holdfast.core.errors import (
     SessionRetired,
 )
 from holdfast.core.facts import Facts
+from holdfast.core.identity import reserve
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.items import message, write_item
 from holdfast.core.lane import pack_items

@@ -4,7 +4,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.admission import accept, append
+from holdfast.core.admission import accept
+from holdfast.core.appending import append
 from holdfast.core.changes import TurnSaved
 from holdfast.core.commands import Append, Appended, Started
 from holdfast.core.errors import SessionBusy, SessionDeleted, SessionNotFound

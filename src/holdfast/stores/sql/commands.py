@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 from holdfast.core import (
     access,
     admission,
+    appending,
     compacting,
     completions,
+    identity,
     journal,
     lifecycle,
     run_end,
@@ -31,8 +33,8 @@ Decide = Callable[[Any, Facts], Decision[Any]]
 
 _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Accept: (facts.accept_facts, admission.accept),
-    cmd.Reserve: (facts.reserve_facts, admission.reserve),
-    cmd.Append: (facts.accept_facts, admission.append),
+    cmd.Reserve: (facts.reserve_facts, identity.reserve),
+    cmd.Append: (facts.accept_facts, appending.append),
     cmd.Claim: (facts.claim_facts, succession.claim),
     cmd.Extend: (facts.fenced_facts, run_end.extend),
     cmd.Finish: (facts.fenced_facts, run_end.finish),

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.admission import DELIVERED_SECONDS, UNDELIVERED_SECONDS
 from holdfast.core.commands import Cancel, Delete, Deliver, LaneLimits, Queued, Repeated, Started
 from holdfast.core.errors import IdempotencyMismatch, LaneFull, SessionDeleted, SessionRetired
+from holdfast.core.repeats import DELIVERED_SECONDS, UNDELIVERED_SECONDS
 from holdfast.core.reset import ResetPolicy
 from holdfast.core.turn import Turn
 from holdfast.ports.store import Store
