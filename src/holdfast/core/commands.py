@@ -12,7 +12,7 @@ from holdfast.core.changes import ApiKeyRow, CompletionRow
 from holdfast.core.compaction import Compaction, Elision
 from holdfast.core.healing import Heal
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
-from holdfast.core.items import NewItem
+from holdfast.core.items import NewItem, StoredItem
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.core.session import Session, Usage
@@ -261,6 +261,44 @@ class Appended(msgspec.Struct, frozen=True):
 
     session: Session
     turn: Turn
+
+
+class Continue(Command["Appended"], frozen=True, kw_only=True):
+    """Add a batch to a turn whose run is somebody else's, at its block, in one piece.
+
+    The first batch begins the turn. The same (turn, ordinal) is added once. A turn stays in the
+    session it began in, also when that is retired; named by its id, one may begin there too.
+    """
+
+    tenant: Tenant
+    turn_id: TurnId
+    ordinal: int
+    """The number of the batch in its turn, from 0."""
+    worker: WorkerId
+    candidate_id: SessionId
+    key: Key | None = None
+    session_id: SessionId | None = None
+    items: tuple[NewItem, ...] = ()
+    source: Source = "user"
+    idempotency_key: str | None = None
+    body_hash: bytes | None = None
+    replaces_upto: int | None = None
+    """These items take the place of all that is visible up to here, the head as it was seen."""
+
+
+class Pop(Command["Popped"], frozen=True, kw_only=True):
+    """Take the last visible item out of the view, by a record; the same `pop_id` takes one."""
+
+    tenant: Tenant
+    session_id: SessionId
+    pop_id: str
+
+
+class Popped(msgspec.Struct, frozen=True):
+    """The item that was taken out, if there was one."""
+
+    session: Session
+    item: StoredItem | None
 
 
 class Reserve(Command[Session], frozen=True, kw_only=True):

@@ -84,14 +84,20 @@ class Draft:
         return self.session.head_seq
 
     def hide(
-        self, kind: RecordKind, span: Span, hidden: Sequence[Span], turn_id: TurnId | None = None
+        self,
+        kind: RecordKind,
+        span: Span,
+        hidden: Sequence[Span],
+        turn_id: TurnId | None = None,
+        *,
+        body: bytes | None = None,
     ) -> list[Span]:
         """Record that a range is hidden, beside what was `hidden` before; return what is now.
 
         What a provider remembers of the range would show it again, and goes with it.
         """
         after = merge_spans([*hidden, span])
-        self.record(kind, span, turn_id=turn_id)
+        self.record(kind, span, turn_id=turn_id, body=body)
         self.set(hidden_count=count_hidden(after))
         self.add(ProviderStateDropped(self.session.id, from_seq=span[0]))
         return after

@@ -22,9 +22,11 @@ HoldfastError
 │   ├── SessionHasForks
 │   ├── SessionDeleted      a late writer or a repeat met a tombstone
 │   ├── IdempotencyMismatch
+│   ├── RunStateUsed        a parked run was resumed before
 │   ├── TurnAlreadyDone     a repeat of a finished request: its answer is recorded
 │   ├── TurnCancelled
 │   └── TurnInterrupted
+├── SessionClosed           its own side closed it
 ├── LaneFull / LaneTimeout  the bounds of a lane
 ├── TenantFull              the bound of a tenant
 ├── RunFenced               this run no longer owns its session
@@ -208,6 +210,12 @@ class IdempotencyMismatch(Conflict):
     code = "idempotency_key_reused"
 
 
+class RunStateUsed(Conflict):
+    """A run that was parked for a decision has been resumed before, here or elsewhere."""
+
+    code = "run_state_used"
+
+
 class TurnAlreadyDone(Conflict):
     """This request was carried out before; its one answer is recorded with its turn."""
 
@@ -322,3 +330,9 @@ class DurabilityRefused(StoreError):
     """The database is set up to lose acknowledged work, and nobody said that is wanted."""
 
     code = "durability_refused"
+
+
+class SessionClosed(HoldfastError, RuntimeError):
+    """The session object was closed, and takes and gives nothing any more."""
+
+    code = "session_closed"

@@ -57,3 +57,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     has_provider_state: bool = False
     turn_items: tuple[StoredItem, ...] = ()
     """What is visible of the named turn, wherever it began before."""
+    last_item: StoredItem | None = None
+    """The last visible item, or the one that the same command took before."""
+    is_popped: bool = False
+    """Whether the same command has taken `last_item` out of the view before."""

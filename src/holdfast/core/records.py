@@ -12,9 +12,21 @@ import msgspec
 from holdfast.core.ids import SessionId, TurnId
 
 RecordKind = Literal[
-    "rewind", "rollback", "retry", "hide", "pop", "compaction", "elision", "quarantine", "undo"
+    "rewind",
+    "rollback",
+    "retry",
+    "hide",
+    "pop",
+    "move",
+    "replace",
+    "compaction",
+    "elision",
+    "quarantine",
+    "undo",
 ]
-HIDING: frozenset[RecordKind] = frozenset({"rewind", "rollback", "retry", "hide", "pop"})
+HIDING: frozenset[RecordKind] = frozenset(
+    {"rewind", "rollback", "retry", "hide", "pop", "move", "replace"}
+)
 
 Span = tuple[int, int]
 """First and last sequence number, both included."""

@@ -13,6 +13,7 @@ from holdfast.core.commands import (
     Cancel,
     Claim,
     Command,
+    Continue,
     Deliver,
     Finish,
     Queued,
@@ -45,6 +46,8 @@ Handler = Callable[[ActiveRun], Awaitable[None]]
 
 WATCH_SECONDS = 0.25
 """How often somebody attached to a turn of another process looks at it."""
+BUSY_SECONDS = 0.02
+"""How often a batch that found its session busy looks whether it is free."""
 SUBMIT_TRIES = 4
 HANDLED_AT_ONCE = 32
 """Adopted turns that are carried out side by side: a crash may have left very many."""
@@ -305,6 +308,23 @@ class Gateway:
             if on_busy == "reject":
                 raise
         return await self._append_in_turn(command, on_busy)
+
+    async def continue_turn(self, command: Continue) -> Appended:
+        """Add a batch to a turn whose run is somebody else's, once nothing of ours is under way."""
+        try:
+            return await self.submit(command)
+        except SessionBusy:
+            pass
+        until = self.clock.now() + self.settings.max_wait_seconds
+        while True:
+            await asyncio.sleep(BUSY_SECONDS)
+            try:
+                return await self.submit(command)
+            except SessionBusy as exc:
+                if self.clock.now() >= until:
+                    seconds = self.settings.max_wait_seconds
+                    message = f"a batch of turn {command.turn_id} waited {seconds:g} seconds"
+                    raise LaneTimeout(message) from exc
 
     async def _append_in_turn(self, command: Append, on_busy: OnBusy) -> Appended:
         accept = Accept(

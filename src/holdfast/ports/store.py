@@ -107,6 +107,13 @@ class Outline(msgspec.Struct, frozen=True):
     entries: list[OutlineEntry]
 
 
+class Transcript(msgspec.Struct, frozen=True):
+    """What is visible of a session at its end, oldest first: each item's bytes and call id."""
+
+    session: Session
+    entries: list[tuple[bytes, str | None]]
+
+
 class CompletionQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A page of stored completions; `after` is the turn and step of the last one seen."""
 
@@ -178,6 +185,20 @@ class Reader(Protocol):
 
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
         """Return unnamed sessions that have an item of this id, the newest first, a few of them."""
+        ...
+
+    async def transcript(
+        self,
+        tenant: Tenant,
+        *,
+        session_id: SessionId | None = None,
+        key: Key | None = None,
+        last: int | None = None,
+    ) -> Transcript | None:
+        """Return the last so many visible items, or all of them, in one snapshot, as bytes.
+
+        The cost grows with what is returned, not with the history before it.
+        """
         ...
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:

@@ -28,6 +28,7 @@ from holdfast.ports.store import (
     ResponseView,
     SessionQuery,
     SessionView,
+    Transcript,
     TurnView,
 )
 from holdfast.stores.committer import Committer, Result
@@ -105,6 +106,17 @@ class SqlReader:
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
         """Return unnamed sessions that have an item of this id."""
         return await self._run(lambda _: repetition.item_places(tenant, item_id))
+
+    async def transcript(
+        self,
+        tenant: Tenant,
+        *,
+        session_id: SessionId | None = None,
+        key: Key | None = None,
+        last: int | None = None,
+    ) -> Transcript | None:
+        """Return the end of what is visible, as bytes."""
+        return await self._run(lambda _: queries.transcript(tenant, session_id, key, last))
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return a page of a session's items with a name for each."""

@@ -11,6 +11,7 @@ from holdfast.core.commands import (
     Appended,
     Claim,
     Command,
+    Continue,
     Ended,
     Extend,
     Finish,
@@ -158,6 +159,28 @@ class Caller:
     async def append(self, *texts: str, key: str | None = None, **more: Any) -> Appended:
         """Add items without a run."""
         return await self.submit(self.batch(*texts, key=key, **more))
+
+    def part(
+        self,
+        name: str,
+        ordinal: int,
+        *texts: str,
+        key: str | None = "k",
+        session_id: str | None = None,
+        **more: Any,
+    ) -> Continue:
+        """Return the command to add a batch to somebody else's turn, which `name` stands for."""
+        return Continue(
+            tenant=self.tenant,
+            turn_id=TurnId(f"turn_{name}"),
+            ordinal=ordinal,
+            worker=self.worker,
+            candidate_id=SessionId(self.ids.new("ses")),
+            key=Key(key) if key is not None and session_id is None else None,
+            session_id=SessionId(session_id) if session_id is not None else None,
+            items=said(*texts),
+            **more,
+        )
 
     async def reserve(self, key: str | None = None) -> Session:
         """Have the session of a key made or found."""

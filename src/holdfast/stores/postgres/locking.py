@@ -80,6 +80,8 @@ def names_of(command: Command[Any]) -> list[Name]:
     match command:
         case cmd.Accept() | cmd.Append():
             return list(_names_of_arrival(command))
+        case cmd.Continue():
+            return [*_names_of_arrival(command), Name("turn", command.turn_id)]
         case cmd.Reserve(key=str(key)):
             return [Name("key", command.tenant, key)]
         case cmd.Deliver():
@@ -95,7 +97,9 @@ def names_of(command: Command[Any]) -> list[Name]:
             return list(_names_in_fields(command))
 
 
-def _names_of_arrival(command: cmd.Accept | cmd.Append) -> Iterable[Name]:
+def _names_of_arrival(
+    command: cmd.Accept | cmd.Append | cmd.Continue,
+) -> Iterable[Name]:
     if command.session_id is not None:
         yield Name("session", command.session_id)
     elif command.key is not None:

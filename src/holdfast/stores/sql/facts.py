@@ -12,6 +12,7 @@ from holdfast.core.commands import (
     Cancel,
     Claim,
     Compact,
+    Continue,
     Delete,
     DropProviderState,
     DropResponse,
@@ -19,6 +20,7 @@ from holdfast.core.commands import (
     Finish,
     Fork,
     Hide,
+    Pop,
     RecordHeal,
     Recover,
     Reserve,
@@ -29,7 +31,7 @@ from holdfast.core.commands import (
 from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
 from holdfast.core.items import StoredItem
-from holdfast.core.records import Record, Span, hidden_spans, merge_spans
+from holdfast.core.records import Record, Span, hidden_spans, merge_spans, visible_spans
 from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
 from holdfast.stores.sql import statements as sql
@@ -170,6 +172,52 @@ def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
     return (yield from _more_for_accept(command, facts))
 
 
+def continue_facts(command: Continue, now: float) -> Plan[Facts]:
+    """The turn and its session; before its first batch, the session that it is to begin in."""
+    if command.idempotency_key is not None:
+        found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
+        if found is not None:
+            return (yield from _repeated(IdempotencyRow(*found), now))
+    turn = None
+    if command.ordinal or command.again:
+        turn = yield from find_turn(command.turn_id)
+    if turn is not None:
+        facts = replace((yield from lane_facts(turn.session_id, now)), turn=turn)
+    elif command.session_id is not None:
+        facts = yield from lane_facts(command.session_id, now)
+    else:
+        row = yield from one(sql.LANE_BY_KEY, command.tenant, command.key)
+        facts = _read_lane(row, now)
+    session = facts.session
+    if session is None:
+        return (yield from _with_generation(facts, command))
+    if turn is not None and turn.last_seq != session.head_seq:
+        return (yield from _with_block(facts, turn))
+    if command.replaces_upto is not None:
+        return replace(facts, hidden=(yield from find_hidden(session)))
+    return facts
+
+
+def pop_facts(command: Pop, now: float) -> Plan[Facts]:
+    """The last visible item, or the one that this command took out of the view before."""
+    facts = yield from lane_facts(command.session_id, now)
+    session = facts.session
+    if session is None:
+        return facts
+    if command.again:
+        rows = yield from every(sql.RECORDS, session.id, session.record_no)
+        for record in reversed([Record(*row) for row in rows]):
+            if record.kind == "pop" and record.body == command.pop_id.encode():
+                taken = yield from find_items(session, record.from_seq, record.to_seq)
+                return replace(facts, last_item=taken[-1], is_popped=True)
+    hidden = (yield from find_hidden(session)) if session.hidden_count else ()
+    spans = visible_spans(hidden, 1, session.head_seq)
+    if not spans:
+        return facts
+    last = yield from find_items(session, spans[-1][1], spans[-1][1])
+    return replace(facts, hidden=hidden, last_item=last[-1] if last else None)
+
+
 def reserve_facts(command: Reserve, now: float) -> Plan[Facts]:
     """The live session of the key, or what a new one needs."""
     if command.key is None:
@@ -219,7 +267,7 @@ def _with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
     return replace(facts, hidden=hidden, turn_items=shown)
 
 
-def _with_generation(facts: Facts, command: Accept | Append | Reserve) -> Plan[Facts]:
+def _with_generation(facts: Facts, command: Accept | Append | Continue | Reserve) -> Plan[Facts]:
     if command.key is None:
         return facts
     last = yield from one(sql.LAST_GENERATION, command.tenant, command.key)

@@ -21,6 +21,7 @@ from holdfast.ports.store import (
     ResponseView,
     SessionQuery,
     SessionView,
+    Transcript,
     TurnView,
 )
 from holdfast.stores.sql import statements as sql
@@ -111,6 +112,55 @@ def items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
     return found
 
 
+def transcript(
+    tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None
+) -> Plan[Transcript | None]:
+    """Return the end of what is visible, as bytes."""
+    if session_id is not None:
+        row = yield from session_row(session_id)
+    else:
+        row = yield from one(sql.SESSION_BY_KEY, tenant, key)
+    found = read_session(row) if row is not None else None
+    if found is None or found.tenant != tenant or found.deleted_at is not None:
+        return None
+    spans: list[Span] = [(1, found.head_seq)]
+    if found.hidden_count:
+        spans = visible_spans((yield from find_hidden(found)), 1, found.head_seq)
+    entries: list[Row] = []
+    for first, end in _last_of(spans, last):
+        entries.extend((yield from _rows(sql.BODIES, found, first, end)))
+    return Transcript(found, entries)  # type: ignore[arg-type] # rows are pairs, as selected
+
+
+def _last_of(spans: list[Span], count: int | None) -> list[Span]:
+    """Return the part of (disjoint, ordered) spans that holds the last `count` numbers."""
+    if count is None:
+        return spans
+    kept: list[Span] = []
+    for first, end in reversed(spans):
+        if count <= 0:
+            break
+        start = max(first, end - count + 1)
+        kept.insert(0, (start, end))
+        count -= end - start + 1
+    return kept
+
+
+def _rows(statement: sql.Statement, of: Session, first: int, last: int) -> Plan[list[Row]]:
+    """Read one range, wherever in the line of forks it is kept."""
+    found: list[Row] = []
+    owner: Session | None = of
+    while owner is not None and last >= first:
+        start = max(first, owner.parent_seq + 1)
+        if start <= last:
+            rows = yield from every(statement, owner.id, start, last)
+            found = rows + found if found else rows
+        last = min(last, owner.parent_seq)
+        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
+        owner = read_session(row) if row else None
+    return found
+
+
 def outline(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
 ) -> Plan[Outline | None]:
@@ -131,18 +181,8 @@ def outline(
 
 
 def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
-    """Read one visible range, wherever in the line of forks it is kept."""
-    found: list[OutlineEntry] = []
-    owner: Session | None = of
-    while owner is not None and last >= first:
-        start = max(first, owner.parent_seq + 1)
-        if start <= last:
-            rows = yield from every(sql.OUTLINE, owner.id, start, last)
-            found[:0] = [OutlineEntry(*row) for row in rows]
-        last = min(last, owner.parent_seq)
-        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
-        owner = read_session(row) if row else None
-    return found
+    rows = yield from _rows(sql.OUTLINE, of, first, last)
+    return [OutlineEntry(*row) for row in rows]
 
 
 def hidden(of: Session) -> Plan[list[Span]]:

@@ -196,6 +196,11 @@ ITEMS_DOWN = Statement(
     f"select {_columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
     "order by seq desc limit ?4",
 )
+# What was said, and nothing that would have to be made into an object for it.
+BODIES = Statement(
+    "bodies",
+    "select body, call_id from items where session_id = ?1 and seq between ?2 and ?3 order by seq",
+)
 # Ids are a client's own affair and may come twice; names may not.
 PLACES_OF_ITEM = Statement(
     "places_of_item",

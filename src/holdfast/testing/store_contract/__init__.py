@@ -10,6 +10,7 @@ Each class here is a chapter. A test module inherits them, and its fixtures say 
     class TestIdentity(IdentityContract): ...
 """
 
+from holdfast.testing.store_contract.blocks import BlockContract
 from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
 from holdfast.testing.store_contract.forks import ForkContract
@@ -26,6 +27,7 @@ from holdfast.testing.store_contract.rollover import RolloverContract
 from holdfast.testing.store_contract.transcript import TranscriptContract
 
 __all__ = [
+    "BlockContract",
     "CompactionContract",
     "FencingContract",
     "ForkContract",

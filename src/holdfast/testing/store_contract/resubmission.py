@@ -153,6 +153,37 @@ async def _reserve(caller: Caller, _: HandClock) -> Command[Any]:
     return cmd.Reserve(tenant=caller.tenant, candidate_id=SessionId(caller.ids.new("ses")))
 
 
+async def _continue_first(caller: Caller, _: HandClock) -> Command[Any]:
+    return caller.part("A", 0, "a")
+
+
+async def _continue_at_head(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.submit(caller.part("A", 0, "a"))
+    return caller.part("A", 1, "b")
+
+
+async def _continue_moving(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.submit(caller.part("A", 0, "a"))
+    await caller.submit(caller.part("B", 0, "b"))
+    return caller.part("A", 1, "c")
+
+
+async def _continue_replacing(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.submit(caller.part("A", 0, "a"))
+    return caller.part("B", 0, "b", replaces_upto=1)
+
+
+async def _continue_retired(caller: Caller, _: HandClock) -> Command[Any]:
+    old = (await caller.submit(caller.part("A", 0, "a"))).session
+    await caller.reset(old)
+    return caller.part("A", 1, "b")
+
+
+async def _pop(caller: Caller, _: HandClock) -> Command[Any]:
+    session = (await caller.append(*"abc", key="k")).session
+    return cmd.Pop(tenant=caller.tenant, session_id=session.id, pop_id="pop_1")
+
+
 async def _hide(caller: Caller, _: HandClock) -> Command[Any]:
     session = (await caller.append(*"abc", key="k")).session
     return cmd.Hide(tenant=caller.tenant, session_id=session.id, from_seq=2, to_seq=3, erase=True)

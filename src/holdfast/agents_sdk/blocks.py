@@ -1,0 +1,37 @@
+"""Which run writes: the SDK hands every method of a session the wrapper of its run's context."""
+
+import asyncio
+from typing import Any
+
+from holdfast.core.ids import SessionId, TurnId
+
+_ATTRIBUTE = "_holdfast_blocks"
+
+
+class Block:
+    """The items of one run in one session: bound to the generation that the run first met."""
+
+    def __init__(self, turn_id: TurnId, session_id: SessionId | None = None) -> None:
+        self.turn_id = turn_id
+        self.session_id = session_id
+        self.ordinal = 0
+        """The number of the next batch; it goes up once a batch is known to be in the log."""
+        self.adding = asyncio.Lock()
+
+
+def block_of(wrapper: Any, name: str) -> Block | None:
+    """Return the block of the run that `wrapper` belongs to, if it has met the session before.
+
+    It is kept with the wrapper, of which a run that is resumed in this process has a copy.
+    """
+    blocks: dict[str, Block] | None = getattr(wrapper, _ATTRIBUTE, None)
+    return blocks.get(name) if blocks is not None else None
+
+
+def keep_block(wrapper: Any, name: str, block: Block) -> None:
+    """Remember the block of the run that `wrapper` belongs to."""
+    blocks: dict[str, Block] | None = getattr(wrapper, _ATTRIBUTE, None)
+    if blocks is None:
+        blocks = {}
+        setattr(wrapper, _ATTRIBUTE, blocks)
+    blocks[name] = block

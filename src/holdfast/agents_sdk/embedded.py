@@ -1,0 +1,113 @@
+"""A session's store in this process."""
+
+import hashlib
+from collections.abc import Sequence
+
+from holdfast.agents_sdk.blocks import Block
+from holdfast.agents_sdk.houses import Lodging, StoreName
+from holdfast.agents_sdk.wire import Entry
+from holdfast.core.commands import Continue, Pop, Reserve, Reset
+from holdfast.core.errors import SessionChanged
+from holdfast.core.ids import Key, SessionId, Tenant, TurnId
+from holdfast.core.items import NewItem
+
+
+class EmbeddedBackend:
+    """Carries a session's wishes out on a store that is open here."""
+
+    def __init__(self, key: Key, tenant: Tenant, store: StoreName) -> None:
+        self.key = key
+        self.tenant = tenant
+        self.lodging = Lodging(store)
+
+    async def transcript(
+        self, session_id: SessionId | None, last: int | None
+    ) -> tuple[SessionId | None, Sequence[Entry]]:
+        """Return the end of what is visible, of one session or of the key's live one."""
+        gateway = await self.lodging.gateway()
+        found = await gateway.read.transcript(
+            self.tenant,
+            session_id=session_id,
+            key=None if session_id is not None else self.key,
+            last=last,
+        )
+        return (found.session.id, found.entries) if found is not None else (None, ())
+
+    async def reserve(self) -> SessionId:
+        """Return the key's live session, made if there is none."""
+        gateway = await self.lodging.gateway()
+        session = await gateway.submit(
+            Reserve(tenant=self.tenant, candidate_id=gateway.new_session_id(), key=self.key)
+        )
+        return session.id
+
+    async def new_block(self, session_id: SessionId | None) -> Block:
+        """Return a block for a run that begins."""
+        gateway = await self.lodging.gateway()
+        return Block(TurnId(gateway.ids.new("turn")), session_id)
+
+    async def add(
+        self, block: Block, items: tuple[NewItem, ...], batch_id: str | None = None
+    ) -> None:
+        """Add a batch to a block, once."""
+        gateway = await self.lodging.gateway()
+        appended = await gateway.continue_turn(
+            Continue(
+                tenant=self.tenant,
+                turn_id=block.turn_id,
+                ordinal=block.ordinal,
+                worker=gateway.worker.id,
+                candidate_id=gateway.new_session_id(),
+                key=self.key if block.session_id is None else None,
+                session_id=block.session_id,
+                items=items,
+                idempotency_key=batch_id,
+                body_hash=_hash(self.key, items) if batch_id is not None else None,
+            )
+        )
+        block.session_id = appended.session.id
+        block.ordinal += 1
+
+    async def pop(self, session_id: SessionId | None) -> bytes | None:
+        """Take the last item out of the view and return it."""
+        gateway = await self.lodging.gateway()
+        if session_id is None:
+            view = await gateway.read.session(self.tenant, key=self.key)
+            if view is None:
+                return None
+            session_id = view.session.id
+        popped = await gateway.submit(
+            Pop(tenant=self.tenant, session_id=session_id, pop_id=gateway.ids.new("pop"))
+        )
+        return popped.item.body if popped.item is not None else None
+
+    async def clear(self) -> None:
+        """Begin the key's next generation, if it has one to retire."""
+        gateway = await self.lodging.gateway()
+        while True:
+            view = await gateway.read.session(self.tenant, key=self.key)
+            if view is None:
+                return
+            try:
+                await gateway.submit(
+                    Reset(
+                        tenant=self.tenant,
+                        session_id=view.session.id,
+                        new_id=gateway.new_session_id(),
+                        reason="clear_session",
+                    )
+                )
+            except SessionChanged:
+                continue  # somebody else began another one meanwhile; that one is cleared now
+            return
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        await self.lodging.leave()
+
+
+def _hash(key: Key, items: tuple[NewItem, ...]) -> bytes:
+    digest = hashlib.blake2b(key.encode(), digest_size=16)
+    for item in items:
+        digest.update(b"\0" + item.body)
+    return digest.digest()

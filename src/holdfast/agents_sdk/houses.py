@@ -1,0 +1,115 @@
+"""Open stores, shared by all sessions of an event loop: one committer groups what they write."""
+
+import asyncio
+import os
+from typing import Self
+from weakref import WeakKeyDictionary
+
+from holdfast.core.errors import InvalidInput
+from holdfast.engine.clock import RandomIds, SystemClock
+from holdfast.engine.embedded import Holdfast
+from holdfast.engine.gateway import Gateway
+from holdfast.stores.opening import MEMORY, open_store
+
+StoreName = str | os.PathLike[str] | Holdfast
+_SCHEMES = ("memory:", "sqlite:", "postgres:", "postgresql:", "postgresql+")
+
+
+def store_url(name: str | os.PathLike[str]) -> str:
+    """Return the URL of a store; a path, as the SDK's sessions take one, names a SQLite file."""
+    text = os.fspath(name)
+    if not isinstance(text, str) or not text:
+        raise InvalidInput("a store is a URL, the path of a file, or what holdfast.open gave")
+    if text == ":memory:":
+        return MEMORY
+    return text if text.startswith(_SCHEMES) else f"sqlite:///{text}"
+
+
+class House:
+    """One open store and its engine, for as long as a session uses it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.guests = 0
+        self._gateway: Gateway | None = None
+        self._is_started = False
+        self._opening = asyncio.Lock()
+
+    async def gateway(self) -> Gateway:
+        """Return the engine, the store open; it holds no lease yet, and needs none to append."""
+        if self._gateway is None:
+            async with self._opening:
+                if self._gateway is None:
+                    clock = SystemClock()
+                    store = await open_store(self.url, clock=clock)
+                    self._gateway = Gateway(store, clock=clock, ids=RandomIds())
+        return self._gateway
+
+    async def started(self) -> Gateway:
+        """Return the engine as one that may hold lanes: it has a lease, and keeps it."""
+        gateway = await self.gateway()
+        async with self._opening:
+            if not self._is_started:
+                await gateway.start()
+                self._is_started = True
+        return gateway
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        async with self._opening:
+            gateway, self._gateway = self._gateway, None
+            if gateway is None:
+                return
+            try:
+                if self._is_started:
+                    self._is_started = False
+                    await gateway.stop()
+            finally:
+                await gateway.store.close()
+
+
+_HOUSES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, House]] = WeakKeyDictionary()
+
+
+class Lodging:
+    """A session's place in a house; it moves when its event loop is another one than before."""
+
+    def __init__(self, store: StoreName) -> None:
+        self._open = store if isinstance(store, Holdfast) else None
+        self._url = "" if isinstance(store, Holdfast) else store_url(store)
+        self._house: House | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def gateway(self, *, started: bool = False) -> Gateway:
+        """Return the engine of this event loop."""
+        if self._open is not None:
+            return self._open.gateway
+        loop = asyncio.get_running_loop()
+        if self._house is None or (self._loop is not loop and self._url != MEMORY):
+            self._house = self._move_in(loop)
+            self._loop = loop
+        return await (self._house.started() if started else self._house.gateway())
+
+    def _move_in(self, loop: asyncio.AbstractEventLoop) -> House:
+        if self._url == MEMORY:
+            return House(self._url)  # of its own, like the SDK's sessions in memory
+        houses = _HOUSES.setdefault(loop, {})
+        house = houses.setdefault(self._url, House(self._url))
+        house.guests += 1
+        return house
+
+    async def leave(self) -> None:
+        """Give the place up; the last one to leave closes the house."""
+        house, self._house = self._house, None
+        if house is None:
+            return
+        if self._url != MEMORY:
+            house.guests -= 1
+            if house.guests:
+                return
+            if self._loop is not None:
+                _HOUSES.get(self._loop, {}).pop(self._url, None)
+        await house.close()
+
+    def __copy__(self) -> Self:
+        raise TypeError("a session's place in its store is not copied")

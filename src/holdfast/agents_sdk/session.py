@@ -1,0 +1,152 @@
+"""The SDK's session protocol on our log."""
+
+import asyncio
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from agents.items import TResponseInputItem
+from agents.memory import SessionSettings
+from agents.run_context import RunContextWrapper
+
+from holdfast.agents_sdk.blocks import Block, block_of, keep_block
+from holdfast.agents_sdk.embedded import EmbeddedBackend
+from holdfast.agents_sdk.houses import StoreName
+from holdfast.agents_sdk.wire import to_context, to_items, to_values
+from holdfast.core.errors import InvalidInput, SessionClosed
+from holdfast.core.ids import DEFAULT_TENANT, read_idempotency_key, read_key, read_tenant
+from holdfast.core.items import item_value
+
+Wrapper = RunContextWrapper[Any] | None
+
+
+class HoldfastSession:
+    """A conversation that keeps everything: `Runner.run(agent, "hi", session=HoldfastSession(…))`.
+
+    `session_id` is the key of the conversation. `store` is where it lives: a store's URL, the path
+    of a SQLite file, `memory:`, or what `holdfast.open` gave.
+    """
+
+    session_settings: SessionSettings | None = None
+
+    def __init__(
+        self,
+        session_id: str,
+        store: StoreName | None = None,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self.session_settings = _settings(session_settings)
+        if store is None:
+            raise InvalidInput("a session needs a store to live in, or the url of a gateway")
+        key, owner = read_key(session_id), read_tenant(tenant)
+        self._backend = EmbeddedBackend(key, owner, store)
+        self._name = f"{owner}\0{key}"
+        self._is_closed = False
+
+    # ── the SDK's protocol ──────────────────────────────────────────────────────────────────
+
+    async def get_items(
+        self, limit: int | None = None, *, wrapper: Wrapper = None
+    ) -> list[TResponseInputItem]:
+        """Return the last `limit` items, or all, oldest first, in whole blocks of runs."""
+        self._check_open()
+        last = self._limit(limit)
+        if last == 0 and wrapper is None:
+            return []
+        block = block_of(wrapper, self._name) if wrapper is not None else None
+        bound = block.session_id if block is not None else None
+        found, entries = await self._backend.transcript(bound, last)
+        if wrapper is None:
+            return to_values(entries)  # type: ignore[return-value] # plain dicts, as they were added
+        if block is None:
+            # What the run saw is what it goes on with, whatever is cleared meanwhile.
+            met = found if found is not None else await self._backend.reserve()
+            keep_block(wrapper, self._name, await self._backend.new_block(met))
+        return to_context(entries)  # type: ignore[return-value] # plain dicts, as they were added
+
+    async def add_items(
+        self,
+        items: Sequence[TResponseInputItem],
+        *,
+        wrapper: Wrapper = None,
+        batch_id: str | None = None,
+    ) -> None:
+        """Append items, all or nothing, durable on return; of a `batch_id`, once."""
+        self._check_open()
+        if not items:
+            return
+        if batch_id is not None:
+            read_idempotency_key(batch_id)
+        batch = to_items(items)
+        block = await self._block(wrapper)
+        async with block.adding:
+            await self._backend.add(block, batch, batch_id)
+
+    async def pop_item(self, *, wrapper: Wrapper = None) -> TResponseInputItem | None:
+        """Take the last item out of the view and return it; the log keeps it."""
+        self._check_open()
+        block = block_of(wrapper, self._name) if wrapper is not None else None
+        body = await self._backend.pop(block.session_id if block is not None else None)
+        return item_value(body) if body is not None else None  # type: ignore[return-value]
+
+    async def clear_session(self, *, wrapper: Wrapper = None) -> None:  # noqa: ARG002
+        """Begin the next generation, empty; the one before stays readable and can be restored."""
+        self._check_open()
+        await self._backend.clear()
+
+    # ── beyond it ───────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> "Closing":
+        """Close the session; await what is returned to have the store closed with the last one."""
+        self._is_closed = True
+        return Closing(self._backend)
+
+    async def __aenter__(self) -> "HoldfastSession":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SessionClosed(f"session {self.session_id!r} is closed")
+
+    def _limit(self, limit: int | None) -> int | None:
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
+        return None if limit is None or limit < 0 else limit
+
+    async def _block(self, wrapper: Wrapper) -> Block:
+        if wrapper is None:
+            return await self._backend.new_block(None)
+        block = block_of(wrapper, self._name)
+        if block is None:
+            block = await self._backend.new_block(None)
+            keep_block(wrapper, self._name, block)
+        return block
+
+
+class Closing:
+    """Closes what is left to close when it is awaited, or soon by itself where a loop runs."""
+
+    def __init__(self, backend: EmbeddedBackend) -> None:
+        self._backend = backend
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._task: asyncio.Task[None] | None = None
+        else:
+            self._task = loop.create_task(backend.close(), name="holdfast-session-close")
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._backend.close())
+        return asyncio.shield(self._task).__await__()
+
+
+def _settings(given: SessionSettings | dict[str, Any] | None) -> SessionSettings:
+    if given is None:
+        return SessionSettings()
+    return given if isinstance(given, SessionSettings) else SessionSettings(**given)

@@ -1,0 +1,79 @@
+"""Between the SDK's dicts and our bytes: whole lists at a time, and no object that nobody needs."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import InvalidItem
+from holdfast.core.items import OUTPUT_SUFFIX, NewItem, item_value, read_item
+
+Item = dict[str, Any]
+Entry = tuple[bytes, str | None]
+"""An item's bytes and its call id."""
+
+_encode = msgspec.json.Encoder().encode
+_decode_all = msgspec.json.Decoder(list[Item]).decode
+
+
+def to_items(values: Iterable[Any]) -> tuple[NewItem, ...]:
+    """Return the SDK's items as ours."""
+    return tuple(read_item(_to_bytes(value)) for value in values)
+
+
+def _to_bytes(value: Any) -> bytes:
+    if not isinstance(value, dict):
+        raise InvalidItem(f"an item is a dict, not {type(value).__name__}")
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        # Half a character, as a model's stream may leave behind: no server would take it.
+        text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        return text.decode("utf-16", "replace").encode()
+    except (TypeError, msgspec.EncodeError, RecursionError) as exc:
+        raise InvalidItem(f"an item must be made of JSON values: {exc}") from exc
+
+
+def to_values(entries: Sequence[Entry]) -> list[Item]:
+    """Return items as the SDK knows them, decoded in one go."""
+    joined = b"[" + b",".join([entry[0] for entry in entries]) + b"]"
+    try:
+        return _decode_all(joined)
+    except msgspec.DecodeError:
+        # A number that fits no float, say: one by one, each as well as it can be read.
+        return [item_value(entry[0]) for entry in entries]
+
+
+def to_context(entries: Sequence[Entry]) -> list[Item]:
+    """Return items as a run of the SDK may be shown them: no two calls by one id.
+
+    Local servers number their calls from zero in every answer, and the SDK takes calls of one id
+    for one call, of which it keeps the last. The newest pair keeps its id, as it is compared with
+    what a run has in hand; older ones are told apart. What is stored stays as it came.
+    """
+    values = to_values(entries)
+    counts: dict[str, int] = {}
+    for _, call_id in entries:
+        if call_id is not None:
+            counts[call_id] = counts.get(call_id, 0) + 1
+    for call_id in [call_id for call_id, count in counts.items() if count > 1]:
+        _tell_apart(values, [n for n, entry in enumerate(entries) if entry[1] == call_id], call_id)
+    return values
+
+
+def _tell_apart(values: list[Item], places: list[int], call_id: str) -> None:
+    calls = 0
+    unanswered: list[int] = []
+    pairs: list[tuple[int, int]] = []
+    for place in places:
+        if str(values[place].get("type", "")).endswith(OUTPUT_SUFFIX):
+            pair = unanswered.pop(0) if unanswered else calls
+        else:
+            calls += 1
+            pair = calls
+            unanswered.append(pair)
+        pairs.append((place, pair))
+    for place, pair in pairs:
+        if pair < calls:
+            values[place]["call_id"] = f"{call_id}~{pair}"

@@ -1,0 +1,211 @@
+"""Turns whose runs are somebody else's: whole blocks, once, in the session they began in."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.commands import Appended, Pop, Popped
+from holdfast.core.errors import IdempotencyMismatch, SessionBusy, SessionMoved, SessionNotFound
+from holdfast.core.ids import Key, Tenant
+from holdfast.core.session import Session
+from holdfast.ports.store import ItemQuery
+from holdfast.testing.caller import Caller, text_of
+from holdfast.testing.store_contract.picture import assert_sound, picture
+
+_LOG = ItemQuery(view="log")
+
+
+class BlockContract:
+    """Promises 3, 4 and 8, for those who only say what to keep."""
+
+    async def test_batches_of_a_turn_are_one_block(self, caller: Caller) -> None:
+        first = await _add(caller, "A", 0, "a", "b")
+        second = await _add(caller, "A", 1, "c")
+        assert await caller.texts(first.session) == ["a", "b", "c"]
+        assert second.turn.id == first.turn.id
+        assert (second.turn.first_seq, second.turn.last_seq) == (1, 3)
+        assert second.turn.outcome == "completed"
+        assert_sound(await picture(caller, first.session.id))
+
+    async def test_two_turns_that_cross_read_back_as_whole_blocks(
+        self, caller: Caller, other: Caller
+    ) -> None:
+        await _add(caller, "A", 0, "question A")
+        await _add(other, "B", 0, "question B")
+        await _add(caller, "A", 1, "call A", "output A")
+        await _add(other, "B", 1, "answer B")
+        done = await _add(caller, "A", 2, "answer A")
+        assert await caller.texts(done.session) == [
+            "question B", "answer B", "question A", "call A", "output A", "answer A",
+        ]  # fmt: skip
+        shown = await picture(caller, done.session.id)
+        assert {record.kind for record in shown["records"]} == {"move"}
+        assert_sound(shown)
+
+    async def test_many_turns_at_once_stay_whole(self, caller: Caller, other: Caller) -> None:
+        async def work(one: Caller, name: str) -> None:
+            for ordinal in range(4):
+                await _add(one, name, ordinal, f"{name}{ordinal}")
+
+        await asyncio.gather(
+            *(
+                work(one, f"{who}{n}")
+                for n in range(6)
+                for who, one in (("h", caller), ("t", other))
+            )
+        )
+        session = await caller.reserve("k")
+        texts = await caller.texts(session)
+        assert len(texts) == 48
+        for place in range(0, 48, 4):
+            name = texts[place][:-1]
+            assert texts[place : place + 4] == [f"{name}{n}" for n in range(4)]
+        assert_sound(await picture(caller, session.id))
+
+    async def test_the_same_batch_of_a_turn_is_added_once(self, caller: Caller) -> None:
+        await _add(caller, "A", 0, "yes")
+        done = await _add(caller, "A", 1, "ok")
+        for ordinal, text in ((0, "yes"), (1, "ok")):
+            await _add(caller, "A", ordinal, text, again=True)
+        assert await caller.texts(done.session) == ["yes", "ok"]
+
+    async def test_an_honest_second_yes_is_kept(self, caller: Caller) -> None:
+        await _add(caller, "A", 0, "yes")
+        done = await _add(caller, "B", 0, "yes")
+        assert await caller.texts(done.session) == ["yes", "yes"]
+
+    async def test_a_batch_id_counts_once_and_stands_for_its_items(self, caller: Caller) -> None:
+        done = await _add(caller, "A", 0, "a", idempotency_key="batch", body_hash=b"1")
+        repeat = await _add(caller, "B", 0, "a", idempotency_key="batch", body_hash=b"1")
+        assert repeat.turn.id == done.turn.id
+        with pytest.raises(IdempotencyMismatch):
+            await _add(caller, "C", 0, "b", idempotency_key="batch", body_hash=b"2")
+        assert await caller.texts(done.session) == ["a"]
+
+    async def test_the_tail_of_a_turn_stays_in_the_generation_it_began_in(
+        self, caller: Caller
+    ) -> None:
+        old = (await _add(caller, "A", 0, "question")).session
+        new = await caller.reset(old)
+        tail = await _add(caller, "A", 1, "answer")
+        assert tail.session.id == old.id
+        assert await caller.texts(old) == ["question", "answer"]
+        assert await caller.texts(new) == []
+        assert (await caller.session(new)).version == new.version
+
+    async def test_a_turn_may_begin_in_a_retired_session_that_it_names(
+        self, caller: Caller
+    ) -> None:
+        old = await caller.reserve("k")
+        new = await caller.reset(old)
+        done = await _add(caller, "A", 0, "late", session_id=old.id)
+        assert done.session.id == old.id
+        assert await caller.texts(new) == []
+
+    async def test_a_batch_does_not_push_in_where_a_run_has_the_lane(self, caller: Caller) -> None:
+        await _add(caller, "A", 0, "question A")
+        run = await caller.start("question B", key="k")
+        before = await picture(caller, run.session.id)
+        with pytest.raises(SessionBusy):
+            await _add(caller, "A", 1, "answer A")
+        assert await picture(caller, run.session.id) == before
+        await caller.finish(run, "answer B")
+        await _add(caller, "A", 1, "answer A")
+        assert await caller.texts(run.session) == [
+            "question B", "answer B", "question A", "answer A",
+        ]  # fmt: skip
+        assert_sound(await picture(caller, run.session.id))
+
+    async def test_nobody_elses_session_is_continued(self, caller: Caller) -> None:
+        session = (await _add(caller, "A", 0, "a")).session
+        stranger = Caller(caller.store, "s", tenant="stranger")
+        with pytest.raises(SessionNotFound):
+            await _add(stranger, "B", 0, "b", session_id=session.id)
+        assert await caller.texts(session) == ["a"]
+
+    async def test_items_that_take_the_place_of_others_hide_them(self, caller: Caller) -> None:
+        session = (await _add(caller, "A", 0, *"abcd")).session
+        done = await _add(caller, "B", 0, "summary", replaces_upto=4)
+        await _add(caller, "C", 0, "e")
+        assert await caller.texts(session) == ["summary", "e"]
+        assert await caller.texts(session, view="log") == [*"abcd", "summary", "e"]
+        with pytest.raises(SessionMoved):
+            await _add(caller, "D", 0, "late", replaces_upto=done.session.head_seq)
+        assert_sound(await picture(caller, session.id))
+
+    async def test_a_pop_takes_the_last_item_out_of_the_view_by_a_record(
+        self, caller: Caller
+    ) -> None:
+        session = (await _add(caller, "A", 0, *"abc")).session
+        assert await _pop(caller, session) == "c"
+        assert await _pop(caller, session) == "b"
+        assert await caller.texts(session) == ["a"]
+        assert await caller.texts(session, view="log") == list("abc")
+        await _add(caller, "A", 1, "d")
+        assert await caller.texts(session) == ["a", "d"]
+        assert [await _pop(caller, session) for _ in range(3)] == ["d", "a", None]
+        assert_sound(await picture(caller, session.id))
+
+    async def test_a_pop_that_is_sent_again_takes_one_item(self, caller: Caller) -> None:
+        session = (await _add(caller, "A", 0, *"abc")).session
+        command = Pop(tenant=caller.tenant, session_id=session.id, pop_id="p")
+        taken = [
+            await caller.submit(command),
+            await caller.submit(replace(command, again=True)),
+        ]
+        assert [_text(popped) for popped in taken] == ["c", "c"]
+        assert await caller.texts(session) == ["a", "b"]
+
+    async def test_pops_at_once_take_different_items(self, caller: Caller, other: Caller) -> None:
+        session = (await _add(caller, "A", 0, *"abcdef")).session
+        taken = await asyncio.gather(
+            *(_pop(one, session) for one in (caller, other) for _ in range(3))
+        )
+        assert sorted(str(text) for text in taken) == list("abcdef")
+        assert await caller.texts(session) == []
+
+    async def test_a_transcript_is_read_from_its_end(self, caller: Caller) -> None:
+        assert await caller.read.transcript(caller.tenant, key=Key("k")) is None
+        session = (await _add(caller, "A", 0, *"abcdefgh")).session
+        await _pop(caller, session)
+        await _add(caller, "B", 0, "i")
+        assert await _transcript(caller, None) == list("abcdefgi")
+        assert await _transcript(caller, 3) == list("fgi")
+        assert await _transcript(caller, 1) == ["i"]
+        assert await _transcript(caller, 0) == []
+        assert await _transcript(caller, 99) == list("abcdefgi")
+        stranger = Tenant("stranger")
+        assert await caller.read.transcript(stranger, session_id=session.id) is None
+
+    async def test_a_forks_transcript_has_its_parents_part(self, caller: Caller) -> None:
+        parent = (await _add(caller, "A", 0, *"abc")).session
+        child = await caller.start("d", session_id=parent.id, is_internal=True)
+        found = await caller.read.transcript(caller.tenant, session_id=child.session.id)
+        assert found is not None
+        assert len(found.entries) == 4
+
+
+async def _add(caller: Caller, name: str, ordinal: int, *texts: str, **more: Any) -> Appended:
+    return await caller.submit(caller.part(name, ordinal, *texts, **more))
+
+
+async def _pop(caller: Caller, session: Session) -> str | None:
+    pop_id = caller.ids.new("pop")
+    return _text(
+        await caller.submit(Pop(tenant=caller.tenant, session_id=session.id, pop_id=pop_id))
+    )
+
+
+def _text(popped: Popped) -> str | None:
+    return text_of(popped.item) if popped.item is not None else None
+
+
+async def _transcript(caller: Caller, last: int | None) -> list[str]:
+    found = await caller.read.transcript(caller.tenant, key=Key("k"), last=last)
+    assert found is not None
+    everything = [
+        (item.body, text_of(item)) for item in await caller.read.items(found.session, _LOG)
+    ]
+    return [dict(everything)[body] for body, _ in found.entries]

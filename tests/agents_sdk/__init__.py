@@ -1,0 +1,1 @@
+"""The OpenAI Agents SDK itself, on our session and against our gateway."""
