@@ -15,6 +15,14 @@ from holdfast.core.errors import InvalidItem
 OUTPUT_SUFFIX = "_output"
 ERASED_ITEM = b'{"type":"erased"}'
 """What is left of an item whose content was blanked for good."""
+TRACES = frozenset(
+    {
+        "reasoning", "web_search_call", "file_search_call", "code_interpreter_call",
+        "image_generation_call", "mcp_list_tools", "mcp_call", "tool_search_call",
+        "tool_search_output",
+    }
+)  # fmt: skip
+"""What a provider did by itself on the way to an answer; many clients do not keep it."""
 MAX_ID_BYTES = 1024
 """A longer id stays in its item's bytes; the item is listed under one of ours."""
 
@@ -54,6 +62,10 @@ class _Head(msgspec.Struct, gc=False):
     call_id: str | None = None
     name: Any = None
     arguments: Any = None
+    input: Any = None
+    action: Any = None
+    operation: Any = None
+    encrypted_content: Any = None
     content: Any = None
     output: Any = None
 
@@ -111,17 +123,18 @@ def message(role: str, text: str) -> NewItem:
 def _fingerprint(kind: str, head: _Head) -> bytes:
     """Hash what makes two items the same to a reader: role, text, call, arguments, output.
 
-    Ids, annotations and outer white space do not count; reasoning has no fingerprint at all,
-    so that clients which drop it still match.
+    Ids, annotations and outer white space do not count; reasoning and what else a provider did
+    by itself have no fingerprint at all, so that clients which drop it still match.
     """
-    if kind == "reasoning":
+    if kind in TRACES:
         return b""
     if kind == "message":
         said = f"{head.role}\0{_text(head.content)}"
     elif kind.endswith(OUTPUT_SUFFIX):
         said = f"{kind}\0{_text(head.output)}"
     else:
-        said = f"{kind}\0{head.name}\0{_arguments(head.arguments)}\0{_text(head.content)}"
+        asked = _arguments(head.arguments) + _more_arguments(head)
+        said = f"{kind}\0{head.name}\0{asked}\0{_text(head.content)}"
     return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -153,3 +166,20 @@ def _arguments(arguments: Any) -> str:
         except (msgspec.DecodeError, RecursionError):
             return str(arguments).strip()
     return msgspec.json.encode(arguments, order="deterministic").decode()
+
+
+def _more_arguments(head: _Head) -> str:
+    """Return what calls say that have no `arguments`; what is null was not said."""
+    parts = (head.input, head.action, head.operation, head.encrypted_content)
+    if all(part is None for part in parts):
+        return ""
+    said = [part.strip() if isinstance(part, str) else _without_nulls(part) for part in parts]
+    return msgspec.json.encode(said, order="deterministic").decode()
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [_without_nulls(one) for one in value]
+    return value

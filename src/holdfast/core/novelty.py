@@ -22,6 +22,7 @@ class SentItem(msgspec.Struct, frozen=True, gc=False):
     kind: str
     role: str | None = None
     text: str = ""
+    call_id: str | None = None
 
     @property
     def is_answer(self) -> bool:
@@ -36,6 +37,7 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     fingerprint: bytes
     kind: str = "message"
     torn_text: str | None = None
+    call_id: str | None = None
 
 
 class Novelty(msgspec.Struct, frozen=True):
@@ -54,6 +56,42 @@ def find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> Novelty:
     """
     if not log or not any(item.is_answer for item in sent):
         return Novelty(0)
+    found = _find_new(sent, log)
+    strange = _renamed_calls(sent, found.new_from, log)
+    return _find_new(_apart(sent, strange), log) if strange else found
+
+
+def _renamed_calls(
+    sent: Sequence[SentItem], new_from: int, log: Sequence[LogEntry]
+) -> frozenset[str]:
+    """Return the calls whose outputs are new, and that the log has under other ids alone.
+
+    An output finds its call by id: such a call has to be taken in as the client has it.
+    """
+    outputs = {
+        item.call_id for item in sent[new_from:]
+        if item.call_id and item.kind.endswith(OUTPUT_SUFFIX)
+    }  # fmt: skip
+    if not outputs:
+        return frozenset()
+    known = {entry.call_id for entry in log}
+    return frozenset(
+        item.call_id for item in sent[:new_from]
+        if item.call_id in outputs and item.call_id is not None and item.call_id not in known
+    )  # fmt: skip
+
+
+def _apart(sent: Sequence[SentItem], strange: frozenset[str]) -> list[SentItem]:
+    """Return the items with fingerprints by which the strange calls are nobody else's."""
+    return [
+        msgspec.structs.replace(item, fingerprint=b"call " + item.call_id.encode())
+        if item.call_id is not None and item.call_id in strange
+        else item
+        for item in sent
+    ]
+
+
+def _find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> Novelty:
     known = _comparable(log, sent)
     matched, at = _match([item.fingerprint for item in sent], [e.fingerprint for e in known])
     head = log[-1].seq

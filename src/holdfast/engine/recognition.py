@@ -79,7 +79,7 @@ def _milestones(sent: Sequence[SentItem], items: Sequence[NewItem]) -> list[Mile
 
 def _sent(item: NewItem) -> SentItem:
     if item.kind != "message":
-        return SentItem(item.fingerprint, item.kind)
+        return SentItem(item.fingerprint, item.kind, call_id=item.call_id)
     said = _read_said(item.body)
     text = text_of(said.content) if said.role == "assistant" else ""
     return SentItem(item.fingerprint, item.kind, said.role, text)
@@ -89,4 +89,4 @@ def _entry(entry: OutlineEntry) -> LogEntry:
     torn = None
     if entry.torn_body is not None:
         torn = text_of(_read_said(entry.torn_body).content)
-    return LogEntry(entry.seq, entry.fingerprint, entry.kind, torn)
+    return LogEntry(entry.seq, entry.fingerprint, entry.kind, torn, entry.call_id)

@@ -97,6 +97,7 @@ class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
     kind: str
     fingerprint: bytes
     torn_body: bytes | None
+    call_id: str | None = None
 
 
 class Outline(msgspec.Struct, frozen=True):

@@ -107,6 +107,14 @@ SAME = [
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
         {"role": "assistant", "content": "no"},
     ),
+    (
+        {"type": "custom_tool_call", "id": "i", "call_id": "a", "name": "f", "input": "x\n"},
+        {"type": "custom_tool_call", "call_id": "b", "name": "f", "input": "x", "status": None},
+    ),
+    (
+        {"type": "local_shell_call", "action": {"type": "exec", "command": ["ls"], "user": None}},
+        {"type": "local_shell_call", "action": {"command": ["ls"], "type": "exec"}},
+    ),
 ]  # fmt: skip
 
 
@@ -126,6 +134,14 @@ DIFFERENT: list[dict[str, Any]] = [
     {"type": "function_call", "name": "g", "arguments": "{}"},
     {"type": "function_call", "name": "f", "arguments": "not json"},
     {"type": "custom_tool_call", "name": "f", "arguments": "{}"},
+    {"type": "custom_tool_call", "name": "f", "input": "{}"},
+    {"type": "custom_tool_call", "name": "f", "input": "{ }"},
+    {"type": "local_shell_call", "action": {"type": "exec", "command": ["ls"]}},
+    {"type": "local_shell_call", "action": {"type": "exec", "command": ["ls", "-l"]}},
+    {"type": "apply_patch_call", "operation": {"type": "delete_file", "path": "a"}},
+    {"type": "apply_patch_call", "operation": {"type": "delete_file", "path": "b"}},
+    {"type": "compaction", "encrypted_content": "a"},
+    {"type": "compaction", "encrypted_content": "b"},
     {"type": "function_call_output", "output": "hi"},
     {"type": "custom_tool_call_output", "output": "hi"},
     {"type": "function_call_output", "output": {"deep": 1}},
@@ -136,5 +152,8 @@ def test_items_that_say_different_things_have_different_fingerprints() -> None:
     assert len({fingerprint(value) for value in DIFFERENT}) == len(DIFFERENT)
 
 
-def test_reasoning_has_no_fingerprint_so_that_clients_may_drop_it() -> None:
-    assert fingerprint({"type": "reasoning", "summary": []}) == b""
+@pytest.mark.parametrize("kind", ["reasoning", "web_search_call", "mcp_call"])
+def test_what_a_provider_did_by_itself_has_no_fingerprint_so_that_clients_may_drop_it(
+    kind: str,
+) -> None:
+    assert fingerprint({"type": kind, "summary": [], "action": {"query": "x"}}) == b""

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from holdfast.engine.settings import LaneSettings
 from tests.in_process import ScriptedModel, called, open_house, said
 
 
@@ -109,3 +110,33 @@ async def test_responses_input_is_recognised_like_chat_messages() -> None:
         items = [{"role": "user", "content": "one"}, *first["output"]]
         await house.respond([*items, {"role": "user", "content": "two"}], store=False)
         assert await house.log() == ["one", "re:one", "two", "re:two"]
+
+
+async def test_a_client_that_gives_calls_ids_of_its_own_has_its_outputs_heard() -> None:
+    def script(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        is_asked = items[-1].get("type") == "message"
+        return [called("look", "call_ours")] if is_asked else [said("found it")]
+
+    # To its turn the output is somebody else's: it is heard once the turn waits no longer.
+    lanes = LaneSettings(tool_wait_seconds=0.01)
+    async with open_house(ScriptedModel(script), lanes=lanes) as house:
+        await house.chat([_user("find it")])
+        call = {"id": "theirs", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        await house.chat(
+            [
+                _user("find it"),
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "theirs", "content": "here"},
+            ]
+        )
+        assert house.model.shown[-1] == ["find it", "look()", "=here"]
+        assert await house.log() == ["find it", "look()", "=here", "found it"]
+
+
+async def test_a_client_that_knows_nothing_of_what_its_provider_searched_is_recognised() -> None:
+    searched = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    async with open_house(ScriptedModel(lambda _: [searched, said("found")])) as house:
+        await house.chat([_user("one")])
+        await house.chat([_user("one"), _assistant("found"), _user("two")])
+        assert (await house.log(view="log")).count("one") == 1
+        assert len(await house.log(view="log")) == 6

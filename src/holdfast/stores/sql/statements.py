@@ -188,7 +188,7 @@ ITEMS_UP = Statement(
 # What a request is compared with: fingerprints, and bodies only of answers that broke off.
 OUTLINE = Statement(
     "outline",
-    "select seq, kind, fingerprint, case when is_partial = 1 then body end from items "
+    "select seq, kind, fingerprint, case when is_partial = 1 then body end, call_id from items "
     "where session_id = ?1 and seq between ?2 and ?3 order by seq",
 )
 ITEMS_DOWN = Statement(
