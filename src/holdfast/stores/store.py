@@ -35,6 +35,7 @@ from holdfast.stores.committer import Committer, Result
 from holdfast.stores.sql import listing, queries, records, repetition
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Plan, every
+from holdfast.stores.transcripts import Transcripts, is_as_stored
 from holdfast.stores.worker_tokens import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
@@ -72,8 +73,9 @@ class Reading(Protocol):
 class SqlReader:
     """Reads, each in one snapshot."""
 
-    def __init__(self, run: Reading) -> None:
+    def __init__(self, run: Reading, transcripts: Transcripts | None = None) -> None:
         self._run = run
+        self._transcripts = transcripts or Transcripts()
 
     async def session(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
@@ -90,8 +92,21 @@ class SqlReader:
         return await self._run(lambda _: queries.items(session, query))
 
     async def context(self, session: Session) -> list[StoredItem]:
-        """Return the log as a model may be shown it."""
-        return await self._run(lambda _: records.context(session))
+        """Return the log as a model may be shown it: what is not known of it yet is read."""
+        known = self._transcripts.find(session)
+        if known is not None:
+            items, head_seq = known
+            if head_seq == session.head_seq:
+                return items
+            query = ItemQuery(after=head_seq, limit=None)
+            new = await self._run(lambda _: queries.items(session, query))
+            if is_as_stored(new):
+                items += new
+                self._transcripts.keep(session, items)
+                return items
+        items = await self._run(lambda _: records.context(session))
+        self._transcripts.keep(session, items)
+        return items
 
     async def outline(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
@@ -199,7 +214,8 @@ class SqlStore:
         self._tokens = tokens
         self._committer = Committer(driver)
         self._listeners: list[Listener] = []
-        self._read = SqlReader(self._look)
+        self._transcripts = Transcripts()
+        self._read = SqlReader(self._look, self._transcripts)
         self._is_closed = False
 
     @property
@@ -218,6 +234,7 @@ class SqlStore:
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
         """Carry a command out in one transaction, and answer once it is durable."""
         decision = await self._committer.submit(command)
+        self._transcripts.note(decision.changes)
         if decision.woken or decision.aborted:
             self.announce(decision.woken, decision.aborted)
         outcome: OutcomeT | HoldfastError = decision.outcome

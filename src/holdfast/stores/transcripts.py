@@ -1,0 +1,129 @@
+"""What models were shown lately, kept in memory: a turn of a busy session reads nothing anew.
+
+A log only grows, and everything that changes how it is shown is a record with a number of its own.
+So what was shown at a head, under as many records, is shown again at any later head under as many,
+with the new items behind it. A cache that holds to this cannot show anything out of date; whatever
+does not fit is read from the store.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from holdfast.core.changes import Change, ContentErased, ItemErased, ItemsAdded, SessionAdded
+from holdfast.core.ids import SessionId
+from holdfast.core.items import StoredItem
+from holdfast.core.session import Session
+
+MAX_BYTES = 24 * 1024 * 1024
+ITEM_BYTES = 512
+"""About what an item costs beside its body."""
+_NOT_AS_STORED = "compaction"
+"""Items of these kinds are shown otherwise than they are stored."""
+
+
+class _Entry:
+    __slots__ = ("head_seq", "items", "record_no", "size")
+
+    def __init__(self, record_no: int, head_seq: int, items: list[StoredItem]) -> None:
+        self.record_no = record_no
+        self.head_seq = head_seq
+        self.items = items
+        self.size = _size(items)
+
+
+class Transcripts:
+    """The transcripts of the sessions that spoke last, bounded in bytes."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[SessionId, _Entry] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory they take."""
+        return self._bytes
+
+    def note(self, changes: Sequence[Change]) -> None:
+        """Take in what was committed here: new items extend, erased ones are forgotten at once."""
+        for change in changes:
+            if isinstance(change, ItemsAdded):
+                self._extend(SessionId(change.items[0].session_id), change.items)
+            elif isinstance(change, SessionAdded):
+                self._begin(change.session)
+            elif isinstance(change, ItemErased | ContentErased):
+                self.drop(change.session_id)
+
+    def find(self, session: Session) -> tuple[list[StoredItem], int] | None:
+        """Return what is known of a session's context, and up to which item, if anything is."""
+        entry = self._entries.get(session.id)
+        if entry is None or not _fits(entry, session):
+            return None
+        self._entries.move_to_end(session.id)
+        return list(entry.items), entry.head_seq
+
+    def keep(self, session: Session, items: list[StoredItem]) -> None:
+        """Remember what a session's context was at its head; what a fork shows is not its own."""
+        if session.parent_id is not None:
+            return
+        self.drop(session.id)
+        entry = _Entry(session.record_no, session.head_seq, list(items))
+        if entry.size * 4 <= self._max_bytes:
+            self._entries[session.id] = entry
+            self._bytes += entry.size
+            self._make_room()
+
+    def drop(self, session_id: SessionId) -> None:
+        """Forget a session."""
+        entry = self._entries.pop(session_id, None)
+        if entry is not None:
+            self._bytes -= entry.size
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+        self._bytes = 0
+
+    def _begin(self, session: Session) -> None:
+        """A session that was made here is known from its first item on."""
+        if session.parent_id is None:
+            self._entries[session.id] = _Entry(session.record_no, 0, [])
+
+    def _extend(self, session_id: SessionId, items: Sequence[StoredItem]) -> None:
+        entry = self._entries.get(session_id)
+        if entry is None or items[-1].seq <= entry.head_seq:
+            return
+        if items[0].seq != entry.head_seq + 1 or not is_as_stored(items):
+            self.drop(session_id)
+            return
+        entry.items.extend(items)
+        entry.head_seq = items[-1].seq
+        grown = _size(items)
+        entry.size += grown
+        self._bytes += grown
+        self._entries.move_to_end(session_id)
+        if entry.size * 4 > self._max_bytes:
+            self.drop(session_id)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self._bytes > self._max_bytes:
+            _, oldest = self._entries.popitem(last=False)
+            self._bytes -= oldest.size
+
+
+def is_as_stored(items: Sequence[StoredItem]) -> bool:
+    """Whether items are shown the way they are stored, as long as no record speaks of them."""
+    return not any(item.kind.startswith(_NOT_AS_STORED) for item in items)
+
+
+def _fits(entry: _Entry, session: Session) -> bool:
+    return (
+        session.parent_id is None
+        and entry.record_no == session.record_no
+        and entry.head_seq <= session.head_seq
+    )
+
+
+def _size(items: Sequence[StoredItem]) -> int:
+    return sum(len(item.body) for item in items) + ITEM_BYTES * len(items)

@@ -1,0 +1,162 @@
+"""Transcripts in memory: never out of date, never too large."""
+
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.commands import Compact, Fork, Hide
+from holdfast.core.compaction import Compaction
+from holdfast.core.errors import ItemNotFound
+from holdfast.core.ids import SessionId
+from holdfast.core.items import StoredItem
+from holdfast.core.session import Session
+from holdfast.engine.clock import SystemClock
+from holdfast.stores.opening import open_store
+from holdfast.stores.store import SqlReader, SqlStore
+from holdfast.stores.transcripts import ITEM_BYTES, Transcripts
+from holdfast.testing.caller import Caller, text_of
+
+
+@pytest.fixture
+async def callers(tmp_path: Path) -> AsyncIterator[tuple[Caller, Caller]]:
+    """Two processes, as it were, on one file."""
+    async with AsyncExitStack() as stack:
+        made = []
+        for name in ("a", "b"):
+            store = await open_store(f"sqlite:///{tmp_path / 'x.db'}", clock=SystemClock())
+            stack.push_async_callback(store.close)
+            made.append(Caller(store, name))
+        await made[0].enlist()
+        await made[1].enlist()
+        yield made[0], made[1]
+
+
+async def as_read(caller: Caller, session: Session) -> list[StoredItem]:
+    """Return a context as the store has it, past every cache."""
+    store = caller.store
+    assert isinstance(store, SqlStore)
+    return await SqlReader(store._driver.read).context(session)
+
+
+async def _hide(caller: Caller, session: Session, dice: random.Random, *, erase: bool) -> None:
+    first = dice.randint(1, max(session.head_seq, 1))
+    last = min(first + dice.randint(0, 2), session.head_seq)
+    if first <= last:
+        await caller.submit(
+            Hide(tenant=caller.tenant, session_id=session.id, from_seq=first, to_seq=last,
+                 erase=erase)
+        )  # fmt: skip
+
+
+async def _compact(caller: Caller, session: Session, dice: random.Random) -> None:
+    run = await caller.start(session_id=session.id, source="system")
+    to_seq = dice.randint(1, max(run.session.head_seq, 1))
+    if to_seq <= run.session.head_seq:
+        made = Compaction(id=caller.ids.new("cmp"), mode="given", reason="asked", text="sum")
+        with contextlib.suppress(ItemNotFound):  # what a fork has from others is not its own
+            await caller.submit(Compact(fence=run.fence, to_seq=to_seq, compaction=made))
+    await caller.finish(run, items=())
+
+
+async def _step(caller: Caller, session: Session, dice: random.Random) -> SessionId | None:
+    """Do something to a session; return the id of another one if that made one."""
+    match dice.randrange(9):
+        case 0:
+            await _hide(caller, session, dice, erase=False)
+        case 1:
+            await _hide(caller, session, dice, erase=True)
+        case 2:
+            await _compact(caller, session, dice)
+        case 3:
+            fork = Fork(
+                tenant=caller.tenant, session_id=session.id,
+                new_id=SessionId(caller.ids.new("ses")),
+            )  # fmt: skip
+            return (await caller.submit(fork)).id
+        case 4 | 5:
+            run = await caller.start("asked", session_id=session.id)
+            assert await caller.read.context(run.session) == await as_read(caller, run.session)
+            await caller.finish(run, "answered")
+        case _:
+            await caller.converse("a", "b", session_id=session.id)
+    return None
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_context_is_always_what_the_store_has(
+    callers: tuple[Caller, Caller], seed: int
+) -> None:
+    dice = random.Random(seed)
+    known = [(await callers[0].reserve("k")).id]
+    for _ in range(30):
+        doer = dice.choice(callers)
+        session = await doer.session(dice.choice(known))
+        made = await _step(doer, session, dice)
+        if made is not None:
+            known.append(made)
+        for caller in callers:
+            for session_id in known:
+                now = await caller.session(session_id)
+                assert await caller.read.context(now) == await as_read(caller, now)
+
+
+async def test_a_turn_of_a_known_session_reads_nothing() -> None:
+    reads = 0
+    store = await open_store("memory:", clock=SystemClock())
+    try:
+        caller = Caller(store)
+        await caller.enlist()
+        driver_read = store._driver.read
+
+        async def counted(query: object) -> object:
+            nonlocal reads
+            reads += 1
+            return await driver_read(query)  # type: ignore[arg-type]  # passed through
+
+        store._driver.read = counted  # type: ignore[assignment, method-assign]
+        for number in range(5):
+            run = await caller.start(f"q{number}", key="k")
+            shown = await caller.read.context(run.session)
+            assert [text_of(item) for item in shown][-1] == f"q{number}"
+            assert len(shown) == 2 * number + 1
+            await caller.finish(run, f"a{number}")
+        assert reads == 0
+    finally:
+        await store.close()
+
+
+def _item(session_id: str, seq: int, size: int) -> StoredItem:
+    return StoredItem(session_id, seq, 1, "message", None, None, b"", False, b"x" * size)
+
+
+def _session(like: Session, name: str) -> Session:
+    return replace(like, id=SessionId(name), head_seq=1)
+
+
+async def test_what_is_held_is_bounded_in_bytes_and_the_oldest_goes_first(
+    callers: tuple[Caller, Caller],
+) -> None:
+    like = await callers[0].reserve("k")
+    each = 1000 + ITEM_BYTES
+    held = Transcripts(max_bytes=10 * each)
+    for number in range(30):
+        session = _session(like, f"s{number}")
+        held.keep(session, [_item(session.id, 1, 1000)])
+        assert held.held_bytes <= 10 * each
+    assert held.find(_session(like, "s0")) is None
+    assert held.find(_session(like, "s29")) is not None
+
+
+async def test_a_transcript_that_would_push_out_all_others_is_not_held(
+    callers: tuple[Caller, Caller],
+) -> None:
+    session = _session(await callers[0].reserve("k"), "s")
+    held = Transcripts(max_bytes=4000)
+    held.keep(session, [_item("s", 1, 5000)])
+    assert held.find(session) is None
+    assert held.held_bytes == 0
