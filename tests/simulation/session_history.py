@@ -89,7 +89,8 @@ def _turn(heard: Heard, call: ModelCall | None) -> Iterable[Operation[Action]]:
         yield Operation(end, call.moment, heard.heard)
     else:
         yield Operation(Action("end", op.id, f"answer {op.id} {call.run_id}"), call.moment, None)
-        yield Operation(Action("tear", op.id), call.moment, None)
+        # A worker that was frozen may call its model long after the turn was taken from it.
+        yield Operation(Action("tear", op.id), heard.sent, None)
 
 
 def _words(op: Op) -> str:

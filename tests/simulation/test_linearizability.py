@@ -39,6 +39,12 @@ def test_the_history_of_a_session_is_linearizable(first: int) -> None:
         assert is_linearizable(history_of(story), apply, EMPTY), f"busy_session({seed})"
 
 
+@pytest.mark.parametrize("seed", [1639])
+def test_what_a_long_run_once_found_is_linearizable(seed: int) -> None:
+    story = keep(busy_session(seed), f"busy_session({seed})")
+    assert is_linearizable(history_of(story), apply, EMPTY), f"busy_session({seed})"
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(1000, 3000, 200))
 def test_the_histories_of_many_sessions_are_linearizable(first: int) -> None:
