@@ -4,7 +4,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from holdfast.cli.exporting import export
 from holdfast.cli.gateway_client import Value, path_of
+from holdfast.cli.importing import import_sessions
 from holdfast.cli.options import JsonFlag, SessionName, UrlFlag, find_session, gateway
 from holdfast.cli.stories import say_items, say_session, say_sessions, say_story
 from holdfast.cli.terminal import confirm, say, say_json
@@ -142,6 +144,10 @@ def delete(
         say_json(gone)
     else:
         say(f"{found['id']} is erased")
+
+
+app.command()(export)
+app.command("import")(import_sessions)
 
 
 def _changed(session: Value, as_json: bool) -> None:

@@ -4,7 +4,7 @@ Ids arrive with the command, minted by the caller: after an unknown outcome the 
 sent again with `again` set, and answers what the first one did.
 """
 
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -308,6 +308,52 @@ class Reserve(Command[Session], frozen=True, kw_only=True):
     candidate_id: SessionId
     key: Key | None = None
     metadata: bytes = b"{}"
+
+
+class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that was taken somewhere else: what it left in its transcript, and when."""
+
+    items: tuple[NewItem, ...]
+    at: float | None = None
+    is_by_user: bool = True
+
+
+class Import(Command["Imported"], frozen=True, kw_only=True):
+    """Take over a session from elsewhere, under an id that the same source always gives it.
+
+    What was erased here, reset here or continued here stays as it is: the past of another place
+    is older than anything that was done in this one.
+    """
+
+    tenant: Tenant
+    session_id: SessionId
+    key: Key | None = None
+    turns: tuple[PastTurn, ...] = ()
+    hidden: tuple[tuple[int, int], ...] = ()
+    """Ranges of the log that the model is not to be shown."""
+    follows: tuple[SessionId, ...] = ()
+    """The earlier generations of the key in the same source, the nearest last."""
+    is_live: bool = True
+    metadata: bytes = b"{}"
+    created_at: float | None = None
+    is_dry_run: bool = False
+    """Only say what would be done."""
+
+
+ImportStatus = Literal["added", "set_aside", "extended", "unchanged", "erased", "differs", "taken"]
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What became of it; `added` counts items.
+
+    `set_aside`: kept as a retired generation, because the key has a life of its own here.
+    `erased`: it was deleted here, and stays so. `differs`: what was taken over before is not what
+    the source says now, or was continued here. `taken`: the id is somebody else's.
+    """
+
+    session_id: SessionId
+    status: ImportStatus
+    added: int = 0
 
 
 class Hide(Command[Session], frozen=True, kw_only=True):

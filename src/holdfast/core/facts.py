@@ -37,6 +37,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Open turns of the tenant, where a bound on them is to be kept."""
     api_key: ApiKeyRow | None = None
     completion: CompletionRow | None = None
+    imported_turns: int = 0
+    """How many turns of the session, or of the key's live one, were taken over from elsewhere."""
     made: Session | None = None
     """The session that an earlier request with the same idempotency key made."""
     next_generation: int = 1

@@ -84,6 +84,9 @@ def names_of(command: Command[Any]) -> list[Name]:
             return [*_names_of_arrival(command), Name("turn", command.turn_id)]
         case cmd.Reserve(key=str(key)):
             return [Name("key", command.tenant, key)]
+        case cmd.Import():
+            keys = [Name("key", command.tenant, command.key)] if command.key is not None else []
+            return [Name("session", command.session_id), *keys]
         case cmd.Deliver():
             return [Name("turn", turn_id) for turn_id, _ in command.steps]
         case cmd.Delete():

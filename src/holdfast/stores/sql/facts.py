@@ -20,6 +20,7 @@ from holdfast.core.commands import (
     Finish,
     Fork,
     Hide,
+    Import,
     Pop,
     RecordHeal,
     Recover,
@@ -30,6 +31,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
+from holdfast.core.importing import IMPORTER
 from holdfast.core.items import StoredItem
 from holdfast.core.records import Record, Span, hidden_spans, merge_spans, visible_spans
 from holdfast.core.session import Session
@@ -227,6 +229,28 @@ def reserve_facts(command: Reserve, now: float) -> Plan[Facts]:
     if row is None:
         return (yield from _with_generation(Facts(now=now), command))
     return Facts(now=now, session=read_session(row))
+
+
+def import_facts(command: Import, now: float) -> Plan[Facts]:
+    """The session of that id, erased ones too; else the key's life; and the latest turn of it."""
+    row = yield from session_row(command.session_id)
+    facts = Facts(now=now, session=read_session(row) if row else None)
+    if facts.session is None and command.key is not None:
+        live = yield from one(sql.SESSION_BY_KEY, command.tenant, command.key)
+        facts = replace(facts, live=read_session(live) if live else None)
+        last = yield from one(sql.LAST_GENERATION, command.tenant, command.key)
+        facts = replace(facts, next_generation=(last[0] or 0) + 1 if last else 1)
+    known = facts.session or facts.live
+    if known is None:
+        return facts
+    latest = yield from one(sql.LATEST_TURN, known.id)
+    counted = yield from one(sql.IMPORTED_TURNS, known.id, IMPORTER)
+    return replace(
+        facts,
+        turn=Turn(*latest) if latest else None,
+        imported_turns=counted[0] if counted else 0,
+        hidden=(yield from find_hidden(known)),
+    )
 
 
 def _resubmitted(command: Accept | Append, now: float) -> Plan[Facts | None]:

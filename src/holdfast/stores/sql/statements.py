@@ -122,6 +122,11 @@ LATEST_TURN = Statement(
     f"select {_columns(Turn)} from turns where session_id = ?1 order by number desc limit 1",
 )
 
+# Turns that were taken elsewhere: a session that has no other ones was never spoken to here.
+IMPORTED_TURNS = Statement(
+    "imported_turns", "select count(*) from turns where session_id = ?1 and owner = ?2"
+)
+
 # An answer that arrived; the step says which, should the turn have gone on meanwhile.
 MARK_DELIVERED = Statement(
     "mark_delivered", "update turns set delivered_at = ?3 where id = ?1 and step = ?2"

@@ -1,0 +1,96 @@
+"""`holdfast sessions export`: sessions as files, from a gateway."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from holdfast.cli.gateway_client import GatewayClient, Value, path_of
+from holdfast.cli.options import UrlFlag, find_session, gateway
+from holdfast.cli.progress import Advance, progress
+from holdfast.cli.terminal import CommandFailed
+from holdfast.exporting.forms import Form, heading, lines, markdown, openai_items
+
+
+def export(
+    sessions: Annotated[
+        list[str] | None, typer.Argument(metavar="[SESSION]...", help="Ids or keys.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every session.")] = False,
+    generations: Annotated[
+        bool, typer.Option("--generations", help="Retired generations too.")
+    ] = False,
+    form: Annotated[
+        Form, typer.Option("--format", help="Lines with lineage, Markdown, or model input.")
+    ] = "jsonl",
+    output: Annotated[Path | None, typer.Option(help="A file; else standard output.")] = None,
+    url: UrlFlag = None,
+) -> None:
+    """Write sessions out: with their whole log, for people, or as a model's input."""
+    names = sessions or []
+    if bool(names) == everything:
+        raise CommandFailed("name sessions to export, or say --all", exit_code=2)
+    client = gateway(url)
+    found = _chosen(client, names, generations)
+    if form == "openai":
+        chosen = list(found)
+        if len(chosen) != 1:
+            raise CommandFailed("--format openai is the input of one session", exit_code=2)
+        found = iter(chosen)
+    with _written(output) as file, progress("exporting") as advance:
+        count = _write(client, found, form, file, advance)
+    if output is not None:
+        print(f"{count} session(s) written to {output}", file=sys.stderr, flush=True)
+
+
+def _chosen(client: GatewayClient, names: list[str], generations: bool) -> Iterator[Value]:
+    flag = "true" if generations else None
+    if not names:
+        yield from client.every("/v1/sessions", order="asc", generations=flag)
+    for name in names:
+        session = find_session(client, name)
+        if generations and session["key"] is not None:
+            yield from client.every(
+                "/v1/sessions", order="asc", key=session["key"], generations=flag
+            )
+        else:
+            yield session
+
+
+def _write(
+    client: GatewayClient, found: Iterator[Value], form: Form, file: TextIO, advance: Advance
+) -> int:
+    count = 0
+    if form == "jsonl":
+        print(heading(), file=file)
+    for session in found:
+        entries = client.every(path_of("sessions", session["id"], "items"), view="log")
+        if form == "openai":
+            print(openai_items(entries), file=file)
+        else:
+            if form == "markdown" and count:
+                print("\n---\n", file=file)
+            for line in (lines if form == "jsonl" else markdown)(session, entries):
+                print(line, file=file)
+        count += 1
+        advance(session["key"] or session["id"])
+    return count
+
+
+@contextmanager
+def _written(output: Path | None) -> Iterator[TextIO]:
+    """Open where to write; a file is there whole, or not at all."""
+    if output is None:
+        yield sys.stdout
+        return
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            yield file
+        unfinished.replace(output)
+    finally:
+        unfinished.unlink(missing_ok=True)

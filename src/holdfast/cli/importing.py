@@ -1,0 +1,92 @@
+"""`holdfast sessions import`: sessions of other places, taken over into a store."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from holdfast.cli.options import JsonFlag, StoreFlag
+from holdfast.cli.progress import progress
+from holdfast.cli.terminal import complain, say, say_json, say_table
+
+SourceForm = Literal["auto", "holdfast", "openclaw", "agents", "chat"]
+
+MEANINGS = {
+    "added": "taken over",
+    "set_aside": "kept as a retired generation: the key has a life of its own here",
+    "extended": "gained what is new since the last import",
+    "unchanged": "here already",
+    "erased": "erased here, and not brought back",
+    "differs": "left alone: it was continued here, or is not what was taken over before",
+    "unusable": "its key cannot be one",
+}
+
+
+def import_sessions(
+    path: Annotated[Path, typer.Argument(help="A file, a database, or a folder of OpenClaw's.")],
+    form: Annotated[
+        SourceForm, typer.Option("--from", help="The format; else found out by looking.")
+    ] = "auto",
+    key: Annotated[str | None, typer.Option(help="The key of a file of chat messages.")] = None,
+    prefix: Annotated[str, typer.Option(help="Put this before every key.")] = "",
+    tenant: Annotated[str, typer.Option(help="Whose sessions they become.")] = "default",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = (
+        False
+    ),
+    store: StoreFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Take sessions over: again and again gives nothing twice, and undoes nothing."""
+    report = asyncio.run(_import(path, form, key, prefix, tenant, dry_run, store))
+    counts: dict[str, int] = {}
+    for one in report:
+        counts[str(one["status"])] = counts.get(str(one["status"]), 0) + 1
+    if as_json:
+        say_json({"dry_run": dry_run, "counts": counts, "sessions": report})
+        return
+    rows = [
+        (one["session_id"], one["key"], one["status"], one["turns"], one["items"], one["added"])
+        for one in report
+    ]
+    columns = ("id", "key", "status", "turns", "items", "added")
+    say_table(columns, rows, empty="nothing to import", spare=("turns", "items"))
+    say()
+    for status, count in sorted(counts.items()):
+        say(f"{count} {status}: {MEANINGS[status]}")
+    if dry_run:
+        say("this was a dry run; nothing was written")
+    for one in report:
+        for problem in one["problems"]:
+            complain(f"{one['key'] or one['session_id']}: {problem}")
+
+
+async def _import(
+    path: Path,
+    form: SourceForm,
+    key: str | None,
+    prefix: str,
+    tenant: str,
+    dry_run: bool,
+    store: str | None,
+) -> list[dict[str, Any]]:
+    from holdfast.app import open_configured_store
+    from holdfast.core.ids import read_tenant
+    from holdfast.importing.formats import read_source
+    from holdfast.importing.taking import Taking
+    from holdfast.settings import load
+
+    owner = read_tenant(tenant)
+    lives = read_source(path, form, key)
+    opened = await open_configured_store(load(flags={"store": {"url": store}}))
+    try:
+        taking = Taking(opened, owner, prefix=prefix, is_dry_run=dry_run)
+        report: list[dict[str, Any]] = []
+        with progress("importing") as advance:
+            async for taken in taking.take(lives):
+                report.append(asdict(taken))
+                advance(taken.key or taken.session_id)
+        return report
+    finally:
+        await opened.close()

@@ -1,0 +1,176 @@
+"""Taking over sessions from elsewhere: once, and never against anything that was done here.
+
+The id of an imported session comes from its source, so the same source finds what it brought
+before: to go on with, or to leave alone because it was erased, reset or continued since.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from holdfast.core.changes import Change, Decision
+from holdfast.core.commands import Import, Imported, ImportStatus, PastTurn
+from holdfast.core.draft import Draft
+from holdfast.core.facts import Facts
+from holdfast.core.ids import Key, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.lifecycle import retire
+from holdfast.core.records import Span, visible_spans
+from holdfast.core.session import Session, begin_session
+from holdfast.core.turn import Turn
+
+IMPORTER = WorkerId("import")
+"""Who answers for turns that were taken elsewhere: nobody who could die."""
+
+
+def session_id_for(tenant: Tenant, source: str, created_at: float) -> SessionId:
+    """Return the id that a tenant's session of a source always has; it sorts by its age."""
+    digest = hashlib.blake2b(f"{tenant}\0{source}".encode(), digest_size=10).hexdigest()
+    return SessionId(f"ses_{max(int(created_at * 1000), 0):011x}{digest}")
+
+
+def take_over(command: Import, facts: Facts) -> Decision[Imported]:
+    """Add a session of another place, or what it has gained since it was added."""
+    decision = _take_over(command, facts)
+    return Decision(decision.outcome) if command.is_dry_run else decision
+
+
+def _take_over(command: Import, facts: Facts) -> Decision[Imported]:
+    session = facts.session
+    if session is None:
+        return _add(command, facts)
+    if session.tenant != command.tenant:
+        return Decision(Imported(command.session_id, "taken"))
+    if session.deleted_at is not None:
+        return Decision(Imported(session.id, "erased"))
+    return _extend(command, facts, session)
+
+
+def _add(command: Import, facts: Facts) -> Decision[Imported]:
+    is_live = command.is_live and _may_be_live(command, facts)
+    draft = Draft(_begin(command, facts, is_live=is_live), now=facts.now, is_new=True)
+    draft.tell("session.created", generation=draft.session.generation)
+    before: tuple[Change, ...] = ()
+    if is_live and facts.live is not None:
+        old = Draft(facts.live, now=facts.now)
+        retire(old, reason="session_imported")
+        before = old.changes()
+    added = _write(draft, command, command.turns, ())
+    status: ImportStatus = "added" if is_live or not command.is_live else "set_aside"
+    decision = draft.decide(Imported(command.session_id, status, added))
+    return replace(decision, changes=(*before, *decision.changes))
+
+
+def _may_be_live(command: Import, facts: Facts) -> bool:
+    """Whether the key is free, or held by an earlier import that nobody has spoken to since."""
+    live = facts.live
+    return live is None or (live.id in command.follows and _is_untouched(live, facts))
+
+
+def _is_untouched(session: Session, facts: Facts) -> bool:
+    return facts.imported_turns == session.turn_count
+
+
+def _begin(command: Import, facts: Facts, *, is_live: bool) -> Session:
+    key: Key | None = command.key
+    session = begin_session(
+        command.session_id,
+        command.tenant,
+        now=facts.now if command.created_at is None else command.created_at,
+        key=key,
+        generation=facts.next_generation,
+    )
+    return replace(
+        session,
+        is_live=is_live or key is None,
+        retired_at=None if is_live or key is None else facts.now,
+        previous_session_id=command.follows[-1] if command.follows else None,
+        metadata=command.metadata,
+    )
+
+
+def _extend(command: Import, facts: Facts, session: Session) -> Decision[Imported]:
+    """Add what the source has gained, if what is here is what it had."""
+    # An export that comes home meets the session it was made of.
+    known = facts.imported_turns or session.turn_count
+    new = command.turns[known:]
+    if not _is_untouched(session, facts):
+        # Somebody has gone on here, which stands; whether the source went on too is to be known.
+        return Decision(Imported(session.id, "differs" if new else "unchanged"))
+    if facts.turn is not None:
+        before = command.turns[known - 1] if known <= len(command.turns) else None
+        if before is None or facts.turn.body_hash != _hash(before):
+            return Decision(Imported(session.id, "differs"))
+    if not new:
+        return Decision(Imported(session.id, "unchanged"))
+    draft = Draft(session, now=facts.now)
+    added = _write(draft, command, new, facts.hidden)
+    return draft.decide(Imported(session.id, "extended", added))
+
+
+def _write(
+    draft: Draft, command: Import, turns: Iterable[PastTurn], hidden: tuple[Span, ...]
+) -> int:
+    """Append turns to the log, hide what is to be hidden, and say so in one event."""
+    before = draft.session.head_seq
+    for turn in turns:
+        _write_turn(draft, turn)
+    for span in command.hidden:
+        for part in visible_spans(hidden, *span):
+            hidden = tuple(draft.hide("hide", part, hidden))
+    added = draft.session.head_seq - before
+    draft.tell("session.imported", first_seq=before + 1, last_seq=draft.session.head_seq)
+    draft.wake()
+    return added
+
+
+def _write_turn(draft: Draft, past: PastTurn) -> None:
+    session = draft.session
+    number, first = session.turn_count + 1, session.head_seq + 1
+    last = draft.append(past.items, number)
+    at = draft.now if past.at is None else past.at
+    draft.set(turn_count=number)
+    if past.is_by_user:
+        draft.set(last_user_activity_at=max(at, session.last_user_activity_at or at))
+    draft.add_turn(
+        Turn(
+            id=_turn_id(session.id, number),
+            session_id=session.id,
+            tenant=session.tenant,
+            number=number,
+            position=number,
+            source="user" if past.is_by_user else "system",
+            owner=IMPORTER,
+            step=0,
+            attempts=0,
+            input=None,
+            request=b"",
+            body_hash=_hash(past),
+            rewind_after=None,
+            rewind_upto=None,
+            first_seq=first,
+            kept_seq=last,
+            last_seq=last,
+            outcome="completed",
+            error_code=None,
+            error_message=None,
+            is_retryable=False,
+            accepted_at=at,
+            started_at=at,
+            ended_at=at,
+            delivered_at=at,
+            retry_claim=0,
+        )
+    )
+
+
+def _turn_id(session_id: SessionId, number: int) -> TurnId:
+    digest = hashlib.blake2b(f"{session_id}\0{number}".encode(), digest_size=15).hexdigest()
+    return TurnId(f"turn_{digest}")
+
+
+def _hash(past: PastTurn) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for item in past.items:
+        digest.update(item.fingerprint + b"\0")
+    return digest.digest()

@@ -1,0 +1,96 @@
+"""The forms of an export, each made of a session and its log as the Sessions API shows them."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from holdfast._version import __version__
+
+Form = Literal["jsonl", "markdown", "openai"]
+Value = dict[str, Any]
+
+VERSION = 1
+
+
+def heading() -> str:
+    """Return the first line of an export in lines."""
+    return _line({"object": "session.export", "version": VERSION, "holdfast": __version__})
+
+
+def lines(session: Value, entries: Iterable[Value]) -> Iterator[str]:
+    """Return a session and every entry of its log, hidden ones with what hides them."""
+    yield _line(session)
+    for entry in entries:
+        yield _line(entry)
+
+
+def openai_items(entries: Iterable[Value]) -> str:
+    """Return what the model may be shown, as the `input` of a request."""
+    shown = [entry["item"] for entry in entries if entry["hidden_by"] is None]
+    return json.dumps(shown, ensure_ascii=False, indent=2)
+
+
+def markdown(session: Value, entries: Iterable[Value]) -> Iterator[str]:
+    """Return what was said, for people."""
+    yield f"# {_inline(session['key'] or session['id'])}"
+    yield ""
+    yield f"Session `{session['id']}`, generation {session['generation']}, {session['status']}."
+    turn = None
+    for entry in entries:
+        if entry["hidden_by"] is not None:
+            continue
+        if entry["turn_number"] != turn:
+            turn = entry["turn_number"]
+            yield f"\n## Turn {turn}"
+        yield ""
+        yield from _said(entry["item"])
+
+
+def _said(item: Value) -> Iterator[str]:
+    kind = str(item.get("type") or "message")
+    if kind == "message":
+        yield f"**{item.get('role', 'somebody')}**"
+        yield ""
+        yield _text(item.get("content"))
+    elif kind == "reasoning":
+        yield "*reasoning*"
+        summary = _text(item.get("summary"))
+        if summary:
+            yield f"\n{summary}"
+    elif kind.endswith("_output"):
+        yield f"*output of `{item.get('call_id')}`*"
+        yield from _fenced(_text(item.get("output")))
+    else:
+        named = f" `{item['name']}`" if item.get("name") else ""
+        yield f"*{kind}*{named}"
+        yield from _fenced(str(item.get("arguments", item.get("input", ""))))
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """Return text in a fence that nothing in it can close."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    yield f"\n{fence}\n{text}\n{fence}"
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(_part(part) for part in parts)
+
+
+def _part(part: Any) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    text = part.get("text", part.get("refusal"))
+    return text if isinstance(text, str) else f"[{part.get('type', 'part')}]"
+
+
+def _inline(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("*", "\\*").replace("_", "\\_")
+
+
+def _line(value: Value) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

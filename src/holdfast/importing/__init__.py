@@ -1,0 +1,1 @@
+"""Sessions of other places: readers that turn their files into past turns, and the taking over."""

@@ -1,0 +1,120 @@
+"""Which of the known formats a file or folder is in, and its reader."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.importing import (
+    agents_database,
+    chat_files,
+    openclaw_database,
+    openclaw_files,
+    own_lines,
+)
+from holdfast.importing.past import PastLife, UnreadableSource
+from holdfast.importing.sqlite_source import columns_of, is_sqlite, open_read_only
+
+Format = Literal["auto", "holdfast", "openclaw", "agents", "chat"]
+OPENCLAW_DATABASE = "openclaw-agent.sqlite"
+DEFAULT_AGENT = "main"
+
+
+def read_source(path: Path, form: Format = "auto", key: str | None = None) -> Iterator[PastLife]:
+    """Return the lives in a file or folder."""
+    if not path.exists():
+        raise UnreadableSource(f"{path} does not exist")
+    found = recognise(path) if form == "auto" else form
+    match found:
+        case "openclaw":
+            return _openclaw(path)
+        case "agents":
+            return agents_database.read_database(path)
+        case "holdfast":
+            return own_lines.read_lines(path)
+        case _:
+            return chat_files.read_chat(path, key)
+
+
+def recognise(path: Path) -> Format:
+    """Return the format of a file or folder, by what is in it."""
+    if path.is_dir():
+        return "openclaw"
+    if is_sqlite(path):
+        return _recognise_database(path)
+    if path.name == openclaw_files.INDEX:
+        return "openclaw"
+    first = _first_value(path)
+    if isinstance(first, dict) and str(first.get("object", "")).startswith("session"):
+        return "holdfast"
+    if isinstance(first, dict) and first.get("type") == "session":
+        return "openclaw"
+    return "chat"
+
+
+def _recognise_database(path: Path) -> Format:
+    connection = open_read_only(path)
+    try:
+        if columns_of(connection, openclaw_database.EVENTS):
+            return "openclaw"
+        if agents_database.is_agents_database(connection):
+            return "agents"
+    except sqlite3.DatabaseError as exc:
+        raise UnreadableSource(f"{path} cannot be read: {exc}") from exc
+    finally:
+        connection.close()
+    raise UnreadableSource(f"{path} is neither an OpenClaw nor an Agents SDK database")
+
+
+def _first_value(path: Path) -> Any:
+    with path.open("rb") as lines:
+        for line in lines:
+            if line.strip():
+                try:
+                    return json.loads(line)
+                except ValueError:
+                    return None
+    return None
+
+
+def _openclaw(path: Path) -> Iterator[PastLife]:
+    """Return the lives of a whole state folder, of one agent, or of one file."""
+    if path.is_file():
+        yield from _openclaw_file(path)
+        return
+    agents = sorted((path / "agents").iterdir()) if (path / "agents").is_dir() else [path]
+    is_anything = False
+    for folder in agents:
+        for life in _openclaw_agent(folder):
+            is_anything = True
+            yield life
+    if not is_anything:
+        raise UnreadableSource(f"{path} holds no sessions of OpenClaw")
+
+
+def _openclaw_file(path: Path) -> Iterator[PastLife]:
+    if is_sqlite(path):
+        yield from openclaw_database.read_database(path, _agent_of(path.parent.parent))
+    elif path.name == openclaw_files.INDEX:
+        yield from openclaw_files.read_folder(path.parent, _agent_of(path.parent.parent))
+    else:
+        raise UnreadableSource(f"name the folder of {path.name}, so that its key can be found")
+
+
+def _openclaw_agent(folder: Path) -> Iterator[PastLife]:
+    agent = _agent_of(folder if folder.name != "sessions" else folder.parent)
+    known: set[str] = set()
+    for database in (folder / "agent" / OPENCLAW_DATABASE, folder / OPENCLAW_DATABASE):
+        if database.is_file():
+            for life in openclaw_database.read_database(database, agent):
+                known.update(one.metadata["openclaw_session_id"] for one in life.generations)
+                yield life
+    for place in (folder / "sessions", folder):
+        if (place / openclaw_files.INDEX).is_file() or list(place.glob("*.jsonl")):
+            yield from openclaw_files.read_folder(place, agent, frozenset(known))
+
+
+def _agent_of(folder: Path) -> str:
+    """Return the agent that a folder under `agents/` is named after."""
+    return folder.name if folder.parent.name == "agents" else DEFAULT_AGENT

@@ -1,0 +1,123 @@
+"""OpenClaw's messages as items: text, images, thinking, tool calls and their results."""
+
+import json
+from typing import Any
+
+from holdfast.importing.past import Item
+
+SUMMARY = "Summary of the conversation so far:\n\n"
+
+
+def message_items(message: Any) -> list[Item]:
+    """Return a message's items, in the order in which its parts were said."""
+    if not isinstance(message, dict):
+        return []
+    content = message.get("content")
+    match message.get("role"):
+        case "assistant":
+            return _assistant_items(message, content)
+        case "toolResult":
+            call_id, _ = _call_ids(message.get("toolCallId"))
+            output = _output(content)
+            return [{"type": "function_call_output", "call_id": call_id, "output": output}]
+        case _:
+            return user_items(content)
+
+
+def user_items(content: Any) -> list[Item]:
+    """Return what a user, or somebody in their place, said."""
+    parts = [_input_part(part) for part in _parts(content)]
+    if not parts:
+        return []
+    return [{"type": "message", "role": "user", "content": parts}]
+
+
+def summary_items(entry: Item) -> list[Item]:
+    """Return the summary that stands for what came before."""
+    summary = entry.get("summary")
+    return user_items(SUMMARY + summary) if isinstance(summary, str) and summary else []
+
+
+def _parts(content: Any) -> list[Any]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return content if isinstance(content, list) else []
+
+
+def _input_part(part: Any) -> Item:
+    if isinstance(part, dict) and part.get("type") == "image" and isinstance(part.get("data"), str):
+        kind = part.get("mimeType") or "image/png"
+        return {"type": "input_image", "image_url": f"data:{kind};base64,{part['data']}"}
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        return {"type": "input_text", "text": part["text"]}
+    text = part if isinstance(part, str) else json.dumps(part, ensure_ascii=False)
+    return {"type": "input_text", "text": text}
+
+
+def _assistant_items(message: Item, content: Any) -> list[Item]:
+    items: list[Item] = []
+    status = "incomplete" if message.get("stopReason") in ("aborted", "error") else "completed"
+    for part in _parts(content):
+        if not isinstance(part, dict):
+            continue
+        match part.get("type"):
+            case "text":
+                _add_text(items, str(part.get("text", "")), status)
+            case "thinking":
+                items.append(_reasoning(part))
+            case "toolCall":
+                items.append(_call(part))
+            case _:
+                _add_text(items, json.dumps(part, ensure_ascii=False), status)
+    return items
+
+
+def _add_text(items: list[Item], text: str, status: str) -> None:
+    if not text:
+        return
+    part = {"type": "output_text", "text": text, "annotations": []}
+    if items and items[-1].get("type") == "message":
+        items[-1]["content"].append(part)
+        return
+    items.append({"type": "message", "role": "assistant", "status": status, "content": [part]})
+
+
+def _reasoning(part: Item) -> Item:
+    """Return reasoning as its maker wrote it, where that was kept; else what it said."""
+    signature = part.get("thinkingSignature")
+    if isinstance(signature, str):
+        try:
+            kept = json.loads(signature)
+        except ValueError:
+            kept = None
+        if isinstance(kept, dict) and kept.get("type") == "reasoning":
+            return kept
+    text = str(part.get("thinking", ""))
+    summary = [{"type": "summary_text", "text": text}] if text else []
+    return {"type": "reasoning", "summary": summary}
+
+
+def _call(part: Item) -> Item:
+    call_id, item_id = _call_ids(part.get("id"))
+    arguments = part.get("arguments")
+    call: Item = {
+        "type": "function_call",
+        "call_id": call_id,
+        "name": str(part.get("name", "")),
+        "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments or {}),
+        "status": "completed",
+    }
+    return {**call, "id": item_id} if item_id else call
+
+
+def _call_ids(given: Any) -> tuple[str, str | None]:
+    """Return a call's id and, where both were written as one, its item's."""
+    call_id, found, item_id = str(given or "").partition("|")
+    return call_id, item_id if found else None
+
+
+def _output(content: Any) -> Any:
+    parts = [_input_part(part) for part in _parts(content)]
+    if all(part["type"] == "input_text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts

@@ -1,0 +1,34 @@
+"""Other people's SQLite files: opened to be read, and never changed."""
+
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from holdfast.importing.past import UnreadableSource
+
+MAGIC = b"SQLite format 3\0"
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether a file is a SQLite database."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Return a connection that cannot write; a database in use is read in one snapshot."""
+    try:
+        connection = sqlite3.connect(
+            f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, isolation_level=None
+        )
+        connection.execute("begin")
+        connection.execute("select count(*) from sqlite_master").fetchone()
+    except sqlite3.Error as exc:
+        raise UnreadableSource(f"{path} cannot be opened: {exc}") from exc
+    return connection
+
+
+def columns_of(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Return a table's columns; none where there is no such table."""
+    quoted = table.replace('"', '""')
+    return [row[1] for row in connection.execute(f'pragma table_info("{quoted}")')]

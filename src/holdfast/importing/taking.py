@@ -1,0 +1,102 @@
+"""Taking sessions over, one transaction each, and the report of what became of them."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.commands import Import, ImportStatus
+from holdfast.core.errors import InvalidSessionKey
+from holdfast.core.ids import Key, SessionId, Tenant, read_key
+from holdfast.core.importing import session_id_for
+from holdfast.importing.past import PastLife, PastSession
+from holdfast.ports.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What became of one session."""
+
+    source: str
+    key: str | None
+    session_id: str
+    status: ImportStatus | str
+    turns: int
+    items: int
+    added: int
+    problems: tuple[str, ...] = ()
+
+
+class Taking:
+    """Takes lives over into one tenant of a store."""
+
+    def __init__(
+        self, store: Store, tenant: Tenant, *, prefix: str = "", is_dry_run: bool = False
+    ) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._prefix = prefix
+        self._is_dry_run = is_dry_run
+        self.counts: Counter[str] = Counter()
+
+    async def take(self, lives: Iterable[PastLife]) -> AsyncIterator[Taken]:
+        """Take every generation of every life over, the oldest first."""
+        for life in lives:
+            follows: list[SessionId] = []
+            for number, past in enumerate(life.generations, 1):
+                is_live = life.is_live and number == len(life.generations)
+                taken = await self._take(life.key, past, tuple(follows), is_live=is_live)
+                follows.append(SessionId(taken.session_id))
+                self.counts[taken.status] += 1
+                yield taken
+
+    async def _take(
+        self, name: str | None, past: PastSession, follows: tuple[SessionId, ...], *, is_live: bool
+    ) -> Taken:
+        own = session_id_for(self._tenant, past.source, past.created_at)
+        key: Key | None = None
+        if name is not None:
+            try:
+                key = read_key(self._prefix + name)
+            except InvalidSessionKey as exc:
+                return _report(name, past, own, "unusable", problems=(exc.message,))
+        command = Import(
+            tenant=self._tenant,
+            session_id=SessionId(past.session_id) if past.session_id is not None else own,
+            key=key,
+            turns=past.turns,
+            hidden=past.hidden,
+            follows=follows,
+            is_live=is_live,
+            metadata=msgspec.json.encode(dict(past.metadata)),
+            created_at=past.created_at or None,
+            is_dry_run=self._is_dry_run,
+        )
+        done = await self._store.submit(command)
+        if done.status == "taken":
+            # Another tenant has the session of this export; here it gets an id of its own.
+            done = await self._store.submit(replace(command, session_id=own))
+        return _report(key, past, done.session_id, done.status, added=done.added)
+
+
+def _report(
+    key: str | None,
+    past: PastSession,
+    session_id: str,
+    status: str,
+    *,
+    added: int = 0,
+    problems: tuple[str, ...] = (),
+) -> Taken:
+    return Taken(
+        source=past.source,
+        key=key,
+        session_id=session_id,
+        status=status,
+        turns=len(past.turns),
+        items=sum(len(turn.items) for turn in past.turns),
+        added=added,
+        problems=(*past.problems, *problems),
+    )

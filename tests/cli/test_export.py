@@ -1,0 +1,105 @@
+"""`holdfast sessions export`, and the way back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.acceptance.gateway_process import running_gateway
+from tests.cli.conftest import House
+from tests.cli.terminals import in_pipe, in_process, in_terminal
+
+
+def everything(url: str) -> list[dict[str, Any]]:
+    """Return all sessions with their logs, without the times of their turns."""
+    listed = httpx.get(f"{url}/v1/sessions", params={"generations": "true", "order": "asc"}).json()
+    found = []
+    for session in listed["data"]:
+        log = httpx.get(f"{url}/v1/sessions/{session['id']}/items", params={"view": "log"}).json()
+        kept = ("id", "key", "generation", "status", "item_count", "turn_count", "metadata")
+        entries = [
+            (one["id"], one["turn_number"], one["hidden_by"] is None, one["item"])
+            for one in log["data"]
+        ]
+        found.append({**{name: session[name] for name in kept}, "log": entries})
+    return found
+
+
+def test_an_export_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = f"sqlite:///{tmp_path / 'first.db'}"
+    second = f"sqlite:///{tmp_path / 'second.db'}"
+    file = tmp_path / "export.jsonl"
+    with running_gateway(first) as gateway:
+        house = House(gateway)
+        said = house.say("a", "one")
+        house.say("a", "two")
+        items = httpx.get(f"{house.url}/v1/sessions/{said['session']}/items").json()["data"]
+        conversation = said["session"].replace("ses_", "conv_")
+        httpx.delete(f"{house.url}/v1/conversations/{conversation}/items/{items[0]['id']}")
+        in_process(capsys, "sessions", "reset", "a", "--url", house.url)
+        house.say("a", "three")
+        house.say("b", "other")
+        before = everything(house.url)
+        written = in_terminal(
+            "sessions", "export", "--all", "--generations", "--output", str(file), env=house.env
+        )
+        assert written.code == 0
+        assert "3 session(s) written" in written.out
+    imported = in_process(capsys, "sessions", "import", str(file), "--store", second, "--json")
+    assert json.loads(imported.out)["counts"] == {"added": 3}
+    with running_gateway(second) as gateway:
+        assert everything(gateway.url) == before
+    again = in_process(capsys, "sessions", "import", str(file), "--store", first, "--json")
+    assert json.loads(again.out)["counts"] == {"unchanged": 3}
+    other = in_process(
+        capsys, "sessions", "import", str(file), "--store", first, "--tenant", "acme", "--json"
+    )
+    assert json.loads(other.out)["counts"] == {"added": 3}
+
+
+def test_an_export_in_a_pipe_is_lines_that_say_what_hides_each_item(house: House) -> None:
+    said = house.say("lines", "hello")
+    out = in_pipe("sessions", "export", "lines", env=house.env)
+    head, session, *entries = [json.loads(line) for line in out.out.splitlines()]
+    assert (out.code, out.err) == (0, "")
+    assert (head["object"], head["version"]) == ("session.export", 1)
+    assert (session["id"], session["key"]) == (said["session"], "lines")
+    assert [(one["sequence"], one["hidden_by"]) for one in entries] == [(1, None), (2, None)]
+
+
+def test_markdown_is_for_people(house: House) -> None:
+    house.say("talk*with*stars", "hello ``` there")
+    out = in_pipe("sessions", "export", "talk*with*stars", "--format", "markdown", env=house.env)
+    assert out.out.startswith("# talk\\*with\\*stars\n\nSession `ses_")
+    assert "\n## Turn 1\n\n**user**\n\nhello ``` there\n\n**assistant**\n\n" in out.out
+
+
+def test_openai_items_are_the_input_of_a_request(house: House) -> None:
+    house.say("input", "hello")
+    out = in_pipe("sessions", "export", "input", "--format", "openai", env=house.env)
+    items = json.loads(out.out)
+    assert [item["role"] for item in items] == ["user", "assistant"]
+    reply = httpx.post(
+        f"{house.url}/v1/responses", json={"model": "holdfast-demo", "input": items}, timeout=60
+    )
+    assert reply.status_code == 200
+    two = in_pipe("sessions", "export", "--all", "--format", "openai", env=house.env)
+    assert (two.code, two.out, two.err.count("\n")) == (2, "", 1)
+
+
+def test_an_export_must_say_of_what(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["x", "--all"]):
+        outcome = in_process(capsys, "sessions", "export", *arguments, "--url", house.url)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+
+
+def test_a_file_is_whole_or_not_there(house: House, tmp_path: Path) -> None:
+    file = tmp_path / "export.jsonl"
+    outcome = in_pipe("sessions", "export", "nobody", "--output", str(file), env=house.env)
+    assert outcome.code == 1
+    assert list(tmp_path.iterdir()) == []
+    nowhere = tmp_path / "no" / "folder.jsonl"
+    outcome = in_pipe("sessions", "export", "--all", "--output", str(nowhere), env=house.env)
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
