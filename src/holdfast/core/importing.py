@@ -43,7 +43,14 @@ def _take_over(command: Import, facts: Facts) -> Decision[Imported]:
         return Decision(Imported(command.session_id, "taken"))
     if session.deleted_at is not None:
         return Decision(Imported(session.id, "erased"))
+    if command.again and session.version == 1 and facts.imported_turns == len(command.turns):
+        # This very command has made it, and was not heard.
+        return Decision(Imported(session.id, _fate(command, session), session.head_seq))
     return _extend(command, facts, session)
+
+
+def _fate(command: Import, session: Session) -> ImportStatus:
+    return "added" if session.is_live or not command.is_live else "set_aside"
 
 
 def _add(command: Import, facts: Facts) -> Decision[Imported]:
@@ -56,8 +63,8 @@ def _add(command: Import, facts: Facts) -> Decision[Imported]:
         retire(old, reason="session_imported")
         before = old.changes()
     added = _write(draft, command, command.turns, ())
-    status: ImportStatus = "added" if is_live or not command.is_live else "set_aside"
-    decision = draft.decide(Imported(command.session_id, status, added))
+    fate = _fate(command, draft.session)
+    decision = draft.decide(Imported(command.session_id, fate, added))
     return replace(decision, changes=(*before, *decision.changes))
 
 

@@ -12,7 +12,7 @@ from holdfast.core import commands as cmd
 from holdfast.core.commands import Command, JournalEntry, StoredCompletion
 from holdfast.core.compaction import Compaction, Elision
 from holdfast.core.healing import Heal
-from holdfast.core.ids import RunId, SessionId, TurnId
+from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.session import Usage
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered, said
@@ -66,6 +66,15 @@ async def _accept_resuming(caller: Caller, _: HandClock) -> Command[Any]:
     run = await caller.start("a", **once)
     await caller.finish(run, outcome="interrupted", is_retryable=True)
     return caller.arrival("a", **once)
+
+
+async def _import(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.converse("a", "b", key="k")
+    past = cmd.PastTurn(items=(*said("c"), *answered("d")))
+    return cmd.Import(
+        tenant=caller.tenant, session_id=SessionId(caller.ids.new("ses")), key=Key("k"),
+        turns=(past,), hidden=((1, 1),),
+    )  # fmt: skip
 
 
 async def _claim(caller: Caller, _: HandClock) -> Command[Any]:
