@@ -1,27 +1,25 @@
 """From a transcript to what a model may be shown: every call with its output, every output once.
 
 The log is never changed for this. A call that never ended gets a synthetic output here; a late
-one takes its place, at its call.
+one takes its place, at its call. What holds for every server is settled here; what one kind of
+server wants besides is settled by its provider, from the same bytes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
+from holdfast.core.call_names import CallNames
+from holdfast.core.interrupted import INTERRUPTED, OUTPUT_OF, interrupted_output
 from holdfast.core.items import OUTPUT_SUFFIX, StoredItem
+from holdfast.core.placeholders import placeholder, without_emptiness
 
-INTERRUPTED = "interrupted: this call did not return a result"
-_OUTPUT_OF = {
-    "function_call": "function_call_output",
-    "custom_tool_call": "custom_tool_call_output",
-    "local_shell_call": "local_shell_call_output",
-    "shell_call": "shell_call_output",
-    "apply_patch_call": "apply_patch_call_output",
-    "computer_call": "computer_call_output",
-}
+__all__ = ["INTERRUPTED", "Shown", "continue_after", "project", "show"]
+
+_OUTPUT_KINDS = frozenset(OUTPUT_OF.values())
 
 
-class _Shown(msgspec.Struct, frozen=True, gc=False):
+class Shown(msgspec.Struct, frozen=True, gc=False):
     """One item of a request: where it stands in the log, and the call that it answers, if any."""
 
     body: bytes
@@ -29,12 +27,17 @@ class _Shown(msgspec.Struct, frozen=True, gc=False):
     call: StoredItem | None = None
 
 
-def project(items: Iterable[StoredItem]) -> list[bytes]:
-    """Return the bodies of a valid request: pairs together, orphans mended, nothing rewritten."""
-    return [shown.body for shown in _show(items)]
+def project(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[bytes]:
+    """Return the bodies of a valid request: pairs together, orphans mended, nothing rewritten.
+
+    Items that are `quarantined` are shown as placeholders.
+    """
+    return [shown.body for shown in show(items, quarantined)]
 
 
-def continue_after(items: Iterable[StoredItem], covers_seq: int) -> list[bytes] | None:
+def continue_after(
+    items: Iterable[StoredItem], covers_seq: int, quarantined: Collection[int] = ()
+) -> list[bytes] | None:
     """Return what is new to somebody who was shown everything up to `covers_seq`.
 
     None when it cannot be told by adding alone: an output came late, in the place of one that was
@@ -44,7 +47,7 @@ def continue_after(items: Iterable[StoredItem], covers_seq: int) -> list[bytes] 
     covered = [item.turn_number for item in listed if item.seq <= covers_seq]
     last_turn = covered[-1] if covered else None
     new: list[bytes] = []
-    for shown in _show(listed):
+    for shown in show(listed, quarantined):
         if shown.seq is not None and shown.seq <= covers_seq:
             continue
         call = shown.call
@@ -56,61 +59,107 @@ def continue_after(items: Iterable[StoredItem], covers_seq: int) -> list[bytes] 
     return new
 
 
-def _show(items: Iterable[StoredItem]) -> list[_Shown]:
-    listed = [item for item in items if not (item.is_partial and _is_opaque(item))]
-    outputs: dict[str, list[StoredItem]] = {}
-    for item in listed:
-        if item.kind.endswith(OUTPUT_SUFFIX) and item.call_id is not None:
-            outputs.setdefault(item.call_id, []).append(item)
-    shown: list[_Shown] = []
-    calls: list[StoredItem] = []
+def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[Shown]:
+    """Return the items of a valid request, each with its place in the log."""
+    listed = list(_presentable(items, quarantined))
+    answers = _pair(listed)
+    names = CallNames()
+    shown: list[Shown] = []
+    breath: list[int] = []
     for index, item in enumerate(listed):
-        if _is_call(item):
-            # Calls made in one breath stay together, and so do their outputs behind them.
-            calls.append(item)
-            shown.append(_Shown(item.body, item.seq))
+        if _is_output(item):
+            shown += _answer(listed, breath, answers, names)
             continue
-        shown += _answer(calls, outputs)
-        calls.clear()
-        is_output = item.kind.endswith(OUTPUT_SUFFIX) and item.call_id is not None
-        if not is_output and (item.kind != "reasoning" or _has_successor(listed, index)):
-            shown.append(_Shown(item.body, item.seq))
-    return shown + _answer(calls, outputs)
-
-
-def _answer(calls: list[StoredItem], outputs: dict[str, list[StoredItem]]) -> list[_Shown]:
-    answers: list[_Shown] = []
-    for call in calls:
-        waiting = outputs.get(call.call_id or "")
-        if waiting:
-            output = waiting.pop(0)
-            answers.append(_Shown(output.body, output.seq, call))
+        if item.call_id:
+            # Calls made in one breath stay together, and so do their outputs behind them.
+            breath.append(index)
+            shown.append(Shown(names.of_call(item), item.seq))
+            continue
+        if item.kind == "reasoning":
+            leads_to = _leads_to(listed, index)
+            if leads_to is None:
+                continue
+            if not (breath and leads_to.call_id):
+                shown += _answer(listed, breath, answers, names)
         else:
-            answers.append(_Shown(_interrupted(call), None, call))
+            shown += _answer(listed, breath, answers, names)
+        shown.append(Shown(item.body, item.seq))
+    return shown + _answer(listed, breath, answers, names)
+
+
+def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> Iterator[StoredItem]:
+    """Leave out what says nothing; put placeholders where something cannot be shown."""
+    for item in items:
+        if item.is_partial and (item.call_id or item.kind == "reasoning"):
+            continue  # half a call or half a thought is worth nothing
+        if not item.call_id and (item.kind in OUTPUT_OF or item.kind in _OUTPUT_KINDS):
+            continue
+        body = placeholder(item) if item.seq in quarantined else item.body
+        if body is not None and item.kind == "message":
+            body = without_emptiness(body)
+        if body is None:
+            continue
+        yield item if body is item.body else msgspec.structs.replace(item, body=body)
+
+
+def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
+    """Return the output of each call, by the call's index.
+
+    An output belongs to the nearest call before it with its id that has none; where there is no
+    such call before it at all, to the first behind it. Every other output is one too many.
+    """
+    answers: dict[int, StoredItem] = {}
+    waiting: dict[str, list[tuple[int, int]]] = {}
+    early: dict[str, list[StoredItem]] = {}
+    breath = 0
+    for index, item in enumerate(listed):
+        name = item.call_id
+        if not name:
+            breath += item.kind != "reasoning"
+        elif not _is_output(item):
+            if early.get(name):
+                answers[index] = early[name].pop(0)
+            else:
+                waiting.setdefault(name, []).append((breath, index))
+        else:
+            breath += 1
+            found = waiting.get(name)
+            if found:
+                last = found[-1][0]
+                place = next(n for n, (number, _) in enumerate(found) if number == last)
+                answers[found.pop(place)[1]] = item
+            elif found is None:
+                early.setdefault(name, []).append(item)
     return answers
 
 
-def _is_opaque(item: StoredItem) -> bool:
-    """Whether half an item is worth nothing: a call's arguments, reasoning without its seal."""
-    return _is_call(item) or item.kind == "reasoning"
+def _answer(
+    listed: Sequence[StoredItem], breath: list[int], answers: dict[int, StoredItem],
+    names: CallNames,
+) -> list[Shown]:  # fmt: skip
+    """Return the outputs of the calls of one breath, and begin another."""
+    given: list[Shown] = []
+    for index in breath:
+        call, output = listed[index], answers.get(index)
+        if output is not None:
+            given.append(Shown(names.of_output(call, output), output.seq, call))
+        elif call.kind in OUTPUT_OF:
+            given.append(Shown(interrupted_output(call.kind, names.name_of(call)), None, call))
+    breath.clear()
+    return given
 
 
-def _is_call(item: StoredItem) -> bool:
-    return item.kind in _OUTPUT_OF and item.call_id is not None
+def _is_output(item: StoredItem) -> bool:
+    return item.call_id is not None and item.kind.endswith(OUTPUT_SUFFIX)
 
 
-def _has_successor(listed: list[StoredItem], index: int) -> bool:
+def _leads_to(listed: Sequence[StoredItem], index: int) -> StoredItem | None:
     """Reasoning travels with the item it led to, of the same turn, or not at all."""
-    here = listed[index]
-    for following in listed[index + 1 :]:
-        if following.turn_number != here.turn_number:
-            return False
+    turn_number = listed[index].turn_number
+    for place in range(index + 1, len(listed)):
+        following = listed[place]
+        if following.turn_number != turn_number:
+            return None
         if following.kind != "reasoning":
-            return not following.kind.endswith(OUTPUT_SUFFIX)
-    return False
-
-
-def _interrupted(call: StoredItem) -> bytes:
-    return msgspec.json.encode(
-        {"type": _OUTPUT_OF[call.kind], "call_id": call.call_id, "output": INTERRUPTED}
-    )
+            return None if _is_output(following) else following
+    return None

@@ -299,6 +299,8 @@ class ProviderFailure(HoldfastError):
         self.provider_type = provider_type
         self.param = param
         self.retry_after = retry_after
+        self.places: tuple[int, ...] = ()
+        """The items that the provider names, by their places in the call's own list."""
 
 
 class StoreError(HoldfastError):

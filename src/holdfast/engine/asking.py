@@ -232,6 +232,7 @@ class Asker:
             has_opaque=question.allows_opaque and not question.is_plain,
             is_plain=question.is_plain,
             can_shrink=self._fitting is not None,
+            suspects=() if has_output else question.suspects(failure),
             blames_request=is_request,
             fallback=None if has_output else self._next_model(asking, done),
         )

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.context import continue_after, project
+from holdfast.core.context import continue_after, project, show
+from holdfast.core.errors import ProviderFailure
 from holdfast.core.items import StoredItem
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.request import TurnRequest
+from holdfast.core.suspects import find_suspects
 from holdfast.ports.provider import ModelCall, Provider, StateUse
 
 Remembered = tuple[ProviderState, list[bytes]]
@@ -32,7 +34,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         """Return the call that puts the question."""
         return ModelCall(
             model=self.model,
-            items=project(self.history),
+            items=project(self.history, self.quarantined),
             fields=request.fields,
             chat_fields=request.chat_fields,
             is_stream=is_stream,
@@ -43,6 +45,28 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             allows_opaque=self.allows_opaque and not self.is_plain,
             is_plain=self.is_plain,
         )
+
+    def suspects(self, failure: ProviderFailure) -> tuple[int, ...]:
+        """Return the items that the provider may have been unable to take."""
+        if failure.failure_class != "poison":
+            return ()
+        return find_suspects(
+            self.history,
+            named=self._named(failure),
+            words=failure.message,
+            turn_number=self.turn_number,
+            quarantined=self.quarantined,
+        )
+
+    def _named(self, failure: ProviderFailure) -> set[int]:
+        """Return the items at the places that the provider names in what it was sent."""
+        shown = show(self.history, self.quarantined)
+        if self.state is not None:
+            sent = set(self.state[1])
+            shown = [one for one in shown if one.body in sent]
+        places = [place for place in failure.places if place < len(shown)]
+        found = (shown[place] for place in places)
+        return {one.seq for one in found if one.seq is not None}
 
 
 def find_state(
@@ -57,7 +81,7 @@ def find_state(
         return None
     if use.is_mutable and (has_run_before or not _is_untouched(question, state)):
         return None
-    new = continue_after(question.history, state.covers_seq)
+    new = continue_after(question.history, state.covers_seq, question.quarantined)
     return (state, new) if new else None
 
 

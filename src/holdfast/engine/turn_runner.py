@@ -73,7 +73,7 @@ class ActiveRun:
 
     async def context(self) -> list[bytes]:
         """Return the items of a valid model request."""
-        return project(await self.items())
+        return project(await self.items(), await self.quarantined())
 
     async def extend(
         self,

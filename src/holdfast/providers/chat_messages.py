@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.call_names import MAX_CALL_ID
 from holdfast.core.errors import UnsupportedByUpstream
-from holdfast.providers.names import MAX_CALL_ID, fitting_call_id
+from holdfast.providers.names import fitting_call_id
 from holdfast.providers.replay import find_referred
 
 Message = dict[str, Any]
@@ -29,6 +30,9 @@ _CALL_OUTPUT = "_call_output"
 UNSHOWN = "[something that this model cannot be shown]"
 CARRY_ON = "(no answer)"
 """Stands where a server wants somebody to speak and nobody did."""
+NOTHING_SAID = "(nothing)"
+_SOURCES = "\0sources"
+"""Where a message's note about what it was made of is kept while it is written."""
 _NOTHING = {"type": "text", "text": ""}
 _NOT_ARGUMENTS = frozenset({"type", "id", "call_id", "status"})
 
@@ -44,6 +48,14 @@ class ChatForm(msgspec.Struct, frozen=True, kw_only=True):
 
     def messages(self, instructions: str | None, history: Sequence[bytes]) -> list[Message]:
         """Return the messages of a request."""
+        written = self._write(instructions, history)
+        return [{k: v for k, v in one.items() if k != _SOURCES} for one in written]
+
+    def sources(self, instructions: str | None, history: Sequence[bytes]) -> list[tuple[int, ...]]:
+        """Return for each message the places in the history that it was made of."""
+        return [one.get(_SOURCES, ()) for one in self._write(instructions, history)]
+
+    def _write(self, instructions: str | None, history: Sequence[bytes]) -> list[Message]:
         written: list[Message] = []
         if instructions:
             written.append({"role": "system", "content": instructions})
@@ -56,7 +68,10 @@ class ChatForm(msgspec.Struct, frozen=True, kw_only=True):
                 item = msgspec.json.decode(found)
             message = self._message_of(item, f"input[{index}]")
             if message is not None:
-                _append(written, message)
+                _append(written, {**message, _SOURCES: (index,)})
+        if all(message["role"] == "system" for message in written):
+            # No server takes a request in which nobody has said anything.
+            written.append({"role": "user", "content": NOTHING_SAID})
         return _alternating(written) if self.alternates else written
 
     def _message_of(self, item: Item, where: str) -> Message | None:
@@ -185,17 +200,22 @@ def _append(written: list[Message], message: Message) -> None:
         written[-1] = _joined_assistant(last, message)
     else:
         content = _joined(last["content"], message["content"])
-        written[-1] = {**last, "content": content}
+        written[-1] = {**last, "content": content, _SOURCES: _sources(last, message)}
 
 
 def _joined_assistant(last: Message, message: Message) -> Message:
     joined = {**last, **{k: v for k, v in message.items() if k not in ("content", "tool_calls")}}
     texts = [said for said in (last["content"], message["content"]) if said]
     joined["content"] = "\n\n".join(texts) or None
+    joined[_SOURCES] = _sources(last, message)
     calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
     if calls:
         joined["tool_calls"] = calls
     return joined
+
+
+def _sources(first: Message, second: Message) -> tuple[int, ...]:
+    return (*first.get(_SOURCES, ()), *second.get(_SOURCES, ()))
 
 
 def _joined(first: Any, second: Any) -> Any:

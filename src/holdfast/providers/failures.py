@@ -26,7 +26,17 @@ _BY_CODE: dict[str, FailureClass] = {
     "overloaded_error": "transient",
     "invalid_api_key": "terminal",
     "model_not_found": "terminal",
-}
+    **dict.fromkeys(
+        (
+            "invalid_image", "invalid_image_format", "invalid_base64_image", "invalid_image_url",
+            "image_too_large", "image_too_small", "image_parse_error", "invalid_image_mode",
+            "image_file_too_large", "unsupported_image_media_type", "empty_image_file",
+            "failed_to_download_image", "image_file_not_found", "image_content_policy_violation",
+            "invalid_file", "file_not_found", "unsupported_file",
+        ),
+        "poison",
+    ),
+}  # fmt: skip
 
 _WORDS: tuple[tuple[str, FailureClass], ...] = (
     (r"previous response with id .+ not found", "stale_state"),
@@ -53,10 +63,18 @@ _WORDS: tuple[tuple[str, FailureClass], ...] = (
     (r"exceed context limit", "overflow"),
     (r"could not process image", "poison"),
     (r"image format .+ not supported", "poison"),
+    (r"(invalid|unsupported) image", "poison"),
+    (r"(image|file) (data )?you (provided|uploaded)", "poison"),
+    (r"(while|failed to|could not|unable to) (download|fetch)", "poison"),
+    (r"no such file object", "poison"),
+    (r"\bfile\b.{0,80} (has expired|(was |is )?not found|does not exist)", "poison"),
     (r"exceeded your current quota", "terminal"),
 )
 _BY_TEXT = tuple((re.compile(words, re.IGNORECASE), kind) for words, kind in _WORDS)
 
+_PLACE = re.compile(r"\b(?:input|messages)(?:\.|\[|\.\[)(\d{1,6})\b")
+_CONTENT = re.compile(r"\.(?:text|output|arguments|content|image_url|file_data|input)\b")
+_REQUEST_STATUSES = frozenset({400, 413, 415, 422})
 _MODEL_STATE_PARAMS = frozenset({"previous_response_id", "conversation"})
 
 
@@ -78,14 +96,29 @@ def classify(
     param: str | None = None,
 ) -> FailureClass:
     """Return the class of a failure; `status` is None for one that came inside a stream."""
-    for name in (code, kind):
-        if name is not None and name in _BY_CODE:
-            return _BY_CODE[name]
+    if code == "string_above_max_length" and _CONTENT.search(param or message):
+        return "poison"  # too long is what was said, not what it is called
+    if code is not None and code in _BY_CODE:
+        return _BY_CODE[code]
     for pattern, found in _BY_TEXT:
         if pattern.search(message):
             # Gemini's quota text comes with the time to wait: then it is a limit, not an end.
             return "transient" if kind == "RESOURCE_EXHAUSTED" else found
+    if status in _REQUEST_STATUSES and names_item(param, message) is not None:
+        # One item is at fault, whatever the words: others can go on without it.
+        return "poison"
+    if kind is not None and kind in _BY_CODE:
+        return _BY_CODE[kind]
     return _by_status(status, kind, param)
+
+
+def names_item(param: str | None, message: str) -> int | None:
+    """Return the place of the item that a refusal names, in the request's own list."""
+    for said in (param or "", message):
+        found = _PLACE.search(said)
+        if found is not None:
+            return int(found[1])
+    return None
 
 
 def _by_status(status: int | None, kind: str | None, param: str | None) -> FailureClass:

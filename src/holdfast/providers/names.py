@@ -1,15 +1,14 @@
 """Ids that are ours to give: items and calls whose own would not be unique, or fit nowhere else."""
 
-import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
+from holdfast.core.call_names import is_sendable, sendable
+
 MIN_UNIQUE = 16
 """Shorter ids (`call_1`, `0`) are counted by servers that begin anew with every answer."""
-MAX_CALL_ID = 40
-"""The longest call id that every kind of server takes."""
 _PREFIX = {
     "message": "msg",
     "reasoning": "rs",
@@ -44,7 +43,8 @@ class Names:
         if known not in self._calls:
             is_good = (
                 isinstance(theirs, str)
-                and MIN_UNIQUE <= len(theirs) <= MAX_CALL_ID
+                and len(theirs) >= MIN_UNIQUE
+                and is_sendable(theirs)
                 and theirs not in self._taken
             )
             ours = theirs if is_good else self._new_id("call")
@@ -82,6 +82,4 @@ def call_ids(items: Iterable[bytes]) -> set[str]:
 
 def fitting_call_id(call_id: str, longest: int) -> str:
     """Return a call id that a server takes; both ends of a pair get the same."""
-    if 0 < len(call_id) <= longest:
-        return call_id
-    return "call_" + hashlib.blake2b(call_id.encode(), digest_size=12).hexdigest()
+    return call_id if 0 < len(call_id) <= longest else sendable(call_id, "long")

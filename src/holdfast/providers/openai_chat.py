@@ -11,6 +11,7 @@ from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
 from holdfast.providers.chat_messages import ChatForm
 from holdfast.providers.chat_output import ChatOutput, Doubling
 from holdfast.providers.chat_words import chat_words
+from holdfast.providers.failures import names_item
 from holdfast.providers.names import Names, NewId, call_ids
 from holdfast.providers.upstream import Upstream, list_models, read_json
 
@@ -48,7 +49,11 @@ class ChatProvider:
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
         output = self._output(call)
-        output.take(read_json(await self._upstream.ask(PATH, self._body(call))))
+        try:
+            data = await self._upstream.ask(PATH, self._body(call))
+        except ProviderFailure as failure:
+            raise self._placed(failure, call) from None
+        output.take(read_json(data))
         return output.end()[1]
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
@@ -65,7 +70,7 @@ class ChatProvider:
         except ProviderFailure as failure:
             # The model had finished; only what the server adds at the end is missing.
             if not (output.is_finished and failure.provider_code == "upstream_truncated"):
-                raise
+                raise self._placed(failure, call) from None
         events, answer = output.end()
         for event in events:
             yield event
@@ -90,13 +95,27 @@ class ChatProvider:
             if name in _ONE_ANSWER and value not in _ONE_ANSWER[name]:
                 raise UnsupportedByUpstream(name, self.name)
             words[name] = raw
+        messages = self._form(call, is_strict=is_strict).messages(self._told(call), call.items)
+        return {"model": call.model, "messages": messages, **words}
+
+    def _told(self, call: ModelCall) -> str | None:
         instructions = call.fields.get("instructions")
         told = msgspec.json.decode(instructions) if instructions is not None else None
         if told is not None and not isinstance(told, str):
             raise UnsupportedByUpstream("instructions", self.name)
-        form = ChatForm(
+        return told
+
+    def _form(self, call: ModelCall, *, is_strict: bool = False) -> ChatForm:
+        return ChatForm(
             upstream=self.name,
             is_strict=is_strict,
             alternates=call.is_plain or self._upstream.settings.strict_alternation,
         )
-        return {"model": call.model, "messages": form.messages(told, call.items), **words}
+
+    def _placed(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
+        """Return a failure with the items that it names, by their places in the call's own."""
+        place = names_item(failure.param, failure.message)
+        if place is not None:
+            sources = self._form(call).sources(self._told(call), call.items)
+            failure.places = tuple(place for one in sources[place : place + 1] for place in one)
+        return failure

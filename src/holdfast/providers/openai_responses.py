@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.provider_state import ProviderState
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
-from holdfast.providers.failures import broken
+from holdfast.providers.failures import broken, names_item
 from holdfast.providers.names import Names, NewId, call_ids
 from holdfast.providers.origin import Maker
 from holdfast.providers.replay import Replay
@@ -25,6 +25,10 @@ from holdfast.providers.upstream import Upstream, list_models, read_json
 PATH = "/responses"
 SEALED_REASONING = "reasoning.encrypted_content"
 _REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "codex")
+NOTHING_SAID = msgspec.Raw(
+    b'{"type":"message","role":"user","content":[{"type":"input_text","text":"(nothing)"}]}'
+)
+"""Stands for a history of which nothing can be shown: no server takes an empty one."""
 _REFUSES_SEALING = "encrypted content is not supported"
 
 
@@ -75,7 +79,7 @@ class ResponsesProvider:
             data = await self._upstream.ask(PATH, body, names_state=names_state)
         except ProviderFailure as failure:
             if not self._learns_from(failure, call.model, body):
-                raise
+                raise self._placed(failure, call) from None
             body = self._body(call, kept)
             data = await self._upstream.ask(PATH, body, names_state=names_state)
         names = self._names(call)
@@ -99,7 +103,7 @@ class ResponsesProvider:
                             break
             except ProviderFailure as failure:
                 if not self._learns_from(failure, call.model, body):
-                    raise
+                    raise self._placed(failure, call) from None
             else:
                 break
         if output.ending is None:
@@ -139,13 +143,25 @@ class ResponsesProvider:
         if SEALED_REASONING not in listed:
             body["include"] = [*listed, SEALED_REASONING]
 
-    def _show(self, call: ModelCall, kept: Kept | None, body: dict[str, Any]) -> None:
+    def _replay(self, call: ModelCall) -> Replay:
         maker = self._upstream.maker(call.model)
-        replay = Replay(maker=maker, is_opaque_allowed=call.allows_opaque)
+        return Replay(maker=maker, is_opaque_allowed=call.allows_opaque, is_plain=call.is_plain)
+
+    def _placed(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
+        """Return a failure with the item that it names, by its place in what the call brought."""
+        place = names_item(failure.param, failure.message)
+        if place is not None:
+            history = call.items if call.state is None else call.new_items
+            sources = self._replay(call).write(history, call.items).sources
+            failure.places = tuple(sources[place : place + 1])
+        return failure
+
+    def _show(self, call: ModelCall, kept: Kept | None, body: dict[str, Any]) -> None:
+        replay = self._replay(call)
         if kept is None or call.state is None:
-            body["input"] = replay.items(call.items)
+            body["input"] = replay.items(call.items) or [NOTHING_SAID]
         else:
-            new = replay.items(call.new_items)
+            new = replay.items(call.new_items, call.items)
             body["input"] = [_in_their_names(item, kept.calls) for item in new]
         if kept is not None and kept.conversation is not None:
             body["conversation"] = kept.conversation

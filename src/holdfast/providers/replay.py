@@ -5,6 +5,7 @@ history itself, and sealed reasoning goes back to its maker alone. Everything el
 it is.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from holdfast.providers.names import fitting_call_id
 from holdfast.providers.origin import Maker
 
 MAX_CALL_ID = 64
+MAX_ID = 64
 _NAMELESS = frozenset(
     {
         "message", "reasoning", "function_call", "function_call_output", "custom_tool_call",
@@ -21,6 +23,14 @@ _NAMELESS = frozenset(
     }
 )  # fmt: skip
 """Items that need no id; the rest are only understood with theirs."""
+_PLAIN = frozenset(
+    {
+        "message", "function_call", "function_call_output", "custom_tool_call",
+        "custom_tool_call_output",
+    }
+)  # fmt: skip
+_SEALED = frozenset({"reasoning", "compaction"})
+"""Items that are nothing without what is sealed in them."""
 _UNFINISHED = ("in_progress", "incomplete")
 _MODEL_KINDS_END = "_output"
 
@@ -40,59 +50,88 @@ class _Head(msgspec.Struct, gc=False):
 _read_head = msgspec.json.Decoder(_Head).decode
 
 
+class Written(msgspec.Struct, frozen=True):
+    """The input of a request, and for each item the place in the history that it came from."""
+
+    items: list[msgspec.Raw]
+    sources: list[int]
+
+
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """How a history is shown to one maker."""
 
     maker: Maker
     is_opaque_allowed: bool = True
     """False once the maker has refused what was sealed."""
+    is_plain: bool = False
+    """True once the maker has refused the form: then words, calls and outputs are all there is."""
 
-    def items(self, history: Sequence[bytes]) -> list[msgspec.Raw]:
-        """Return the input items of a request."""
-        shown: list[tuple[_Head, bytes]] = []
-        for given in history:
+    def items(
+        self, history: Sequence[bytes], among: Sequence[bytes] | None = None
+    ) -> list[msgspec.Raw]:
+        """Return the input items of a request; references are looked up `among` all there is."""
+        return self.write(history, among).items
+
+    def write(self, history: Sequence[bytes], among: Sequence[bytes] | None = None) -> Written:
+        """Return the input of a request."""
+        shown: list[tuple[int, _Head, bytes]] = []
+        taken: set[str] = set()
+        for place, given in enumerate(history):
             head, body = _read_head(given), given
             if head.type == "item_reference":
-                found = find_referred(head.id, history)
+                found = find_referred(head.id, history if among is None else among)
                 if found is None:
                     continue
                 head, body = _read_head(found), found
-            written = self._write(head, body)
+            written = self._write(head, body, taken)
             if written is not None:
-                shown.append((head, written))
-        return [
-            msgspec.Raw(body)
-            for index, (head, body) in enumerate(shown)
-            if head.type != "reasoning" or _leads_on(shown, index)
-        ]
+                shown.append((place, head, written))
+        kept = _with_successors(shown)
+        return Written([msgspec.Raw(one[2]) for one in kept], [one[0] for one in kept])
 
-    def _write(self, head: _Head, body: bytes) -> bytes | None:
+    def _write(self, head: _Head, body: bytes, taken: set[str]) -> bytes | None:
         kind = head.type or "message"
-        is_sealed = head.encrypted_content is not None
-        if kind == "reasoning" and (head.status in _UNFINISHED or not is_sealed):
+        if self.is_plain and kind not in _PLAIN:
             return None
-        sealed: str | None = None
+        is_sealed = head.encrypted_content is not None
+        if kind in _SEALED and (head.status in _UNFINISHED or not is_sealed):
+            return None
+        changed: dict[str, str | None] = {}
         if is_sealed:
-            sealed = self._open(head.encrypted_content)
-            if sealed is None and kind == "reasoning":
+            changed["encrypted_content"] = self._open(head.encrypted_content)
+            if changed["encrypted_content"] is None and kind in _SEALED:
                 return None
-        is_long = head.call_id is not None and len(head.call_id) > MAX_CALL_ID
-        has_id = head.id is not None and kind in _NAMELESS
-        if not (has_id or is_long or (is_sealed and sealed != head.encrypted_content)):
-            return body
-        item = _decode(body)
-        if has_id:
-            del item["id"]
-        if is_long and head.call_id is not None:
-            item["call_id"] = fitting_call_id(head.call_id, MAX_CALL_ID)
-        if is_sealed:
-            item["encrypted_content"] = sealed
-            if sealed is None:
-                del item["encrypted_content"]
-        return _encode(item)
+        if head.call_id is not None and len(head.call_id) > MAX_CALL_ID:
+            changed["call_id"] = fitting_call_id(head.call_id, MAX_CALL_ID)
+        if head.id is not None:
+            name = None if kind in _NAMELESS else _free_name(head.id, taken)
+            if name != head.id:
+                changed["id"] = name
+        return _changed(head, body, changed) if changed else body
 
     def _open(self, content: Any) -> str | None:
         return self.maker.unmark(content) if self.is_opaque_allowed else None
+
+
+def _changed(head: _Head, body: bytes, changed: dict[str, str | None]) -> bytes:
+    """Return an item with fields set, or left out where they are None."""
+    if changed == {"id": None}:
+        # Most items that a model made begin with their id: the rest is not even read.
+        first = b'{"id":"' + (head.id or "").encode() + b'",'
+        if body.startswith(first):
+            return b"{" + body[len(first) :]
+    item = {**_decode(body), **changed}
+    return _encode({k: v for k, v in item.items() if v is not None or k not in changed})
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """Return an id that fits and that no item before has."""
+    if len(name) > MAX_ID or name in taken:
+        told = hashlib.blake2b(f"{name}\0{len(taken)}".encode(), digest_size=12).hexdigest()
+        prefix = name.partition("_")[0]
+        name = f"{prefix if 0 < len(prefix) <= 8 else 'item'}_{told}"
+    taken.add(name)
+    return name
 
 
 def find_referred(name: Any, history: Sequence[bytes]) -> bytes | None:
@@ -104,11 +143,20 @@ def find_referred(name: Any, history: Sequence[bytes]) -> bytes | None:
     return None
 
 
-def _leads_on(shown: list[tuple[_Head, bytes]], index: int) -> bool:
-    """Reasoning goes with the item of the model that it led to, or not at all."""
-    if index + 1 >= len(shown):
-        return False
-    following = shown[index + 1][0]
-    if following.type in (None, "message"):
-        return following.role == "assistant" and following.status not in _UNFINISHED
-    return not following.type.endswith(_MODEL_KINDS_END)
+def _with_successors(
+    shown: list[tuple[int, _Head, bytes]],
+) -> list[tuple[int, _Head, bytes]]:
+    """Leave out reasoning that is not followed by what it led to."""
+    kept: list[tuple[int, _Head, bytes]] = []
+    for one in reversed(shown):
+        if one[1].type != "reasoning" or (kept and _is_made(kept[-1][1])):
+            kept.append(one)
+    kept.reverse()
+    return kept
+
+
+def _is_made(head: _Head) -> bool:
+    """Whether a model made an item, to its end, so that reasoning may have led to it."""
+    if head.type in (None, "message"):
+        return head.role == "assistant" and head.status not in _UNFINISHED
+    return not head.type.endswith(_MODEL_KINDS_END)

@@ -1,5 +1,6 @@
 """What a model may be shown: every call with its output, every output once, nothing rewritten."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 
 from holdfast.core.context import INTERRUPTED, continue_after, project
 from holdfast.core.items import StoredItem, message, write_item
+from holdfast.core.placeholders import LEFT_OUT
 from tests.unit.core.scenes import stored
 
 
@@ -88,14 +90,97 @@ def test_calls_that_waited_for_each_other_stay_apart() -> None:
     assert shown(log(*values)) == values
 
 
-def test_a_call_id_that_a_provider_uses_twice_keeps_its_pairs_apart() -> None:
+def test_a_call_id_that_is_used_twice_keeps_its_pairs_apart_and_is_told_apart() -> None:
     values = [
         a_call("call_0"),
         an_output("call_0", "1"),
         a_call("call_0"),
         an_output("call_0", "2"),
     ]
+    first, one, second, two = shown(log(*values))
+    assert [first, one] == values[:2]
+    assert second["call_id"] == two["call_id"] not in ("call_0", None)
+    assert {**second, "call_id": "call_0"} == values[2]
+    assert {**two, "call_id": "call_0"} == values[3]
+    assert shown(log(*values, said("x", "user")))[:4] == [first, one, second, two]
+
+
+def test_an_output_belongs_to_the_nearest_call_of_its_id_that_waits() -> None:
+    values = [a_call("c"), said("never mind", "user"), a_call("c"), an_output("c", "2")]
+    outputs = [item["output"] for item in shown(log(*values)) if "output" in item]
+    assert outputs == [INTERRUPTED, "2"]
+    at_once = [a_call("c"), a_call("c"), an_output("c", "1"), an_output("c", "2")]
+    assert [item.get("output") for item in shown(log(*at_once))] == [None, None, "1", "2"]
+
+
+def test_an_output_that_came_before_its_call_is_shown_behind_it() -> None:
+    values = [an_output("c", "1"), a_call("c")]
+    assert shown(log(*values)) == [a_call("c"), an_output("c", "1")]
+
+
+@pytest.mark.parametrize("name", ["c" * 41, "c" * 116, "a|b", "a+b/c", "ü", "a b"])
+def test_a_call_id_that_some_server_refuses_goes_by_another_name(name: str) -> None:
+    call, output = shown(log(a_call(name), an_output(name)))
+    assert call["call_id"] == output["call_id"]
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,40}", call["call_id"])
+
+
+def test_an_output_of_another_kind_is_shown_as_the_kind_its_call_wants() -> None:
+    call = {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "x"}
+    _, output = shown(log(call, an_output("c", "1")))
+    assert output == {"type": "custom_tool_call_output", "call_id": "c", "output": "1"}
+
+
+def test_a_call_without_an_id_and_an_output_without_one_are_not_shown() -> None:
+    call = {"type": "function_call", "name": "f", "arguments": "{}"}
+    assert shown(log(call, {"type": "function_call_output", "output": "1"}, said("x"))) == [
+        said("x")
+    ]
+
+
+def test_calls_of_unknown_kinds_keep_their_outputs_and_need_none() -> None:
+    values = [
+        {"type": "program", "call_id": "p", "code": "1"},
+        said("meanwhile"),
+        {"type": "program", "call_id": "q", "code": "2"},
+        {"type": "program_output", "call_id": "q", "result": "2"},
+    ]
     assert shown(log(*values)) == values
+
+
+def test_thoughts_between_calls_of_one_breath_stay_where_they_are() -> None:
+    values = [a_call("a"), reasoning(), a_call("b"), an_output("a"), an_output("b")]
+    assert shown(log(*values)) == values
+
+
+def test_messages_and_parts_that_say_nothing_are_not_shown() -> None:
+    empty = {"type": "input_text", "text": ""}
+    values = [said(""), said("x", "user"), {**said(""), "content": []}]
+    values += [{**said("", "user"), "content": [empty, {"type": "input_text", "text": "y"}]}]
+    assert [item["content"] for item in shown(log(*values))] == [
+        "x",
+        [{"type": "input_text", "text": "y"}],
+    ]
+
+
+def test_a_quarantined_item_is_a_placeholder_and_its_words_stay() -> None:
+    text, picture = {"type": "input_text", "text": "see"}, {"type": "input_image", "file_id": "f"}
+    stand_in = {"type": "input_text", "text": LEFT_OUT}
+    values = [
+        {**said("", "user"), "content": [text, picture]},
+        said("long", "user"),
+        a_call("c"),
+        an_output("c", "1"),
+        {"type": "hologram", "data": 1},
+    ]
+    items = log(*values)
+    left = [msgspec.json.decode(body) for body in project(items, {1, 2, 3, 4, 5})]
+    assert left == [
+        {**values[0], "content": [text, stand_in]},
+        {**values[1], "content": [stand_in]},
+        values[2],
+        {**values[3], "output": LEFT_OUT},
+    ]
 
 
 def test_a_second_output_for_one_call_is_not_shown() -> None:

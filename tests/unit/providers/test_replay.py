@@ -143,3 +143,43 @@ def test_the_call_ids_of_a_history_are_found() -> None:
     items = [b'{"type":"function_call","call_id":"a"}', b'{"role":"user","content":"call_id"}']
     assert call_ids(items) == {"a"}
     assert fitting_call_id("a", 40) == "a"
+
+
+def test_a_chain_of_thoughts_goes_with_what_it_led_to_or_not_at_all() -> None:
+    thought = sealed("gAAA")
+    assert shown(sealed(), sealed(), said("x")) == [thought, thought, said("x")]
+    torn = said("x", status="incomplete")
+    assert shown(sealed(), sealed(), torn) == [torn]
+    asked = {"type": "message", "role": "user", "content": "x"}
+    assert shown(sealed(), sealed(), asked) == [asked]
+
+
+def test_ids_that_are_kept_are_unique_and_fit() -> None:
+    hosted = [{"type": "image_generation_call", "id": name} for name in ("ig_1", "ig_1", "x" * 80)]
+    kept = [item["id"] for item in shown(*hosted)]
+    assert kept[0] == "ig_1"
+    assert len(set(kept)) == 3
+    assert all(len(name) <= 64 for name in kept)
+    assert kept == [item["id"] for item in shown(*hosted, said("x"))[:3]]
+
+
+def test_a_sealed_summary_of_another_maker_is_left_out() -> None:
+    foreign = {"type": "compaction", "encrypted_content": "gAAAother"}
+    own = {"type": "compaction", "encrypted_content": MAKER.mark("gAAA")}
+    assert shown(foreign, own) == [{**own, "encrypted_content": "gAAA"}]
+
+
+def test_the_plainest_form_is_words_calls_and_outputs() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "1"}
+    items = [sealed(), {"type": "web_search_call", "id": "ws_1"}, call, output, said("x")]
+    bodies = [msgspec.json.encode(item) for item in items]
+    written = Replay(maker=MAKER, is_plain=True).write(bodies)
+    assert [msgspec.json.decode(body) for body in written.items] == [call, output, said("x")]
+    assert written.sources == [2, 3, 4]
+
+
+def test_an_id_in_front_is_cut_off_without_reading_the_rest() -> None:
+    body = b'{"id":"msg_1","type":"message", "role" : "assistant","content":"\\u00e9"}'
+    [item] = Replay(maker=MAKER).items([body])
+    assert bytes(item) == b'{"type":"message", "role" : "assistant","content":"\\u00e9"}'

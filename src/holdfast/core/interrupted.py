@@ -1,0 +1,33 @@
+"""What a call that never ended is answered with, in a request: each kind of call its own way."""
+
+from typing import Any
+
+import msgspec
+
+INTERRUPTED = "interrupted: this call did not return a result"
+OUTPUT_OF = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+    "computer_call": "computer_call_output",
+}
+"""Calls that no server takes without their output."""
+BLANK_PICTURE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk"
+    "YAAAAAYAAjCB0C8AAAAASUVORK5CYII="
+)
+"""A picture of nothing: the output of a computer call must be one."""
+
+
+def interrupted_output(kind: str, call_id: str) -> bytes:
+    """Return an output that says a call of this kind was interrupted."""
+    said: dict[str, Any] = {"output": INTERRUPTED}
+    if kind == "shell_call":
+        said = {"output": [{"stdout": "", "stderr": INTERRUPTED, "outcome": {"type": "timeout"}}]}
+    elif kind == "apply_patch_call":
+        said = {"status": "failed", "output": INTERRUPTED}
+    elif kind == "computer_call":
+        said = {"output": {"type": "computer_screenshot", "image_url": BLANK_PICTURE}}
+    return msgspec.json.encode({"type": OUTPUT_OF[kind], "call_id": call_id, **said})

@@ -1,0 +1,205 @@
+"""Any log, of any makers, cut anywhere, gives a request that a strict server takes.
+
+The judge is the simulator's own validator, which shares nothing with the code that is judged.
+"""
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.context import continue_after, project, show
+from holdfast.core.items import StoredItem, write_item
+from holdfast.providers.chat_messages import ChatForm
+from holdfast.providers.openai_responses import NOTHING_SAID
+from holdfast.providers.origin import Maker
+from holdfast.providers.replay import Replay
+from holdfast.simulator.apis.chat_input import read_messages
+from holdfast.simulator.apis.responses_input import OUTPUT_OF, OUTPUTS, read_asked
+from holdfast.simulator.call import Call
+from holdfast.simulator.profiles import PROFILES
+from holdfast.simulator.scenario import Scenario
+from holdfast.simulator.sealing import Owner, seal
+from holdfast.simulator.world import World
+
+Json = dict[str, Any]
+
+MODELS = ("gpt-5.4", "o3")
+MAKERS = {model: Maker("sim", "acct", model) for model in MODELS}
+RESPONSES = [name for name, profile in PROFILES.items() if "responses" in profile.apis]
+CHATS = [name for name, profile in PROFILES.items() if "chat" in profile.apis]
+
+call_ids = st.sampled_from(["call_1", "call_2", "c" * 40, "c" * 41, "c" * 116, "a|b+c/d", "é"])
+names = st.sampled_from(["ws_1", "ig_1", "x" * 80, "msg_1"])
+texts = st.sampled_from(["", "hello", "one two", "\n"])
+
+
+def parts(kind: str) -> st.SearchStrategy[Any]:
+    text = texts.map(lambda said: {"type": kind, "text": said})
+    picture = st.just({"type": "input_image", "image_url": "https://gone.example/a.png"})
+    return st.lists(text if kind == "output_text" else text | picture, max_size=3)
+
+
+def said(role: str) -> st.SearchStrategy[Json]:
+    kind = "output_text" if role == "assistant" else "input_text"
+    head = {"type": "message", "role": role}
+    named = st.sampled_from([{}, {"id": "msg_1"}, {"id": "msg_2", "status": "incomplete"}])
+    return st.builds(
+        lambda what, more: {**head, **more, "content": what}, texts | parts(kind), named
+    )
+
+
+def sealed(kind: str) -> st.SearchStrategy[Json]:
+    """Return an item of either maker, or of neither, or one that is not sealed at all."""
+    blobs = [MAKERS[model].mark(seal(Owner("acct", model), "3")) for model in MODELS]
+    return st.sampled_from([*blobs, *blobs, *blobs, "gAAAAAnobody", None]).map(
+        lambda blob: {"type": kind, "id": f"{kind[:2]}_1", "summary": [], "encrypted_content": blob}
+    )
+
+
+items = st.one_of(
+    said("user"),
+    said("assistant"),
+    said("system"),
+    st.builds(
+        lambda kind, call_id, more: {
+            "type": kind, "call_id": call_id, "name": "f", "arguments": "{}", **more
+        },
+        st.sampled_from(sorted(OUTPUT_OF)), call_ids, st.sampled_from([{}, {"id": "fc_1"}]),
+    ),
+    st.builds(
+        lambda kind, call_id: {"type": kind, "call_id": call_id, "output": "done"},
+        st.sampled_from(sorted(OUTPUTS)), call_ids,
+    ),
+    sealed("reasoning"),
+    sealed("reasoning"),
+    sealed("reasoning"),
+    sealed("compaction"),
+    names.map(lambda name: {"type": "web_search_call", "id": name, "status": "completed"}),
+    names.map(lambda name: {"type": "image_generation_call", "id": name, "result": None}),
+    names.map(lambda name: {"type": "item_reference", "id": name}),
+)  # fmt: skip
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[StoredItem]:
+    """Return a log of any items, some of them torn, in turns that follow each other."""
+    found: list[StoredItem] = []
+    turn = 1
+    for seq, value in enumerate(draw(st.lists(items, max_size=16)), 1):
+        turn += draw(st.integers(0, 4)) == 0
+        new = write_item(value)
+        is_torn = draw(st.integers(0, 7)) == 0
+        found.append(
+            StoredItem(
+                "s", seq, turn, new.kind, new.item_id, new.call_id, new.fingerprint, is_torn,
+                new.body,
+            )
+        )  # fmt: skip
+    return found
+
+
+cuts = st.tuples(st.integers(0, 16), st.integers(0, 16)).map(sorted)
+quarantines = st.frozensets(st.integers(1, 16), max_size=3)
+
+
+def called(world: World, api: str, body: Json) -> Call:
+    account = world.account("acct")
+    return Call(
+        number=1, api=api, operation="create", method="POST", path="/", query={}, headers={},
+        raw=b"", body=body, parameters={}, account=account, ids=world.ids_for(account), now=1,
+    )  # fmt: skip
+
+
+def responses_input(history: list[bytes], model: str, **how: bool) -> list[Json]:
+    written = Replay(maker=MAKERS[model], **how).items(history) or [NOTHING_SAID]
+    return [msgspec.json.decode(item) for item in written]
+
+
+@pytest.mark.parametrize("profile", RESPONSES)
+@given(log=logs(), cut=cuts, aside=quarantines, model=st.sampled_from(MODELS), plain=st.booleans())
+@settings(max_examples=50)
+def test_a_responses_server_takes_any_log(
+    profile: Any, log: list[StoredItem], cut: list[int], aside: frozenset[int], model: str,
+    plain: bool,
+) -> None:  # fmt: skip
+    history = project(log[cut[0] : cut[1]], aside)
+    sent = responses_input(history, model, is_plain=plain)
+    world = World(Scenario(profile=profile))
+    asked = read_asked(world, called(world, "responses", {"model": model, "input": sent}))
+    assert asked.items == sent
+    _check_form(sent)
+
+
+def _check_form(sent: list[Json]) -> None:
+    """What life asks for besides: calls are answered at once, told apart, and nobody is silent."""
+    made = Counter(item["call_id"] for item in sent if item["type"] in OUTPUT_OF)
+    assert max(made.values(), default=1) == 1, "two calls go by one id"
+    waiting: set[str] = set()
+    for item in sent:
+        if item["type"] in OUTPUT_OF:
+            waiting.add(item["call_id"])
+        elif item["type"] in OUTPUTS:
+            waiting.remove(item["call_id"])
+        elif item["type"] != "reasoning":
+            assert not waiting, "something stands between a call and its output"
+        if item["type"] == "message":
+            assert item["content"], "a message says nothing"
+            for part in item["content"] if isinstance(item["content"], list) else ():
+                assert part.get("text", "media"), "a part says nothing"
+
+
+@pytest.mark.parametrize("profile", CHATS)
+@given(log=logs(), cut=cuts, aside=quarantines, told=st.sampled_from([None, "be kind"]))
+@settings(max_examples=50)
+def test_a_chat_server_takes_any_log(
+    profile: Any, log: list[StoredItem], cut: list[int], aside: frozenset[int], told: str | None
+) -> None:
+    world = World(Scenario(profile=profile))
+    form = ChatForm(upstream="u", alternates=world.profile.strict_alternation)
+    sent = form.messages(told, project(log[cut[0] : cut[1]], aside))
+    read_messages(world, called(world, "chat", {"model": "m", "messages": sent}))
+    assert all(message["content"] or message.get("tool_calls") for message in sent)
+    assert told is None or sent[0]["content"].startswith(told), "instructions are always there"
+    named = [call["id"] for message in sent for call in message.get("tool_calls", ())]
+    assert len(named) == len(set(named)), "two calls go by one id"
+
+
+@given(log=logs(), aside=quarantines, covered=st.integers(0, 16))
+def test_what_is_covered_and_what_is_new_are_the_whole(
+    log: list[StoredItem], aside: frozenset[int], covered: int
+) -> None:
+    new = continue_after(log, covered, aside)
+    if new is not None:
+        assert [body for body in project(log, aside) if body in new][-len(new) :] == new or not new
+
+
+@given(log=logs(), more=logs())
+def test_what_was_sent_is_sent_again_as_it_was_when_the_log_grows(
+    log: list[StoredItem], more: list[StoredItem]
+) -> None:
+    behind = log[-1].seq if log else 0
+    turn = log[-1].turn_number + 1 if log else 1
+    grown = [
+        *log,
+        *(
+            msgspec.structs.replace(item, seq=behind + item.seq, turn_number=turn)
+            for item in more
+            if not item.call_id
+        ),
+    ]
+    assert project(grown)[: len(project(log))] == project(log)
+
+
+@given(log=logs())
+def test_nothing_of_the_log_is_shown_twice_and_only_outputs_are_made_up(
+    log: list[StoredItem],
+) -> None:
+    shown = show(log)
+    places = [one.seq for one in shown if one.seq is not None]
+    assert len(places) == len(set(places))
+    for one in shown:
+        assert one.seq is not None or msgspec.json.decode(one.body)["type"] in OUTPUTS
