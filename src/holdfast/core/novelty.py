@@ -47,14 +47,18 @@ class Novelty(msgspec.Struct, frozen=True):
     rewind: tuple[int, int] | None = None
 
 
-def find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> Novelty:
+def find_new(
+    sent: Sequence[SentItem], log: Sequence[LogEntry], *, is_whole: bool = False
+) -> Novelty:
     """Compare a request with the log of the turns that were complete when it arrived.
 
     (a) nothing but the user's own words: all of it is new; (b) the longest beginning that the log
     ends with: the rest is new; (c) the longest beginning found earlier in the log: a rewind to
     there; (d) nothing in common: the client's history takes the place of ours.
+
+    With `is_whole` the client is known to send all it has, so that (a) says nothing.
     """
-    if not log or not any(item.is_answer for item in sent):
+    if not log or not (is_whole or any(item.is_answer for item in sent)):
         return Novelty(0)
     found = _find_new(sent, log)
     strange = _renamed_calls(sent, found.new_from, log)

@@ -42,20 +42,23 @@ async def recognise(
     *,
     key: Key | None = None,
     session_id: SessionId | None = None,
+    is_whole: bool = False,
 ) -> Recognised:
     """Compare a request with the settled log of its session.
 
-    A client that sends only its user's words costs nothing here: they are always new.
+    A client that sends only its user's words costs nothing here: they are always new, unless the
+    client is known to send all it has (`is_whole`).
     """
     sent = [_sent(item) for item in items]
-    if not any(item.is_answer for item in sent):
+    if not is_whole and not any(item.is_answer for item in sent):
         return Recognised(tuple(items))
     outline = await read.outline(tenant, session_id=session_id, key=key)
     if outline is None or not outline.entries:
         brought = next(reversed(_milestones(sent, items)), None)
         seen = outline.settled_seq if outline is not None else 0
         return Recognised(tuple(items), seen_seq=seen, brought=brought)
-    found = find_new(sent, [_entry(entry) for entry in outline.entries])
+    log = [_entry(entry) for entry in outline.entries]
+    found = find_new(sent, log, is_whole=is_whole)
     return Recognised(tuple(items[found.new_from :]), found.rewind, outline.settled_seq)
 
 

@@ -48,6 +48,13 @@ def test_only_user_messages_are_always_new() -> None:
     assert find_new(_sent("u1"), _log("u1", "a1")) == Novelty(0)
 
 
+def test_a_client_known_to_send_everything_may_have_dropped_every_answer() -> None:
+    log = _log("u1", "a1", "u2", "a2")
+    assert find_new(_sent("u1", "u9"), log, is_whole=True) == Novelty(1, (1, 4))
+    assert find_new(_sent("u9"), log, is_whole=True) == Novelty(0, (0, 4))
+    assert find_new(_sent("u9"), [], is_whole=True) == Novelty(0)
+
+
 def test_a_whole_history_adds_only_its_end() -> None:
     assert find_new(_sent("u1", "a1", "u2"), _log("u1", "a1")) == Novelty(2)
 

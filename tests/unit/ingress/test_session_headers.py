@@ -109,3 +109,27 @@ async def test_an_internal_turn_sees_the_history_and_leaves_no_trace() -> None:
         assert [session["turn_count"] for session in listed] == [1]
         await house.chat([{"role": "user", "content": "two"}])
         assert house.model.shown[-1] == ["one", "re:one", "two"]
+
+
+@pytest.mark.parametrize(
+    "name", [b"x-session-key", b"x-session-id", b"idempotency-key", b"x-on-busy"], ids=repr
+)
+async def test_a_header_that_comes_twice_is_refused(name: bytes) -> None:
+    async with open_house() as house:
+        reply = await house.client.post(
+            "/v1/chat/completions", json=ASK, headers=[(name, b"reject"), (name, b"enqueue")]
+        )
+        assert reply.status_code == 400
+        assert name.decode() in reply.json()["error"]["message"]
+        assert (await house.client.get("/v1/sessions")).json()["data"] == []
+
+
+@pytest.mark.parametrize("count", ["-1", "x", "9" * 30, "9" * 5000, "1.5", ""])
+async def test_a_retry_count_that_is_none_means_a_first_try(count: str) -> None:
+    async with open_house() as house:
+        first = await house.chat([{"role": "user", "content": "hi"}])
+        again = await house.chat(
+            [{"role": "user", "content": "hi"}], headers={"x-stainless-retry-count": count}
+        )
+        assert again.status_code == 200
+        assert again.headers["x-turn-id"] != first.headers["x-turn-id"]

@@ -72,6 +72,10 @@ class Request:
                 return value
         return None
 
+    def raw_headers(self, name: bytes) -> list[bytes]:
+        """Return the bytes of every header of a name."""
+        return [value for key, value in self._headers if key == name]
+
     def query(self) -> dict[str, str]:
         """Return the query parameters."""
         return dict(parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True))

@@ -14,6 +14,15 @@ from holdfast.ingress.http.asgi import Header, Request
 OPENCLAW_REFUSED = ("subagent:", "cron:", "acp:")
 
 
+MAX_DIGITS = 6
+_WHOLE_HISTORY = (b"x-codex-turn-metadata", b"x-codex-window-id")
+"""By these Codex is known: it sends everything it has, and less after it compacted that."""
+_SINGLE = (
+    b"x-session-key", b"x-openclaw-session-key", b"x-session-id", b"idempotency-key", b"x-on-busy",
+    b"x-session-internal",
+)  # fmt: skip
+
+
 class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """What the session headers of a request say."""
 
@@ -23,6 +32,8 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
     on_busy: OnBusy | None = None
     is_internal: bool = False
     retry_count: int = 0
+    sends_everything: bool = False
+    """Whether the client is one that always sends its whole history, whatever is in it."""
 
     @property
     def is_bound(self) -> bool:
@@ -32,6 +43,7 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_session_headers(request: Request) -> SessionHeaders:
     """Return what the headers say, or refuse what they cannot mean."""
+    _refuse_doubled(request)
     key = _key_text(request.raw_header(b"x-session-key"))
     openclaw = _key_text(request.raw_header(b"x-openclaw-session-key"))
     if key is not None and openclaw is not None:
@@ -48,7 +60,15 @@ def read_session_headers(request: Request) -> SessionHeaders:
         on_busy=_on_busy(request.header(b"x-on-busy")),
         is_internal=_flag(request.header(b"x-session-internal")),
         retry_count=_count(request.header(b"x-stainless-retry-count")),
+        sends_everything=any(request.raw_header(name) is not None for name in _WHOLE_HISTORY),
     )
+
+
+def _refuse_doubled(request: Request) -> None:
+    """Two headers that say two things leave nothing to go by."""
+    for name in _SINGLE:
+        if len(request.raw_headers(name)) > 1:
+            raise InvalidInput(f"{name.decode()} was sent more than once")
 
 
 def _key_text(raw: bytes | None) -> str | None:
@@ -94,7 +114,8 @@ def _flag(raw: str | None) -> bool:
 
 
 def _count(raw: str | None) -> int:
-    return int(raw) if raw is not None and raw.isascii() and raw.isdecimal() else 0
+    is_number = raw is not None and raw.isascii() and raw.isdecimal() and len(raw) <= MAX_DIGITS
+    return int(raw) if raw is not None and is_number else 0
 
 
 def answer_headers(session: Session, turn_id: str) -> list[Header]:

@@ -105,6 +105,7 @@ class TurnDesk:
             items,
             key=target.key,
             session_id=target.session_id,
+            is_whole=headers.sends_everything,
         )
 
     async def _take(
