@@ -21,8 +21,9 @@ import holdfast
 from holdfast.cli.commands import app
 from holdfast.core.commands import Command
 from holdfast.core.errors import HoldfastError
+from holdfast.core.summaries import DEFAULT_PROMPT
 from holdfast.core.turn import Outcome
-from holdfast.engine.settings import HealSettings, StreamSettings
+from holdfast.engine.settings import ContextSettings, HealSettings, StreamSettings
 from holdfast.ingress.http import application
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
 from holdfast.settings import (
@@ -261,6 +262,7 @@ def _default(cell: str) -> Any:
         "time": time,
         "UTC": UTC,
         "TimeoutSettings": TimeoutSettings,
+        "DEFAULT_PROMPT": DEFAULT_PROMPT,
         "default_store_url": default_store_url,
     }
     return eval(cell.strip("`"), known)
@@ -278,6 +280,7 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
         holdfast.LaneSettings,
         StreamSettings,
         HealSettings,
+        ContextSettings,
         ServerSettings,
         StoreSettings,
         ResetSettings,

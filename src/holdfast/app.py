@@ -10,6 +10,7 @@ from holdfast.core.ids import DEFAULT_TENANT, Tenant, read_tenant
 from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.engine.arguments import an_instance
 from holdfast.engine.clock import RandomIds, SystemClock
+from holdfast.engine.compactor import Compactor
 from holdfast.engine.desk import Desk
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway, Handler
@@ -93,8 +94,15 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         gateway.limits = settings.lanes.limits(
             can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
         )
+        compactor = Compactor(
+            gateway, upstreams.provider, upstreams.context_tokens, settings.context
+        )
         responder = Responder(
-            gateway, upstreams.provider, settings.heals, fallbacks=upstreams.fallbacks
+            gateway,
+            upstreams.provider,
+            settings.heals,
+            fallbacks=upstreams.fallbacks,
+            fitting=compactor,
         )
         desk = Desk(gateway, responder)
         await gateway.start()

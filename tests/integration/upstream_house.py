@@ -11,7 +11,7 @@ from holdfast.app import open_application
 from holdfast.core.commands import Reset
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.engine.gateway import Gateway
-from holdfast.engine.settings import HealSettings
+from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.ingress.http.application import Application
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import Settings, StoreSettings
@@ -86,11 +86,17 @@ def upstream(simulator: ProviderSimulator, **more: Any) -> UpstreamSettings:
 
 @asynccontextmanager
 async def open_upstream_house(
-    *upstreams: UpstreamSettings, heals: HealSettings | None = None
+    *upstreams: UpstreamSettings,
+    heals: HealSettings | None = None,
+    context: ContextSettings | None = None,
+    store_url: str = "memory:",
 ) -> AsyncIterator[UpstreamHouse]:
     """Open a gateway for the length of a block."""
     settings = Settings(
-        store=StoreSettings(url="memory:"), upstreams=upstreams, heals=heals or HealSettings()
+        store=StoreSettings(url=store_url),
+        upstreams=upstreams,
+        heals=heals or HealSettings(),
+        context=context or ContextSettings(),
     )
     async with open_application(settings) as application:
         house = UpstreamHouse(application)

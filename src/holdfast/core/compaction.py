@@ -216,9 +216,12 @@ _read_item = msgspec.json.Decoder(_Item).decode
 _read_carried = msgspec.json.Decoder(_Carried).decode
 
 
-def compaction_item(name: str, text: str, record: RecordHead | None = None) -> bytes:
-    """Return a `compaction` item of ours: opaque to its client, readable to us."""
-    carried = _Carried(text, record.session_id, record.no) if record else _Carried(text)
+def compaction_item(name: str, text: str, record: Name | None = None) -> bytes:
+    """Return a `compaction` item of ours: opaque to its client, readable to us.
+
+    One that a session's own record stands behind names it: there the record tells.
+    """
+    carried = _Carried(text, *record) if record else _Carried(text)
     packed = base64.urlsafe_b64encode(msgspec.json.encode(carried)).decode()
     return msgspec.json.encode(
         {"type": "compaction", "id": name, "encrypted_content": _MARK + packed}

@@ -29,6 +29,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     is_conversation: bool = False
     waits_for_parent: bool = False
     """Whether it was taken in before the response that it continues had ended."""
+    is_compaction: bool = False
+    """Whether its input ends with a `compaction_trigger`: then it wants nothing else."""
     trail: bytes = b""
     """Of the history that the request brought or repeated, where its answer may be found by it."""
 

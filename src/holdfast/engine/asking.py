@@ -185,8 +185,12 @@ class Asker:
                 return model
         return None
 
+    def sent(self, request: TurnRequest) -> TurnRequest:
+        """Return a request as its provider is asked it."""
+        return request if self._fitting is None else self._fitting.sent(request)
+
     def _can_be_asked(self, asking: Asking, model: str) -> bool:
-        request = asking.request
+        request = self.sent(asking.request)
         call = ModelCall(
             model=model, items=[], fields=request.fields, chat_fields=request.chat_fields,
             is_stream=asking.is_stream,
@@ -202,13 +206,14 @@ class Asker:
 
     async def _attempt(self, asking: Asking, question: Question) -> Answer:
         """Ask once, and have it noted how long it took and how it went."""
-        call = question.call(
-            asking.request, asking.run.session.id, is_stream=asking.is_stream
-        )  # fmt: skip
+        request = self.sent(asking.request)
+        call = question.call(request, asking.run.session.id, is_stream=asking.is_stream)
         began, outcome = time.monotonic(), "left"
         try:
             answer = await asking.attempt(question.provider, call)
             outcome = answer.status
+            if self._fitting is not None:
+                self._fitting.learn(question.provider, call, answer.usage)
             return answer
         except ProviderFailure as failure:
             outcome = failure.failure_class

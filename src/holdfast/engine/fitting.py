@@ -9,11 +9,13 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.core.compaction import CompactionReason
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.items import StoredItem
 from holdfast.core.request import TurnRequest
+from holdfast.core.session import Usage
 from holdfast.engine.turn_runner import ActiveRun
-from holdfast.ports.provider import Provider
+from holdfast.ports.provider import ModelCall, Provider
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,14 +29,42 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     history: list[StoredItem]
 
 
+class Made(msgspec.Struct, frozen=True):
+    """A compaction: the item that carries it to a client, and what it cost."""
+
+    item: bytes
+    usage: Usage | None = None
+    is_recorded: bool = True
+    """False where the log is so short that a summary would be no less."""
+
+
 class Fitting(Protocol):
     """Keeps requests within the windows of models."""
+
+    def sent(self, request: TurnRequest) -> TurnRequest:
+        """Return a request without what it asks of us, not of its model."""
+        ...
+
+    def learn(self, provider: Provider, call: ModelCall, usage: Usage | None) -> None:
+        """Take in how many tokens a call had, as its provider counted."""
+        ...
 
     async def fit(self, asked: Asked) -> list[StoredItem]:
         """Return what to show, before it is sent; the same list where nothing must be done.
 
         Raises nothing for a request that cannot be made to fit: its provider judges it.
         """
+        ...
+
+    async def compact(
+        self,
+        run: ActiveRun,
+        *,
+        model: str | None,
+        reason: CompactionReason = "asked",
+        prompt: str | None = None,
+    ) -> "Made":
+        """Have one summary stand for all that was said so far, if that is less."""
         ...
 
     async def shrink(self, asked: Asked, failure: ProviderFailure) -> list[StoredItem] | None:

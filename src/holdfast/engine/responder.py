@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.commands import Finish, StoredCompletion
 from holdfast.core.errors import HoldfastError, ProviderFailure
@@ -26,6 +27,7 @@ from holdfast.core.response import (
 from holdfast.core.session import Session
 from holdfast.core.trail import NO_TRAIL, follow
 from holdfast.core.turn import RUN_AGAIN, Turn
+from holdfast.engine.announcing import shifted, told_compaction
 from holdfast.engine.asking import Asker, Asking, Fallbacks, Route
 from holdfast.engine.fitting import Fitting
 from holdfast.engine.gateway import Gateway
@@ -68,9 +70,11 @@ class Responder:
         self._gateway = gateway
         self._route = route
         self._asker = Asker(gateway, route, heals, fallbacks=fallbacks, fitting=fitting)
+        self._fitting = fitting
 
     def check(self, request: TurnRequest, items: Sequence[NewItem]) -> None:
         """Raise for what the model's provider cannot be asked, before anything is kept."""
+        request = self._asker.sent(request)
         self._route(request.model).check(
             ModelCall(
                 model=request.model,
@@ -123,13 +127,15 @@ class Responder:
     ) -> Answer:
         if writer is not None:
             writer.start()
+        if request.is_compaction and self._fitting is not None:
+            return await self._compact(self._fitting, run, request, writer)
 
         async def attempt(provider: Provider, call: ModelCall) -> Answer:
             if writer is None:
                 return await provider.answer(call)
-            return await self._follow(provider, call, writer)
+            return await self._follow(provider, call, writer, run.preface)
 
-        return await self._asker.ask(
+        answer = await self._asker.ask(
             Asking(
                 run=run,
                 request=request,
@@ -138,15 +144,37 @@ class Responder:
                 has_output=lambda: writer is not None and writer.has_output,
             )
         )
+        return replace(answer, items=[*run.preface, *answer.items]) if run.preface else answer
 
-    async def _follow(self, provider: Provider, call: ModelCall, writer: JournalWriter) -> Answer:
+    async def _compact(
+        self, fitting: Fitting, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
+    ) -> Answer:
+        """Answer with one item that stands for everything so far."""
+        made = await fitting.compact(run, model=request.model, reason="trigger")
+        if writer is not None:
+            for event in told_compaction(made.item, 0, is_sampled=True):
+                writer.pass_on(event)
+        return Answer(items=[made.item], usage=made.usage)
+
+    async def _follow(
+        self,
+        provider: Provider,
+        call: ModelCall,
+        writer: JournalWriter,
+        preface: tuple[bytes, ...] = (),
+    ) -> Answer:
         """Pass events on as they come; what they say becomes durable as it goes."""
-        said = 0
+        said, is_begun = 0, not preface
         async with aclosing(provider.stream(call)) as events:
             async for event in events:
+                if not is_begun:
+                    is_begun = True
+                    for index, body in enumerate(preface):
+                        for told in told_compaction(body, index):
+                            writer.pass_on(told)
                 if isinstance(event, Answer):
                     return event
-                said += writer.pass_on(event)
+                said += writer.pass_on(shifted(event, len(preface)))
                 if said > BREATH_BYTES:
                     # A model may say much at once; readers are not slow for that.
                     said = 0
@@ -206,7 +234,7 @@ class Responder:
             output = [item.body for item in (*finished, *kept)]
             facts = facts_of(run.turn.id, run, request, "failed", output, None)
             shown = error_value(code, error.message)
-            writer.end(journal, msgspec.structs.replace(facts, error=shown))
+            writer.end(journal, replace(facts, error=shown))
 
     async def _break_off(self, run: ActiveRun, writer: JournalWriter | None) -> None:
         """Leave a run that this process may not finish: whoever comes next takes it up."""

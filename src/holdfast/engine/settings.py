@@ -6,9 +6,11 @@ from typing import Literal
 from holdfast.core.commands import LaneLimits
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.healing import HealLimits
+from holdfast.core.summaries import DEFAULT_PROMPT
 from holdfast.core.turn import OnBusy
 
 OnDisconnect = Literal["complete", "cancel"]
+ContextMode = Literal["model", "elide", "off"]
 
 _NEVER_NEGATIVE = ("max_waiting", "max_wait_seconds", "tool_wait_seconds")
 _ALWAYS_POSITIVE = ("lease_seconds", "poll_seconds")
@@ -116,3 +118,35 @@ class HealSettings:
             retry_within_seconds=self.retry_within_seconds,
             busy_wait_seconds=self.busy_wait_seconds,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextSettings:
+    """`[context]`: how long conversations are kept within their models' windows."""
+
+    mode: ContextMode = "model"
+    """A model writes the summaries, or the oldest is elided, or nothing is done."""
+    threshold: float = 0.85
+    """The part of a window, without the reserve, that a request may fill before it is compacted."""
+    target: float = 0.5
+    """The part of it that a compaction goes down to."""
+    reserve_tokens: int = 4096
+    """What is kept free for the answer, where a request does not say; at most half the window."""
+    summary_tokens: int = 1500
+    """How long a summary may be."""
+    model: str | None = None
+    """The model that writes summaries; unset: the one that is asked."""
+    prompt: str = DEFAULT_PROMPT
+    """What that model is told to do."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("model", "elide", "off"):
+            raise InvalidSetting(f"context.mode must be model, elide or off, not {self.mode!r}")
+        if not 0 < self.target < self.threshold <= 1:
+            raise InvalidSetting("context: 0 < target < threshold <= 1 must hold")
+        if self.reserve_tokens < 0:
+            raise InvalidSetting("context.reserve_tokens must not be negative")
+        if self.summary_tokens < 50:
+            raise InvalidSetting("context.summary_tokens must be at least 50")
+        if not self.prompt.strip():
+            raise InvalidSetting("context.prompt must not be empty")

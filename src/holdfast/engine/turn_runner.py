@@ -41,6 +41,8 @@ class ActiveRun:
         self.fence = started.fence
         self.is_rolled_over = started.is_rolled_over
         self.is_lost = False
+        self.preface: tuple[bytes, ...] = ()
+        """Items that its answer begins with: what was done before the model was asked."""
         self._end: Ended | None = None
         self.unwritten: Finish | None = None
         self._unsaved: tuple[NewItem, ...] = ()
@@ -109,7 +111,7 @@ class ActiveRun:
             self._lose_quietly()
             raise
 
-    async def compact(self, command: Compact) -> None:
+    async def compact(self, command: Compact) -> Session:
         """Record what stands for a part of the log; sent again if its outcome is not known."""
         pause = FIRST_PAUSE_SECONDS
         for left in reversed(range(FINISH_TRIES)):
@@ -126,7 +128,8 @@ class ActiveRun:
                 pause *= 2
             else:
                 self.session = max(self.session, session, key=lambda one: one.version)
-                return
+                return session
+        raise AssertionError("the last try returns or raises")
 
     async def finish(self, command: Finish) -> Ended:
         """End the run durably. An unknown outcome is asked about until it is known."""

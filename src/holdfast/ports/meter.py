@@ -22,6 +22,10 @@ class Meter(Protocol):
         """A failure of a provider was mended within its turn."""
         ...
 
+    def compacted(self, mode: str, reason: str) -> None:
+        """A part of a log is shown as less from now on."""
+        ...
+
     def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
         """A provider answered, or failed, after so long."""
         ...
@@ -52,6 +56,9 @@ class NoMeter:
         """Nothing."""
 
     def healed(self, failure_class: str) -> None:
+        """Nothing."""
+
+    def compacted(self, mode: str, reason: str) -> None:
         """Nothing."""
 
     def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:

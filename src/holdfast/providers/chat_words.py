@@ -22,7 +22,7 @@ _OURS = frozenset(
 )
 """Words that are answered by ourselves, or that ask for what a Chat server always does."""
 _EMPTY: dict[str, tuple[Any, ...]] = {
-    "truncation": ("disabled",),
+    "truncation": ("disabled", "auto"),
     "max_tool_calls": (),
     "prompt": (),
     "context_management": ([],),

@@ -48,6 +48,11 @@ class Upstreams:
         found = next((one for one, _ in self._routes if _serves(one, model)), None)
         return found.fallback if found else ()
 
+    def context_tokens(self, model: str) -> int | None:
+        """Return the context window of a model, where its upstream's settings say it."""
+        found = next((one for one, _ in self._routes if _serves(one, model)), None)
+        return found.context_tokens if found else None
+
     def speaks(self, model: str) -> UpstreamApi | None:
         """Return the API in which the model's upstream is asked."""
         found = next((one for one, _ in self._routes if _serves(one, model)), None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.core.reset import ResetPolicy
-from holdfast.engine.settings import HealSettings, LaneSettings, StreamSettings
+from holdfast.engine.settings import ContextSettings, HealSettings, LaneSettings, StreamSettings
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings.reading import Sources, read_file
 from holdfast.settings.sections import (
@@ -44,6 +44,7 @@ class Settings:
     lanes: LaneSettings = field(default_factory=LaneSettings)
     sessions: StreamSettings = field(default_factory=StreamSettings)
     heals: HealSettings = field(default_factory=HealSettings)
+    context: ContextSettings = field(default_factory=ContextSettings)
     reset: ResetSettings = field(default_factory=ResetSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -75,6 +76,7 @@ def load(
         lanes=sources.section("lanes", LaneSettings),
         sessions=sources.section("sessions", StreamSettings),
         heals=sources.section("heals", HealSettings),
+        context=sources.section("context", ContextSettings),
         reset=sources.section("sessions.reset", ResetSettings),
         limits=sources.section("limits", LimitSettings),
         log=sources.section("log", LogSettings),

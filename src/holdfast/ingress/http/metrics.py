@@ -90,6 +90,9 @@ class PrometheusMeter:
         self._healed = _Counts(
             "holdfast_heals", "Provider failures mended within their turn.", ("failure_class",)
         )
+        self._compacted = _Counts(
+            "holdfast_compactions", "Parts of logs that are shown as less.", ("mode", "reason")
+        )
         self._upstream = _Spread(
             "holdfast_upstream_seconds", "How long providers took.", SECONDS,
             ("upstream", "outcome"),
@@ -122,6 +125,10 @@ class PrometheusMeter:
         """Count a heal."""
         self._healed.add(failure_class)
 
+    def compacted(self, mode: str, reason: str) -> None:
+        """Count a compaction."""
+        self._compacted.add(mode, reason)
+
     def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
         """Count a call."""
         self._upstream.add(seconds, name, outcome)
@@ -142,8 +149,8 @@ class PrometheusMeter:
     def collect(self) -> "Iterable[Metric]":
         """Return everything, as Prometheus's library takes it."""
         counted = (
-            self._accepted, self._ended, self._waited, self._healed, self._upstream,
-            self._commit, self._batch, self._recovered, self._requests,
+            self._accepted, self._ended, self._waited, self._healed, self._compacted,
+            self._upstream, self._commit, self._batch, self._recovered, self._requests,
         )  # fmt: skip
         return [one.collect() for one in counted]
 

@@ -7,10 +7,12 @@ import msgspec
 from holdfast.core.errors import InvalidInput
 from holdfast.core.items import NewItem, message, read_item
 from holdfast.core.request import TurnRequest
+from holdfast.core.wishes import read_wish
 from holdfast.ingress.http.bodies import Fields, take, take_list
 from holdfast.ingress.http.metadata import take_metadata
 
 _OURS = ("conversation", "input")
+TRIGGER = "compaction_trigger"
 
 
 class ResponseRequest(msgspec.Struct, frozen=True):
@@ -31,12 +33,23 @@ def read_response_request(fields: Fields) -> ResponseRequest:
     items = read_input(fields)
     conversation = _conversation(fields)
     asked = read_asked(fields)
-    asked = msgspec.structs.replace(asked, is_conversation=conversation is not None)
+    asked = msgspec.structs.replace(
+        asked,
+        is_conversation=conversation is not None,
+        is_compaction=_ends_with_trigger(items),
+    )
     if conversation is not None and asked.previous_response_id is not None:
         raise InvalidInput(
             "send conversation or previous_response_id, not both", param="previous_response_id"
         )
     return ResponseRequest(asked, items, conversation)
+
+
+def _ends_with_trigger(items: list[NewItem]) -> bool:
+    """Whether a request asks for compaction; it must say so last."""
+    if any(item.kind == TRIGGER for item in items[:-1]):
+        raise InvalidInput(f"{TRIGGER} must be the last item of the input", param="input")
+    return bool(items) and items[-1].kind == TRIGGER
 
 
 def read_input(fields: Fields) -> list[NewItem]:
@@ -60,6 +73,7 @@ def read_asked(fields: Fields) -> TurnRequest:
     if is_background and not is_stored:
         raise InvalidInput("background responses must be stored", param="background")
     _check_include(fields)
+    read_wish(fields)
     metadata = take_metadata(fields)
     if metadata is not None:
         fields["metadata"] = msgspec.Raw(metadata)

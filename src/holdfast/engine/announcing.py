@@ -1,0 +1,27 @@
+"""Compaction told to the client that asked for it: an item before the model's, in its stream."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from holdfast.core.items import item_value
+from holdfast.ports.provider import ModelEvent
+
+
+def told_compaction(body: bytes, index: int, *, is_sampled: bool = False) -> Iterator[ModelEvent]:
+    """Yield the events in which a stream tells of a compaction item."""
+    item = item_value(body)
+    place = {"output_index": index}
+    begun = {**item, "encrypted_content": ""}
+    yield ModelEvent("response.output_item.added", {**place, "item": begun})
+    if is_sampled:
+        yield ModelEvent("response.compaction.compacting", {**place, "item_id": item["id"]})
+    yield ModelEvent("response.output_item.done", {**place, "item": item})
+
+
+def shifted(event: ModelEvent, by: int) -> ModelEvent:
+    """Return a model's event as one of an answer that began with so many items of ours."""
+    index = event.data.get("output_index")
+    if not by or not isinstance(index, int):
+        return event
+    return replace(event, data={**event.data, "output_index": index + by})

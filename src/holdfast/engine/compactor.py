@@ -1,0 +1,329 @@
+"""Keeps what a model is shown within its window: before it is sent, after it was refused, on wish.
+
+What is left out is recorded over the log by the run that owns it. A summary that cannot be had
+from a model is made up of what is known; a request that cannot be made shorter goes as it is, and
+its provider judges it.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.budget import Plan, Room, plan
+from holdfast.core.commands import Compact
+from holdfast.core.compaction import (
+    Compaction,
+    CompactionReason,
+    Elision,
+    Name,
+    compaction_item,
+    shortened,
+)
+from holdfast.core.errors import ProviderFailure
+from holdfast.core.estimate import Scale, field_tokens
+from holdfast.core.items import StoredItem
+from holdfast.core.request import TurnRequest
+from holdfast.core.session import Usage
+from holdfast.core.summaries import left_out_note, quoted, transcript
+from holdfast.core.wishes import Wish, read_wish, wanted_output
+from holdfast.engine.estimates import Estimates
+from holdfast.engine.fitting import Asked, Made
+from holdfast.engine.gateway import Gateway
+from holdfast.engine.log import log
+from holdfast.engine.settings import ContextSettings
+from holdfast.engine.summariser import Summariser, Summary
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.ports.provider import ModelCall, Provider
+
+Windows = Callable[[str], int | None]
+"""The context window of a model, where it is configured."""
+LEAST_ROOM = 64
+WHOLE_BYTES = 16 * 1024
+"""How much of a log too short to be compacted is carried by its item as it is."""
+_SHARE_AFTER_REFUSAL = 0.6
+"""How much of a request that was refused as too long is sent at most."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """How many tokens a request may have, and how many are left once it had more."""
+
+    most: int
+    goal: int
+
+
+class Compactor:
+    """Fits requests into windows; see `fitting.Fitting`."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        route: Callable[[str], Provider],
+        windows: Windows | None = None,
+        settings: ContextSettings | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._windows: Windows = windows or (lambda _: None)
+        self.settings = settings or ContextSettings()
+        self.estimates = Estimates()
+        self._summariser = Summariser(route)
+
+    # ── before and after ────────────────────────────────────────────────────────────────────
+
+    async def fit(self, asked: Asked) -> list[StoredItem]:
+        """Return what to show: the history, or less of it where it would not fit."""
+        wish = read_wish(asked.request.fields)
+        if wish.truncation == "disabled" and not wish.compacts:
+            return asked.history
+        bounds = self._bounds(asked, wish)
+        if bounds is None or self._tokens(asked, asked.history) <= bounds.most:
+            return asked.history
+        if wish.truncation == "auto" and not wish.compacts:
+            return self._truncated(asked, bounds)
+        reason: CompactionReason = "threshold" if wish.compacts else "budget"
+        return await self._shorten(asked, bounds, reason) or asked.history
+
+    def sent(self, request: TurnRequest) -> TurnRequest:
+        """Return a request without the compaction that is ours to do."""
+        if self.settings.mode == "off" or "context_management" not in request.fields:
+            return request
+        fields = {k: raw for k, raw in request.fields.items() if k != "context_management"}
+        return replace(request, fields=fields)
+
+    async def shrink(self, asked: Asked, failure: ProviderFailure) -> list[StoredItem] | None:
+        """Return less than was refused, or None."""
+        wish = read_wish(asked.request.fields)
+        upstream, scale = asked.provider.name, self._scale(asked)
+        sizes = [scale.item(item.body) for item in asked.history]
+        before = sum(sizes) + field_tokens(asked.request.fields, scale)
+        self.estimates.refused(upstream, asked.model, failure, [before])
+        if wish.truncation == "disabled" and not wish.compacts:
+            return None
+        bounds = self._bounds(asked, wish)
+        goal = int(before * _SHARE_AFTER_REFUSAL)
+        bounds = Bounds(goal, min(goal, bounds.goal) if bounds is not None else goal)
+        if wish.truncation == "auto" and not wish.compacts:
+            less = self._truncated(asked, bounds)
+            return less if less is not asked.history else None
+        return await self._shorten(asked, bounds, "overflow")
+
+    def learn(self, provider: Provider, call: ModelCall, usage: Usage | None) -> None:
+        """Take in what a call was counted as."""
+        if usage is not None:
+            self.estimates.learn(provider.name, call, usage.input_tokens)
+
+    # ── how much there may be ───────────────────────────────────────────────────────────────
+
+    def _scale(self, asked: Asked) -> Scale:
+        return self.estimates.of(asked.provider.name, asked.model).scale
+
+    def _tokens(self, asked: Asked, history: Sequence[StoredItem]) -> int:
+        scale = self._scale(asked)
+        fixed = field_tokens(asked.request.fields, scale)
+        return fixed + sum(scale.item(item.body) for item in history)
+
+    def window(self, upstream: str, model: str) -> int | None:
+        """Return the window of a model: as configured, else as its server has shown it."""
+        return self._windows(model) or self.estimates.of(upstream, model).window
+
+    def _bounds(self, asked: Asked, wish: Wish) -> Bounds | None:
+        """Return the bounds of a request; None where nothing is known and nothing was wished."""
+        settings = self.settings
+        if settings.mode == "off" and wish.truncation != "auto":
+            return None
+        found: list[int] = []
+        window = self.window(asked.provider.name, asked.model)
+        if window is not None:
+            wanted = wanted_output(asked.request.fields, asked.request.chat_fields)
+            reserve = min(wanted or settings.reserve_tokens, window // 2)
+            found.append(int((window - reserve) * settings.threshold))
+        if wish.compact_threshold is not None:
+            found.append(wish.compact_threshold)
+        if not found:
+            return None
+        most = min(found)
+        return Bounds(most, int(most * settings.target / settings.threshold))
+
+    def _room(self, asked: Asked, tokens: int) -> Room:
+        scale = self._scale(asked)
+        left = max(tokens - field_tokens(asked.request.fields, scale), LEAST_ROOM)
+        return Room(
+            tokens=left,
+            scale=scale,
+            turn_number=asked.run.turn.number,
+            summary_tokens=min(self.settings.summary_tokens, left // 4),
+            elides_first=self.settings.mode == "elide",
+        )
+
+    # ── leaving out ─────────────────────────────────────────────────────────────────────────
+
+    def _truncated(self, asked: Asked, bounds: Bounds) -> list[StoredItem]:
+        """Return the history without its oldest part, for this request alone."""
+        made = plan(asked.history, replace(self._room(asked, bounds.most), summary_tokens=0))
+        if made is None:
+            return asked.history
+        return truncated(asked.history, made)
+
+    async def _shorten(
+        self, asked: Asked, bounds: Bounds, reason: CompactionReason
+    ) -> list[StoredItem] | None:
+        """Compact until the request is within its bounds, or nothing more can be left out."""
+        if self.settings.mode == "off":
+            return None
+        history: list[StoredItem] | None = None
+        room = self._room(asked, bounds.goal)
+        for is_last in (False, True):
+            made = plan(asked.history, replace(room, elides_first=room.elides_first or is_last))
+            if made is None or not await self._record(asked, made, room, reason):
+                break
+            history = await asked.run.items()
+            asked = replace(asked, history=history)
+            if self._tokens(asked, history) <= bounds.most:
+                break
+        return history
+
+    async def _record(self, asked: Asked, made: Plan, room: Room, reason: CompactionReason) -> bool:
+        model, prompt = self.settings.model or asked.model, self.settings.prompt
+        summary = None
+        if made.to_seq and self.settings.mode == "model":
+            summary = await self._summarise(made, room, model, prompt)
+        name = self._gateway.ids.new("cmp")
+        compaction = _compaction(name, made, room, reason, summary)
+        if made.to_seq and compaction is None:
+            return False
+        record = await self._write(asked.run, made, name, reason, compaction)
+        if compaction is not None and read_wish(asked.request.fields).compacts:
+            asked.run.preface = (compaction_item(name, compaction.text, record),)
+        return True
+
+    async def _summarise(self, made: Plan, room: Room, model: str, prompt: str) -> Summary | None:
+        window = self._windows(model)
+        reserve = 2 * room.summary_tokens
+        readable = max(window - reserve, window // 2) if window else made.tokens_before // 2
+        return await self._summariser.summarise(
+            made, model=model, prompt=prompt, room=readable, most=room.summary_tokens,
+            scale=room.scale,
+        )  # fmt: skip
+
+    async def _write(
+        self, run: ActiveRun, made: Plan, name: str, reason: CompactionReason,
+        compaction: Compaction | None,
+    ) -> Name:  # fmt: skip
+        """Record a plan, and return the record of its summary."""
+        elision = None
+        if made.cuts:
+            elision = Elision(
+                id=name, reason=reason, cuts=made.cuts, tokens_before=made.tokens_before,
+                tokens_after=made.tokens_after,
+            )  # fmt: skip
+        session = await run.compact(
+            Compact(fence=run.fence, to_seq=made.to_seq, compaction=compaction, elision=elision)
+        )
+        mode = compaction.mode if compaction is not None else "elide"
+        log.info("session.compacted", session_id=run.session.id, reason=reason, mode=mode)
+        self._gateway.meter.compacted(mode, reason)
+        return session.id, session.record_no - bool(made.cuts)
+
+    # ── on wish ─────────────────────────────────────────────────────────────────────────────
+
+    async def compact(
+        self,
+        run: ActiveRun,
+        *,
+        model: str | None,
+        reason: CompactionReason = "asked",
+        prompt: str | None = None,
+    ) -> Made:
+        """Have one summary stand for all that was said so far, if that is less."""
+        history = await run.items()
+        room = self._whole_room(history, run.turn.number)
+        made = plan(history, room)
+        name = self._gateway.ids.new("cmp")
+        summary, compaction = None, None
+        if made is not None:
+            if self.settings.mode != "elide" and (self.settings.model or model):
+                told = prompt or self.settings.prompt
+                summary = await self._summarise(
+                    made, room, self.settings.model or model or "", told
+                )
+            compaction = _compaction(name, made, room, reason, summary)
+        usage = summary.usage if summary is not None else None
+        if made is None or compaction is None:
+            text = transcript(history, WHOLE_BYTES)
+            return Made(compaction_item(name, text), usage, is_recorded=False)
+        # The run that was made for this counts what it cost.
+        compaction = replace(compaction, usage=None)
+        record = await self._write(run, made, name, reason, compaction)
+        return Made(compaction_item(name, compaction.text, record), usage)
+
+    async def digest(
+        self, items: Sequence[StoredItem], *, model: str, prompt: str | None
+    ) -> tuple[str, Usage | None]:
+        """Return a summary of items that are kept nowhere, and what it cost."""
+        room = self._whole_room(items, -1)
+        everything = Plan(
+            to_seq=len(items), replaced=tuple(items),
+            tokens_before=sum(room.scale.item(item.body) for item in items),
+        )  # fmt: skip
+        summary = None
+        if self.settings.mode == "model":
+            name = self.settings.model or model
+            told = prompt or self.settings.prompt
+            summary = await self._summarise(everything, room, name, told)
+        if summary is None:
+            size = int(room.summary_tokens * room.scale.bytes_per_token)
+            return left_out_note(everything, size), None
+        return summary.text, summary.usage
+
+    def _whole_room(self, items: Sequence[StoredItem], turn_number: int) -> Room:
+        scale = Scale()
+        used = sum(scale.item(item.body) for item in items)
+        return Room(
+            tokens=max(used, LEAST_ROOM),
+            scale=scale,
+            turn_number=turn_number,
+            summary_tokens=min(self.settings.summary_tokens, max(used // 3, 1)),
+            is_whole=True,
+        )
+
+
+def _compaction(
+    name: str, made: Plan, room: Room, reason: CompactionReason, summary: Summary | None
+) -> Compaction | None:
+    """Return what stands for the range, if a range is replaced and that is less."""
+    if not made.to_seq:
+        return None
+    size = int(room.summary_tokens * room.scale.bytes_per_token)
+    texts = [left_out_note(made, size)]
+    if summary is not None:
+        texts.insert(0, summary.text)
+    for text in texts:
+        told = quoted(made, text, size // 2)
+        extra = room.scale.tokens(len(told.encode())) - room.summary_tokens
+        after = made.tokens_after + max(extra, 0)
+        if after < made.tokens_before:
+            is_model = summary is not None and text == summary.text
+            return Compaction(
+                id=name,
+                mode="model" if is_model else "elide",
+                reason=reason,
+                text=told,
+                keeps=made.keeps,
+                left_out=len(made.replaced),
+                model=summary.model if summary is not None and is_model else None,
+                tokens_before=made.tokens_before,
+                tokens_after=after,
+                usage=summary.usage if summary is not None else None,
+            )
+    return None
+
+
+def truncated(items: Sequence[StoredItem], made: Plan) -> list[StoredItem]:
+    """Return items as a plan leaves them, with nothing in the place of what is gone."""
+    cuts = dict(made.cuts)
+    kept = set(made.keeps)
+    return [
+        shortened(item, cuts[item.seq]) if item.seq in cuts else item
+        for item in items
+        if item.seq > made.to_seq or item.seq in kept
+    ]

@@ -1,0 +1,68 @@
+"""What this process has learned about models: bytes to a token, and where their windows end.
+
+A cache, bounded in count: after a restart it is learned again.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.core.estimate import DEFAULT_SCALE, Scale, text_bytes
+from holdfast.ports.provider import ModelCall
+
+MOST_MODELS = 512
+LEAST_WINDOW = 512
+_STATED = re.compile(
+    r"(?:maximum context length is|context (?:window|length) (?:of|is)|>)\s*(\d{3,9})(?!\d)",
+    re.IGNORECASE,
+)
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known of one model at one upstream."""
+
+    scale: Scale = DEFAULT_SCALE
+    window: int | None = None
+    """The window that it stated, or what was refused as too long."""
+
+
+class Estimates:
+    """Learns from what providers report and refuse."""
+
+    def __init__(self, most: int = MOST_MODELS) -> None:
+        self._most = most
+        self._known: OrderedDict[tuple[str, str], Known] = OrderedDict()
+
+    def of(self, upstream: str, model: str) -> Known:
+        """Return what is known of a model."""
+        return self._known.get((upstream, model), Known())
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def learn(self, upstream: str, call: ModelCall, input_tokens: int) -> None:
+        """Take in how many tokens a call was counted as."""
+        known = self.of(upstream, call.model)
+        size = text_bytes(call.items, call.fields)
+        scale = known.scale.learned(size, len(call.items), input_tokens)
+        if scale != known.scale:
+            self._keep(upstream, call.model, msgspec.structs.replace(known, scale=scale))
+
+    def refused(
+        self, upstream: str, model: str, failure: ProviderFailure, sizes: Sequence[int]
+    ) -> None:
+        """Take in that a request was too long: by its estimate, if the server does not say how."""
+        known = self.of(upstream, model)
+        stated = _STATED.search(failure.message.replace(",", ""))
+        window = int(stated[1]) if stated is not None else sum(sizes)
+        if window >= LEAST_WINDOW and (known.window is None or window < known.window):
+            self._keep(upstream, model, msgspec.structs.replace(known, window=window))
+
+    def _keep(self, upstream: str, model: str, known: Known) -> None:
+        self._known[upstream, model] = known
+        self._known.move_to_end((upstream, model))
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)

@@ -1,0 +1,252 @@
+"""Requests that are too long: made shorter before they are sent, or after they were refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.engine.settings import ContextSettings, HealSettings
+from holdfast.testing.provider import ProviderSimulator
+from tests.integration.test_heals import heals, told
+from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream
+
+Json = dict[str, Any]
+WINDOW = 2_000
+QUICK = HealSettings(first_pause_seconds=0.001)
+TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
+ELIDE = ContextSettings(mode="elide")
+
+
+def small(overflow: str = "before", **more: Any) -> ProviderSimulator:
+    """Return a simulator with a small window."""
+    return ProviderSimulator({"context_tokens": WINDOW, "overflow": overflow, **more})
+
+
+async def fill(house: UpstreamHouse, turns: int, words: int = 150, **more: Any) -> None:
+    """Say so much in so many turns."""
+    for number in range(turns):
+        await house.respond(f"turn {number}: " + "word " * words, **more)
+
+
+async def call_tool(house: UpstreamHouse, output: str, **more: Any) -> Json:
+    """Have a tool called, and give its output."""
+    first = await house.respond("call look {}", tools=TOOLS, **more)
+    [call] = [item for item in first["output"] if item["type"] == "function_call"]
+    value = {"type": "function_call_output", "call_id": call["call_id"], "output": output}
+    return await house.respond([value], tools=TOOLS, **more)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("overflow", ["before", "stream"])
+@pytest.mark.parametrize("mode", ["model", "elide"])
+async def test_f70_a_request_that_is_refused_as_too_long_is_compacted_and_sent_again(
+    is_stream: bool, overflow: str, mode: Any
+) -> None:
+    with small(overflow) as simulator:
+        context = ContextSettings(mode=mode)
+        async with open_upstream_house(upstream(simulator), heals=QUICK, context=context) as house:
+            await fill(house, 12, stream=is_stream)
+            done = await heals(house)
+            assert done
+            assert set(done) == {("overflow", "shrunk")}
+            assert await told(house, "session.compacted") >= len(done)
+            refused = [r for r in simulator.requests() if r.fault in ("R10", "R11")]
+            # What was refused teaches where the window ends: later ones are short before they go.
+            assert len(refused) < 5
+            view = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+            assert view is not None
+            assert (view.session.turn_count, view.session.item_count) == (12, 36)
+
+
+@pytest.mark.parametrize("mode", ["model", "elide"])
+async def test_f70_a_tool_output_larger_than_the_window_is_shown_short_and_answered(
+    mode: Any,
+) -> None:
+    with small() as simulator:
+        behind = upstream(simulator, context_tokens=WINDOW)
+        context = ContextSettings(mode=mode)
+        async with open_upstream_house(behind, heals=QUICK, context=context) as house:
+            said = await call_tool(house, "beginning " + "x" * 50_000)
+            assert "beginning" in text_of(said)
+            assert [r.fault for r in simulator.requests()] == [None, None]
+            items = (await house.client.get("/v1/sessions")).json()["data"]
+            listed = await house.client.get(f"/v1/sessions/{items[0]['id']}/items")
+            assert "x" * 50_000 in listed.text
+            assert text_of(await house.respond("next"))
+
+
+async def test_f70_what_fits_nowhere_fails_in_the_providers_words_and_the_next_is_taken() -> None:
+    with small() as simulator:
+        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
+            await house.respond("one")
+            answer = await house.post("/v1/responses", input="x" * 20_000)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["code"] == "context_length_exceeded"
+            assert "exceeds the context window" in answer.json()["error"]["message"]
+            assert len(simulator.requests(operation="create")) <= 5
+            said = await house.respond("two", headers={"X-On-Busy": "reject"})
+            assert "two" in text_of(said)
+
+
+async def test_f71_an_overflow_in_a_tool_loop_keeps_the_session_and_its_task() -> None:
+    with small() as simulator:
+        behind = upstream(simulator, context_tokens=WINDOW)
+        async with open_upstream_house(behind, heals=QUICK, context=ELIDE) as house:
+            first = await house.respond("the task: call look {}", tools=TOOLS)
+            session_id = (await house.client.get("/v1/sessions")).json()["data"][0]["id"]
+            for step in range(12):
+                [call] = [item for item in first["output"] if item["type"] == "function_call"]
+                output = f"result {step} " + "y" * 1_500 + " call look {}"
+                value = {
+                    "type": "function_call_output", "call_id": call["call_id"], "output": output,
+                }  # fmt: skip
+                if step < 11:
+                    simulator.add_answer(tool_calls=[{"name": "look"}], times=1)
+                first = await house.respond([value], tools=TOOLS)
+            sent = simulator.requests(operation="create")
+            assert [request.fault for request in sent] == [None] * 13
+            assert all("the task" in str(request.body["input"]) for request in sent)
+            [session] = (await house.client.get("/v1/sessions")).json()["data"]
+            assert (session["id"], session["turn_count"]) == (session_id, 1)
+            assert await told(house, "session.compacted") >= 1
+
+
+async def test_a_summary_that_fails_or_says_nothing_is_made_up_of_what_is_known() -> None:
+    scenario: Json = {
+        "fault": [{"kind": "error", "status": 500, "when": {"model": "sum"}}],
+    }
+    with small(**scenario) as simulator:
+        behind = upstream(simulator, context_tokens=WINDOW)
+        context = ContextSettings(mode="model", model="sum")
+        async with open_upstream_house(behind, heals=QUICK, context=context) as house:
+            await fill(house, 12)
+            asked = [r for r in simulator.requests() if r.model == "sum"]
+            assert asked
+            assert all(r.status == 500 for r in asked)
+            assert await told(house, "session.compacted") >= 1
+            last = simulator.requests()[-1].body["input"]
+            assert "messages and 0 tool calls are left out here" in str(last)
+            assert "turn 0: word" in str(last)
+
+
+async def test_summaries_are_written_by_the_model_and_prompt_that_are_set() -> None:
+    answer = {"when": {"model": "sum"}, "text": "They spoke of words."}
+    with small(answer=[answer]) as simulator:
+        behind = upstream(simulator, context_tokens=WINDOW)
+        context = ContextSettings(mode="model", model="sum", prompt="Be brief.")
+        async with open_upstream_house(behind, heals=QUICK, context=context) as house:
+            await fill(house, 12)
+            asked = [r for r in simulator.requests() if r.model == "sum"]
+            assert {r.body["instructions"] for r in asked} == {"Be brief."}
+            assert "user: turn 1: word" in str(asked[0].body["input"])
+            last = simulator.requests(operation="create")[-1].body["input"]
+            assert "They spoke of words." in str(last)
+            assert "turn 0: word" in last[0]["content"][0]["text"]
+            view = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+            assert view is not None
+            # What the summaries cost is counted too.
+            turns = await house.gateway.read.turns(view.session.id, limit=100)
+            runs = [run for t in turns for run in await house.gateway.read.runs(t.turn.id)]
+            assert view.session.input_tokens > sum(run.input_tokens or 0 for run in runs)
+
+
+async def test_a_summary_as_long_as_what_it_sums_up_is_clipped() -> None:
+    answer = {"when": {"model": "sum"}, "words": 5_000}
+    with small(answer=[answer]) as simulator:
+        behind = upstream(simulator, context_tokens=WINDOW)
+        context = ContextSettings(mode="model", model="sum")
+        async with open_upstream_house(behind, heals=QUICK, context=context) as house:
+            await fill(house, 12)
+            assert {r.fault for r in simulator.requests()} == {None}
+
+
+async def test_truncation_disabled_fails_rather_than_leaves_anything_out() -> None:
+    with small() as simulator:
+        behind = upstream(simulator, context_tokens=WINDOW)
+        async with open_upstream_house(behind, heals=QUICK) as house:
+            await fill(house, 4, truncation="disabled")
+            failed = await house.post(
+                "/v1/responses", input="word " * 800, truncation="disabled"
+            )  # fmt: skip
+            assert (failed.status_code, failed.json()["error"]["code"]) == (
+                400,
+                "context_length_exceeded",
+            )
+            assert await told(house, "session.compacted") == 0
+            assert await heals(house) == []
+            assert text_of(await house.respond("and now"))
+            assert await told(house, "session.compacted") >= 1
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+async def test_truncation_auto_leaves_the_oldest_out_this_once(api: str) -> None:
+    with small() as simulator:
+        behind = upstream(simulator, api=api, context_tokens=WINDOW)
+        async with open_upstream_house(behind, heals=QUICK) as house:
+            await fill(house, 12, truncation="auto")
+            assert {r.fault for r in simulator.requests()} == {None}
+            assert await told(house, "session.compacted") == 0
+            told_last = simulator.requests()[-1].body
+            shown = str(told_last.get("input", told_last.get("messages")))
+            assert "turn 11:" in shown
+            assert "turn 0:" in shown
+            assert "turn 2:" not in shown
+
+
+async def test_without_compaction_a_request_goes_as_it_is() -> None:
+    with small() as simulator:
+        behind = upstream(simulator, context_tokens=WINDOW)
+        off = ContextSettings(mode="off")
+        async with open_upstream_house(behind, heals=QUICK, context=off) as house:
+            await fill(house, 4)
+            failed = await house.post("/v1/responses", input="word " * 800)
+            assert failed.json()["error"]["code"] == "context_length_exceeded"
+            assert await told(house, "session.compacted") == 0
+
+
+async def test_f72_what_is_thought_to_be_full_is_what_the_provider_counted() -> None:
+    with ProviderSimulator({"context_tokens": 8_000}) as simulator:
+        behind = upstream(simulator, context_tokens=8_000)
+        async with open_upstream_house(behind, heals=QUICK) as house:
+            # Two bytes to a letter: half as many tokens as its bytes would make one think.
+            for _ in range(20):
+                await house.respond("é" * 400)
+                if await told(house, "session.compacted"):
+                    break
+            view = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+            assert view is not None
+            events = await house.gateway.read.events(view.session.id, after=0, limit=1000)
+            [body] = [json.loads(e.body) for e in events if e.kind == "session.compacted"]
+            turns = await house.gateway.read.turns(view.session.id, limit=100)
+            [*_, before, _] = [
+                run for t in turns for run in await house.gateway.read.runs(t.turn.id)
+            ]
+            counted = (before.input_tokens or 0) + (before.output_tokens or 0) + 100
+            assert 0.75 * counted < body["tokens_before"] < 1.35 * counted
+
+
+async def test_f73_instructions_and_system_items_outlive_every_compaction() -> None:
+    with small() as simulator:
+        behind = upstream(simulator, context_tokens=WINDOW)
+        async with open_upstream_house(behind, heals=QUICK, context=ELIDE) as house:
+            rule = {"type": "message", "role": "developer", "content": "Answer in Latin."}
+            await house.respond([rule, {"role": "user", "content": "salve"}])
+            await fill(house, 12, instructions="Be terse.")
+            assert await told(house, "session.compacted") >= 2
+            last = simulator.requests()[-1].body
+            assert last["instructions"] == "Be terse."
+            assert last["input"][0]["content"] == "Answer in Latin."
+            assert last["input"][1]["content"] == "salve"
+
+
+async def test_the_first_request_is_quoted_where_it_is_too_long_to_be_kept() -> None:
+    with small() as simulator:
+        behind = upstream(simulator, context_tokens=WINDOW)
+        async with open_upstream_house(behind, heals=QUICK, context=ELIDE) as house:
+            await house.respond("The task is to count sheep. " + "baa " * 900)
+            await fill(house, 12)
+            assert await told(house, "session.compacted") >= 3
+            shown = str(simulator.requests()[-1].body["input"])
+            assert "The task is to count sheep." in shown
+            assert shown.count("The conversation began with this request") == 1

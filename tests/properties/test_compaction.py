@@ -1,0 +1,123 @@
+"""Any log, compacted twice at any size, is a request that the strict simulator accepts."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.budget import Room, plan
+from holdfast.core.compaction import (
+    SUMMARY_OPENING,
+    Compaction,
+    Elision,
+    InForce,
+    RecordHead,
+    Shown,
+    show,
+)
+from holdfast.core.context import project
+from holdfast.core.estimate import DEFAULT_SCALE, estimate_tokens
+from holdfast.core.ids import SessionId
+from holdfast.core.items import StoredItem
+from holdfast.core.summaries import left_out_note, quoted
+from holdfast.simulator.apis.responses_input import _check_pairs, _check_reasoning
+from tests.properties.test_projection import logs
+
+SESSION = SessionId("s")
+
+
+def records_of(log: list[StoredItem], shown: Shown, room: Room) -> Shown | None:
+    """Return the records after one more compaction."""
+    made = plan(show(_kept(log, shown), shown), room)
+    if made is None:
+        return None
+    compaction, head = shown.compaction, shown.in_force.compaction
+    elisions = shown.elisions
+    if made.to_seq:
+        text = quoted(made, left_out_note(made, 200), 100)
+        compaction = Compaction(id="c", mode="elide", reason="budget", text=text, keeps=made.keeps)
+        head = RecordHead(SESSION, 1, "compaction", 1, made.to_seq, None, 10**6)
+    if made.cuts:
+        elisions = (*elisions, Elision(id="e", reason="budget", cuts=made.cuts))
+    return Shown(InForce(compaction=head), compaction, elisions)
+
+
+def _kept(log: list[StoredItem], shown: Shown) -> list[StoredItem]:
+    head, keeps = shown.in_force.compaction, shown.compaction.keeps if shown.compaction else ()
+    covered = head.to_seq if head is not None else 0
+    return [item for item in log if item.seq > covered or item.seq in keeps]
+
+
+def accept(request: list[bytes]) -> None:
+    """Check a request as the simulator does."""
+    items: list[Any] = [msgspec.json.decode(body) for body in request]
+    _check_reasoning(items)
+    _check_pairs(items)
+
+
+@settings(deadline=None)
+@given(logs(), st.integers(0, 120), st.integers(0, 120), st.booleans(), st.booleans())
+def test_a_log_compacted_twice_projects_to_a_valid_request(
+    log: list[StoredItem], first: int, second: int, elides: bool, is_whole: bool
+) -> None:
+    shown = Shown(InForce())
+    whole = project(show(log, shown))
+    accept(whole)
+    turn = log[-1].turn_number if log else 1
+    for tokens in (first, second):
+        room = Room(
+            tokens=tokens, scale=DEFAULT_SCALE, turn_number=turn, summary_tokens=5,
+            elides_first=elides, is_whole=is_whole,
+        )  # fmt: skip
+        after = records_of(log, shown, room)
+        if after is None:
+            continue
+        shown = after
+        request = project(show(_kept(log, shown), shown))
+        accept(request)
+        _begins_with_its_first_request(log, request)
+
+
+def _begins_with_its_first_request(log: list[StoredItem], request: list[bytes]) -> None:
+    asked = [
+        msgspec.json.decode(item.body)["content"]
+        for item in log
+        if item.kind == "message" and msgspec.json.decode(item.body)["role"] == "user"
+    ]
+    if asked:
+        assert asked[0] in b"".join(request).decode()
+
+
+@settings(deadline=None)
+@given(logs(), st.integers(0, 200))
+def test_a_compaction_is_made_only_where_it_shows_less(log: list[StoredItem], tokens: int) -> None:
+    room = Room(tokens=tokens, scale=DEFAULT_SCALE, turn_number=99, summary_tokens=5)
+    made = plan(log, room)
+    if made is not None:
+        assert made.tokens_after < made.tokens_before
+        assert made.tokens_before == estimate_tokens([item.body for item in log], {})
+        before = [item for item in log if item.seq <= made.to_seq]
+        behind = [item for item in log if item.seq > made.to_seq]
+        called = {item.call_id for item in before if item.kind.endswith("_call")}
+        assert not called & {item.call_id for item in behind if item.kind.endswith("_output")}
+        assert not (before and behind) or before[-1].kind != "reasoning"
+
+
+@given(st.text(), st.integers(0, 50))
+def test_a_quoted_request_survives_any_number_of_summaries(text: str, rounds: int) -> None:
+    asked = "the very first request"
+    body = msgspec.json.encode({"type": "message", "role": "user", "content": asked})
+    items = [StoredItem("s", 1, 1, "message", None, None, b"", False, body)]
+    for number in range(min(rounds, 5)):
+        made = plan(items, Room(tokens=1, scale=DEFAULT_SCALE, turn_number=9, is_whole=True))
+        if made is None:
+            break
+        told = quoted(made, f"{number} {text}", 100)
+        assert told.count(asked) >= 1
+        head = RecordHead(SESSION, 1, "compaction", 1, number + 1, None, 10**6)
+        compaction = Compaction(id="c", mode="elide", reason="asked", text=told)
+        shown = show([], Shown(InForce(compaction=head), compaction))
+        assert SUMMARY_OPENING in msgspec.json.decode(shown[0].body)["content"][0]["text"]
+        more = msgspec.json.encode({"type": "message", "role": "user", "content": "m" * 900})
+        items = [*shown, StoredItem("s", number + 2, 5, "message", None, None, b"", False, more)]

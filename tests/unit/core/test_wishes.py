@@ -1,0 +1,50 @@
+"""What a request says about its context."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.errors import InvalidInput
+from holdfast.core.wishes import Wish, read_wish, wanted_output
+
+
+def fields(**given: Any) -> dict[str, msgspec.Raw]:
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in given.items()}
+
+
+def test_nothing_said_is_no_wish() -> None:
+    assert read_wish({}) == Wish()
+    assert read_wish(fields(truncation=None, context_management=None)) == Wish()
+
+
+def test_truncation_and_compaction_are_read() -> None:
+    entry = {"type": "compaction", "compact_threshold": 5000}
+    assert read_wish(fields(truncation="auto", context_management=[entry])) == Wish(
+        truncation="auto", compacts=True, compact_threshold=5000
+    )
+    assert read_wish(fields(context_management=[{"type": "compaction"}])).compacts
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("truncation", "always"),
+        ("truncation", 1),
+        ("context_management", "compaction"),
+        ("context_management", [{"type": "forgetting"}]),
+        ("context_management", [{"type": "compaction", "compact_threshold": 0}]),
+        ("context_management", [{"type": "compaction", "compact_threshold": "many"}]),
+    ],
+)
+def test_what_means_nothing_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_wish(fields(**{name: value}))
+    assert caught.value.param == name
+
+
+def test_the_longest_answer_is_found_in_the_words_of_either_api() -> None:
+    assert wanted_output(fields(max_output_tokens=7)) == 7
+    assert wanted_output({}, fields(max_completion_tokens=8)) == 8
+    assert wanted_output({}, fields(max_tokens=9)) == 9
+    assert wanted_output(fields(max_output_tokens=None), {}) is None
