@@ -10,7 +10,8 @@ except ModuleNotFoundError as exc:
         "holdfast.agents_sdk needs the extra: pip install 'holdfast[agents]'", name=exc.name
     ) from exc
 
+from holdfast.agents_sdk.runner import HoldfastRunner
 from holdfast.agents_sdk.session import HoldfastSession
 from holdfast.core.errors import RunStateUsed, SessionClosed
 
-__all__ = ["HoldfastSession", "RunStateUsed", "SessionClosed"]
+__all__ = ["HoldfastRunner", "HoldfastSession", "RunStateUsed", "SessionClosed"]

@@ -9,7 +9,12 @@ from holdfast.agents_sdk.wire import Entry
 from holdfast.core.commands import Continue, Pop, Reserve, Reset
 from holdfast.core.errors import SessionChanged
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.items import NewItem
+from holdfast.core.items import NewItem, StoredItem
+from holdfast.ports.store import ItemQuery, SessionQuery
+
+Generation = tuple[SessionId, list[StoredItem]]
+LATEST = 8
+"""Generations in which a parked run is looked for."""
 
 
 class EmbeddedBackend:
@@ -32,6 +37,32 @@ class EmbeddedBackend:
             last=last,
         )
         return (found.session.id, found.entries) if found is not None else (None, ())
+
+    async def generations(self) -> tuple[list[StoredItem], list[Generation]]:
+        """Return what is visible of the key's live session, and of the latest retired ones."""
+        gateway = await self.lodging.gateway()
+        query = SessionQuery(key=self.key, generations=True, limit=LATEST)
+        live: list[StoredItem] = []
+        retired: list[Generation] = []
+        for view in await gateway.read.sessions(self.tenant, query):
+            items = await gateway.read.items(view.session, ItemQuery())
+            if view.session.is_live:
+                live = items
+            else:
+                retired.append((view.session.id, items))
+        return live, retired
+
+    async def block_at(self, session_id: SessionId, seq: int) -> Block:
+        """Return the block that an item stands in, to be gone on with."""
+        gateway = await self.lodging.gateway()
+        view = await gateway.read.session(self.tenant, session_id=session_id)
+        assert view is not None
+        query = ItemQuery(after=seq - 1, limit=1, view="log")
+        number = (await gateway.read.items(view.session, query))[0].turn_number
+        turn = (await gateway.read.turns(session_id, after=number - 1, limit=1))[0].turn
+        block = Block(turn.id, session_id)
+        block.ordinal = turn.step + 1
+        return block
 
     async def reserve(self) -> SessionId:
         """Return the key's live session, made if there is none."""

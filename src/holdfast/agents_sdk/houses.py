@@ -77,6 +77,9 @@ class Lodging:
     def __init__(self, store: StoreName) -> None:
         self._open = store if isinstance(store, Holdfast) else None
         self._url = "" if isinstance(store, Holdfast) else store_url(store)
+        is_shared = self._open is None and self._url != MEMORY
+        self.name = self._url if is_shared else f"{id(self._open or self)}"
+        """Two sessions of one store have one name for it."""
         self._house: House | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 

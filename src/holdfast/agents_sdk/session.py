@@ -9,12 +9,13 @@ from agents.memory import SessionSettings
 from agents.run_context import RunContextWrapper
 
 from holdfast.agents_sdk.blocks import Block, block_of, keep_block
-from holdfast.agents_sdk.embedded import EmbeddedBackend
+from holdfast.agents_sdk.embedded import EmbeddedBackend, Generation
 from holdfast.agents_sdk.houses import StoreName
+from holdfast.agents_sdk.serial import Lane, lane_here
 from holdfast.agents_sdk.wire import to_context, to_items, to_values
 from holdfast.core.errors import InvalidInput, SessionClosed
-from holdfast.core.ids import DEFAULT_TENANT, read_idempotency_key, read_key, read_tenant
-from holdfast.core.items import item_value
+from holdfast.core.ids import DEFAULT_TENANT, SessionId, read_idempotency_key, read_key, read_tenant
+from holdfast.core.items import StoredItem, item_value
 
 Wrapper = RunContextWrapper[Any] | None
 
@@ -42,7 +43,7 @@ class HoldfastSession:
             raise InvalidInput("a session needs a store to live in, or the url of a gateway")
         key, owner = read_key(session_id), read_tenant(tenant)
         self._backend = EmbeddedBackend(key, owner, store)
-        self._name = f"{owner}\0{key}"
+        self._place = f"{self._backend.lodging.name}\0{owner}\0{key}"
         self._is_closed = False
 
     # ── the SDK's protocol ──────────────────────────────────────────────────────────────────
@@ -55,7 +56,11 @@ class HoldfastSession:
         last = self._limit(limit)
         if last == 0 and wrapper is None:
             return []
-        block = block_of(wrapper, self._name) if wrapper is not None else None
+        lane = lane_here(self._place)
+        if lane is not None:
+            _, entries = await self._backend.transcript(lane.session_id, last)
+            return to_context(entries)  # type: ignore[return-value] # plain dicts
+        block = block_of(wrapper, self._place) if wrapper is not None else None
         bound = block.session_id if block is not None else None
         found, entries = await self._backend.transcript(bound, last)
         if wrapper is None:
@@ -63,7 +68,7 @@ class HoldfastSession:
         if block is None:
             # What the run saw is what it goes on with, whatever is cleared meanwhile.
             met = found if found is not None else await self._backend.reserve()
-            keep_block(wrapper, self._name, await self._backend.new_block(met))
+            keep_block(wrapper, self._place, await self._backend.new_block(met))
         return to_context(entries)  # type: ignore[return-value] # plain dicts, as they were added
 
     async def add_items(
@@ -80,6 +85,10 @@ class HoldfastSession:
         if batch_id is not None:
             read_idempotency_key(batch_id)
         batch = to_items(items)
+        lane = lane_here(self._place)
+        if lane is not None and batch_id is None:
+            await lane.add(batch)
+            return
         block = await self._block(wrapper)
         async with block.adding:
             await self._backend.add(block, batch, batch_id)
@@ -87,8 +96,10 @@ class HoldfastSession:
     async def pop_item(self, *, wrapper: Wrapper = None) -> TResponseInputItem | None:
         """Take the last item out of the view and return it; the log keeps it."""
         self._check_open()
-        block = block_of(wrapper, self._name) if wrapper is not None else None
-        body = await self._backend.pop(block.session_id if block is not None else None)
+        lane = lane_here(self._place)
+        block = block_of(wrapper, self._place) if wrapper is not None else None
+        writer = lane or block
+        body = await self._backend.pop(writer.session_id if writer is not None else None)
         return item_value(body) if body is not None else None  # type: ignore[return-value]
 
     async def clear_session(self, *, wrapper: Wrapper = None) -> None:  # noqa: ARG002
@@ -97,6 +108,31 @@ class HoldfastSession:
         await self._backend.clear()
 
     # ── beyond it ───────────────────────────────────────────────────────────────────────────
+
+    def serial(self, *, run_id: str | None = None) -> Lane:
+        """Return the session's lane, for `async with`: runs inside wait for those before them.
+
+        Inside, this session object and others of the same id write in the lane. With a `run_id`,
+        a run that was torn off is begun anew in the place of what it left, and one that is done
+        is refused.
+        """
+        if run_id is not None:
+            read_idempotency_key(run_id)
+        return self.lane(run_id=run_id)
+
+    def lane(self, *, run_id: str | None = None, asked: bytes = b"", is_once: bool = False) -> Lane:
+        """Return the session's lane for a run; `asked` is what a repeat of it must ask again."""
+        self._check_open()
+        return Lane(self._backend, self._place, run_id=run_id, asked=asked, is_once=is_once)
+
+    async def generations(self) -> tuple[list[StoredItem], list[Generation]]:
+        """Return what is visible of the live generation, and of the latest retired ones."""
+        self._check_open()
+        return await self._backend.generations()
+
+    async def go_on_in(self, session_id: SessionId, seq: int, wrapper: Any) -> None:
+        """Have the run of `wrapper` go on in a retired generation, in the block of an item."""
+        keep_block(wrapper, self._place, await self._backend.block_at(session_id, seq))
 
     def close(self) -> "Closing":
         """Close the session; await what is returned to have the store closed with the last one."""
@@ -121,10 +157,10 @@ class HoldfastSession:
     async def _block(self, wrapper: Wrapper) -> Block:
         if wrapper is None:
             return await self._backend.new_block(None)
-        block = block_of(wrapper, self._name)
+        block = block_of(wrapper, self._place)
         if block is None:
             block = await self._backend.new_block(None)
-            keep_block(wrapper, self._name, block)
+            keep_block(wrapper, self._place, block)
         return block
 
 

@@ -14,6 +14,7 @@ from holdfast.core.healing import Heal
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import NewItem, StoredItem
 from holdfast.core.provider_state import ProviderState
+from holdfast.core.records import RecordKind
 from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.core.session import Session, Usage
 from holdfast.core.turn import Fence, OnBusy, Outcome, Run, Source, Turn
@@ -363,7 +364,7 @@ class Hide(Command[Session], frozen=True, kw_only=True):
     session_id: SessionId
     from_seq: int
     to_seq: int
-    kind: str = "hide"
+    kind: RecordKind = "hide"
     erase: bool = False
 
 

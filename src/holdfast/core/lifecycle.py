@@ -253,8 +253,7 @@ def hide(command: Hide, facts: Facts) -> Decision[Session]:
     if command.again and not visible_spans(facts.hidden, command.from_seq, command.to_seq):
         return Decision(session, _erasures(command, session))
     draft = Draft(session, now=facts.now)
-    draft.hide("pop" if command.kind == "pop" else "hide", (command.from_seq, command.to_seq),
-               facts.hidden)  # fmt: skip
+    draft.hide(command.kind, (command.from_seq, command.to_seq), facts.hidden)
     for erasure in _erasures(command, session):
         draft.add(erasure)
     draft.tell(
