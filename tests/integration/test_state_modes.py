@@ -96,7 +96,7 @@ async def test_a_conversation_that_a_broken_turn_may_have_changed_is_begun_anew(
         settings = upstream(simulator, state="conversation")
         async with open_upstream_house(settings, heals=QUICK) as house:
             await house.respond("one", model="gpt-4.1")
-            simulator.add_fault("cut", event=9, stored=True, times=1)
+            simulator.add_fault("cut", event=9, stored=True, times=1, when={"api": "responses"})
             broken = await house.respond("two", model="gpt-4.1", stream=True)
             assert broken["status"] == "failed"
             said = await house.respond("three", model="gpt-4.1")
@@ -110,7 +110,7 @@ async def test_a_conversation_is_not_gone_on_with_after_a_call_whose_end_is_unkn
         settings = upstream(simulator, state="conversation")
         async with open_upstream_house(settings, heals=QUICK) as house:
             await house.respond("one")
-            simulator.add_fault("error", status=500, times=1)
+            simulator.add_fault("error", status=500, times=1, when={"api": "responses"})
             said = await house.respond("two")
             assert text_of(said) == "Messages seen: 3. Last text: two"
             sent = simulator.requests(api="responses", operation="create")

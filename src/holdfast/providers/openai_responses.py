@@ -15,10 +15,11 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.provider_state import ProviderState
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
 from holdfast.providers.failures import broken, names_item
+from holdfast.providers.kept import Kept, history_tokens, ignored, read_kept, verify, was_read
 from holdfast.providers.names import Names, NewId, call_ids
 from holdfast.providers.origin import Maker
 from holdfast.providers.replay import Replay
-from holdfast.providers.responses_output import Ending, ResponsesOutput
+from holdfast.providers.responses_output import Ending, ResponsesOutput, item_events
 from holdfast.providers.responses_words import responses_words
 from holdfast.providers.upstream import Upstream, list_models, read_json
 
@@ -32,17 +33,6 @@ NOTHING_SAID = msgspec.Raw(
 _REFUSES_SEALING = "encrypted content is not supported"
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a server remembers for us: its names for it, and for calls that we name otherwise."""
-
-    response: str | None = None
-    conversation: str | None = None
-    calls: dict[str, str] = {}
-
-
-_read_kept = msgspec.json.Decoder(Kept).decode
-
-
 class ResponsesProvider:
     """A Responses server."""
 
@@ -53,6 +43,10 @@ class ResponsesProvider:
         self._seals = upstream.settings.encrypted_reasoning
         self._unsealing: set[str] = set()
         """Models that have said they cannot seal their reasoning."""
+        self._mindful: set[str] = set()
+        """Models that have shown that they read what they are asked to go on from."""
+        self._mindless: set[str] = set()
+        """Models that have shown that they do not: they are told everything each time."""
 
     @property
     def name(self) -> str:
@@ -65,14 +59,16 @@ class ResponsesProvider:
 
     def state_use(self, model: str) -> StateUse | None:
         """Return how this server remembers, if it is to."""
-        if self._mode == "replay":
+        if self._mode == "replay" or model in self._mindless:
             return None
         slot = self._upstream.maker(model).slot
         return StateUse(slot, is_mutable=self._mode == "conversation")
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
-        kept = await self._kept(call)
+        return await self._answer(call, await self._kept(call))
+
+    async def _answer(self, call: ModelCall, kept: Kept | None) -> Answer:
         body = self._body(call, kept)
         names_state = call.state is not None
         try:
@@ -84,11 +80,28 @@ class ResponsesProvider:
             data = await self._upstream.ask(PATH, body, names_state=names_state)
         names = self._names(call)
         ending = ResponsesOutput(names, self._upstream.maker(call.model)).whole(data)
+        if not self._has_read(call, kept, ending):
+            raise ignored()
         return self._with_state(call, kept, names, ending)
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
         """Yield the server's events as they come, in our names."""
         kept = await self._kept(call)
+        if self._is_unproven(call, kept):
+            # Whether it remembers is seen in its last word; until it has shown that it does,
+            # nothing is passed on before that.
+            answer = await self._answer(replace(call, is_stream=False), kept)
+            for told in item_events(answer.items):
+                yield told
+            yield answer
+            return
+        async with aclosing(self._follow(call, kept)) as events:
+            async for event in events:
+                yield event
+
+    async def _follow(
+        self, call: ModelCall, kept: Kept | None
+    ) -> AsyncGenerator[ModelEvent | Answer, None]:
         names = self._names(call)
         output = ResponsesOutput(names, self._upstream.maker(call.model))
         while True:
@@ -108,7 +121,8 @@ class ResponsesProvider:
                 break
         if output.ending is None:
             raise broken("the upstream's answer ended before it was finished", "upstream_truncated")
-        yield self._with_state(call, kept, names, output.ending)
+        has_read = self._has_read(call, kept, output.ending)
+        yield self._with_state(call, kept if has_read else None, names, output.ending)
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the models it serves."""
@@ -172,16 +186,40 @@ class ResponsesProvider:
 
     async def _kept(self, call: ModelCall) -> Kept | None:
         """Return what this call goes on from; None when the server is to keep nothing."""
-        if self._mode == "replay" or not call.keeps_state:
+        if not call.keeps_state or self.state_use(call.model) is None:
             return None
         if call.state is not None:
-            return _read_kept(call.state.value)
+            kept = read_kept(call.state.value)
+            await self._verify(call, kept)
+            return kept
         if self._mode == "chain":
             return Kept()
         made = read_json(await self._upstream.ask("/conversations", {}))
         if not isinstance(made.get("id"), str):
             raise broken("the upstream made no conversation", "upstream_broken_answer")
         return Kept(conversation=made["id"])
+
+    async def _verify(self, call: ModelCall, kept: Kept) -> None:
+        """Raise if a conversation is not what we made of it."""
+        if kept.conversation is None or not self._upstream.settings.verify_conversation:
+            return
+        known = len(call.items) - len(call.new_items)
+        if call.items[known:] == call.new_items:
+            expected = self._replay(call).items(call.items[:known], call.items)
+            await verify(self._upstream, kept.conversation, expected)
+
+    def _is_unproven(self, call: ModelCall, kept: Kept | None) -> bool:
+        is_chained = kept is not None and kept.response is not None and kept.tokens > 0
+        return is_chained and call.model not in self._mindful
+
+    def _has_read(self, call: ModelCall, kept: Kept | None, ending: Ending) -> bool:
+        """Whether the server read what it was asked to go on from, as far as can be told."""
+        if kept is None or kept.response is None:
+            return True
+        verdict = was_read(kept, ending.answer.usage, call)
+        if verdict is not None:
+            (self._mindful if verdict else self._mindless).add(call.model)
+        return verdict is not False
 
     def _with_state(
         self, call: ModelCall, kept: Kept | None, names: Names, ending: Ending
@@ -194,6 +232,7 @@ class ResponsesProvider:
             response=ending.response_id if self._mode == "chain" else None,
             conversation=kept.conversation,
             calls=names.aliases(),
+            tokens=history_tokens(answer.usage, call) if self._mode == "chain" else 0,
         )
         if after.response is None and after.conversation is None:
             return answer

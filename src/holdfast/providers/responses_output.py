@@ -101,12 +101,7 @@ class ResponsesOutput:
 
     def _take_whole(self, data: bytes) -> list[ModelEvent]:
         self.ending = self.whole(data)
-        events = []
-        for index, body in enumerate(self.ending.answer.items):
-            item = msgspec.json.decode(body)
-            events.append(event("output_item.added", output_index=index, item=item))
-            events.append(event("output_item.done", output_index=index, item=item))
-        return events
+        return item_events(self.ending.answer.items)
 
     def _end(self, response: _Response) -> Ending:
         status: Literal["completed", "incomplete"]
@@ -162,6 +157,16 @@ class ResponsesOutput:
         if isinstance(sealed, str) and sealed:
             item["encrypted_content"] = self._maker.mark(sealed)
         return item
+
+
+def item_events(items: list[bytes]) -> list[ModelEvent]:
+    """Return the events of an answer that came as a whole."""
+    events = []
+    for index, body in enumerate(items):
+        item = msgspec.json.decode(body)
+        events.append(event("output_item.added", output_index=index, item=item))
+        events.append(event("output_item.done", output_index=index, item=item))
+    return events
 
 
 def _read(data: bytes) -> Json:

@@ -43,6 +43,8 @@ class UpstreamSettings:
     """Patterns of the model names it serves, as in a shell."""
     state: StateMode = "replay"
     """Whether history is sent whole, chained to the last response, or kept in a conversation."""
+    verify_conversation: bool = True
+    """With `conversation`: whether it is compared with the log before each turn."""
     context_tokens: int | None = None
     """The size of its models' context window, where it is known."""
     fallback: tuple[str, ...] = ()

@@ -1,0 +1,99 @@
+"""What a Responses server keeps for us, and how it is found out that it does not.
+
+A conversation is compared with what was put into it. A server that is asked to go on from an
+earlier response must have read it: the tokens that it reports tell whether it did.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.core.estimate import estimate_tokens
+from holdfast.core.integrity import Divergence, compare, marks_of
+from holdfast.core.session import Usage
+from holdfast.ports.provider import ModelCall
+from holdfast.providers.upstream import Upstream, read_json
+
+PAGE = 100
+"""How much of a conversation is compared: as much as one request can list."""
+MARGIN = 16
+"""Estimates are rough: a difference of so few tokens says nothing."""
+
+
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a server remembers for us: its names for it, and for calls that we name otherwise."""
+
+    response: str | None = None
+    conversation: str | None = None
+    calls: dict[str, str] = {}
+    tokens: int = 0
+    """How many tokens the remembered history has, as the server counted them."""
+
+
+read_kept = msgspec.json.Decoder(Kept).decode
+
+
+def history_tokens(usage: Usage | None, call: ModelCall) -> int:
+    """Return how many tokens a later call will find remembered, as its server counts."""
+    if usage is None:
+        return 0
+    made = usage.output_tokens - usage.reasoning_tokens
+    return max(usage.input_tokens + made - estimate_tokens((), call.fields), 0)
+
+
+def was_read(kept: Kept, usage: Usage | None, call: ModelCall) -> bool | None:
+    """Whether a server that was asked to go on from something has read it; None: nobody knows."""
+    if usage is None or not kept.tokens or not usage.input_tokens:
+        return None
+    alone = estimate_tokens(call.new_items, call.fields)
+    together = kept.tokens + alone
+    if together < 2 * alone + MARGIN:
+        return None
+    return usage.input_tokens >= (alone + together) / 2
+
+
+def ignored() -> ProviderFailure:
+    """Return the failure of a server that answered without its memory."""
+    return ProviderFailure(
+        "the upstream accepted previous_response_id and did not read what it names",
+        failure_class="stale_state",
+        status=502,
+        provider_code="previous_response_ignored",
+        provider_type="server_error",
+    )
+
+
+async def verify(upstream: Upstream, conversation: str, expected: Sequence[msgspec.Raw]) -> None:
+    """Raise unless a conversation holds what it is expected to, as far as one page shows."""
+    path = f"/conversations/{conversation}/items?limit={PAGE}&order=desc"
+    try:
+        page = read_json(await upstream.ask(path, method="GET", names_state=True))
+    except ProviderFailure as failure:
+        if failure.failure_class == "stale_state" and failure.provider_code is None:
+            failure.provider_code = "conversation_expired"
+        raise
+    listed = page.get("data")
+    newest = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    told = marks_of(msgspec.json.decode(one) for one in expected)
+    held = marks_of(reversed(newest))
+    found = compare(told, held, is_whole=not page.get("has_more"))
+    if found is not None:
+        raise _diverged(found, len(told), len(held))
+
+
+def _diverged(found: Divergence, told: int, held: int) -> ProviderFailure:
+    how: dict[str, Any] = {
+        "conversation_items_missing": "has lost items",
+        "conversation_items_added": "has items that we did not put there",
+        "conversation_items_reordered": "has its items in another order",
+        "conversation_items_changed": "has other items than we put there",
+    }
+    return ProviderFailure(
+        f"the upstream's conversation {how[found]}: {held} of {told}",
+        failure_class="stale_state",
+        status=502,
+        provider_code=found,
+        provider_type="server_error",
+    )
