@@ -23,7 +23,7 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-cache
 
 bench: $(READY)  ## benchmarks, as ratios
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --publish
 
 soak: $(READY)  ## long simulations
 	$(BIN)/pytest -n 2 --dist worksteal -m soak --timeout 7200 tests

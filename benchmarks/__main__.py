@@ -1,13 +1,51 @@
-"""Run every benchmark and print its table."""
+"""Run the benchmarks: `python -m benchmarks [--short] [--only SECTION …] [--out FOLDER]`.
 
-from benchmarks import import_time, simulator, store
+Everything is measured in one run on one machine, ours beside the bare parts and the peers. Look at
+the ratios; the rest is the machine's. `--short` shows in seconds that everything works.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks import gateway, growth, library, report, scale, start, store
+
+SECTIONS = {
+    "start": start.run,
+    "gateway": gateway.run,
+    "growth": growth.run,
+    "store": store.run,
+    "library": library.run,
+    "scale": scale.run,
+}
 
 
-def main() -> None:
-    """Run what there is, one after the other."""
-    import_time.main()
-    simulator.main()
-    store.main()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write `report.json`, `report.md` and `gateway.svg`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--short", action="store_true", help="seconds, no peers, no judgement")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--publish", action="store_true", help="write the tables into the docs")
+    parser.add_argument("--out", type=Path, default=report.ROOT / "benchmarks" / "results")
+    asked = parser.parse_args(arguments)
+    found = report.Report()
+    for name in asked.only:
+        print(f"{name}:", flush=True)
+        began = time.perf_counter()
+        SECTIONS[name](found, is_short=asked.short)
+        print(f"  ({time.perf_counter() - began:.0f} s)", flush=True)
+    value = found.value()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(value)))
+    (asked.out / "report.md").write_text(report.markdown(value))
+    (asked.out / "gateway.svg").write_text(report.picture(value))
+    if asked.publish:
+        report.publish(value)
+    print(report.markdown(value).partition("**")[0])
+    print(f"written to {asked.out}")
 
 
 if __name__ == "__main__":

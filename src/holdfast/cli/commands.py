@@ -11,6 +11,7 @@ import typer
 from holdfast._version import __version__
 from holdfast.cli import config as config_command
 from holdfast.cli import keys, sessions
+from holdfast.cli.bench import bench
 from holdfast.cli.sim import sim
 from holdfast.cli.status import status
 from holdfast.cli.terminal import CommandFailed, complain
@@ -65,6 +66,7 @@ app.add_typer(sessions.app, name="sessions")
 app.add_typer(keys.app, name="keys")
 app.add_typer(config_command.app, name="config")
 app.command()(sim)
+app.command()(bench)
 
 # Typer brings its own copy of these; what its public errors derive from is the same everywhere.
 _UsageError: type[Exception] = next(

@@ -1,0 +1,161 @@
+"""The others: what they are, where they are installed, how they are started.
+
+Python peers live in environments of their own under `.bench/`, made on demand; nginx and wrk come
+from the system's packages. Whoever cannot be had is absent from the tables, and said to be.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.processes import Server, free_port, running
+from benchmarks.stub import TEXT, completion, response
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".bench"
+REQUIREMENTS = {
+    "litellm": ("litellm[proxy]",),
+    "plain": ("starlette", "httpx", "aiosqlite", "uvicorn[standard]"),
+    "langgraph": (
+        "langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres",
+        "psycopg[binary]",
+    ),
+    "adk": ("google-adk", "sqlalchemy", "aiosqlite", "asyncpg", "greenlet"),
+}  # fmt: skip
+INSTALL_SECONDS = 300
+LITELLM_KEY = "sk-benchmark-4f1d9a7c"
+
+
+def python_of(peer: str) -> Path | None:
+    """Return the interpreter of a peer's environment, made if need be; None if it cannot be had."""
+    python = CACHE / "venvs" / peer / "bin" / "python"
+    ready = CACHE / "venvs" / f"{peer}.ready"
+    if ready.exists():
+        return python
+    try:
+        subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
+        subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+             *REQUIREMENTS[peer]],
+            check=True, timeout=INSTALL_SECONDS,
+        )  # fmt: skip
+    except (subprocess.SubprocessError, OSError) as exc:
+        print(f"  {peer} is absent: {type(exc).__name__}")
+        return None
+    ready.touch()
+    return python
+
+
+def version_of(peer: str, package: str) -> str:
+    """Return the version of a package in a peer's environment."""
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    python = CACHE / "venvs" / peer / "bin" / "python"
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "absent"
+
+
+def tool(name: str) -> str | None:
+    """Return a system tool, installed if we may; None if it cannot be had."""
+    if shutil.which(name) is None and shutil.which("apt-get") and os.geteuid() == 0:
+        subprocess.run(["apt-get", "install", "-y", "-q", name], check=False, capture_output=True)
+    return shutil.which(name)
+
+
+def tool_version(name: str) -> str:
+    """Return what a tool calls itself."""
+    if shutil.which(name) is None:
+        return "absent"
+    done = subprocess.run([name, "-v"], capture_output=True, text=True, check=False)
+    return (done.stderr + done.stdout).strip().splitlines()[0].removeprefix("nginx version: ")
+
+
+_NGINX = """
+worker_processes 1; daemon off; pid {folder}/nginx-{port}.pid; error_log {folder}/nginx-{port}.err;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; keepalive_requests 100000000; client_body_buffer_size 4m;
+  client_max_body_size 100m; client_body_temp_path {folder}/body-{port};
+  proxy_temp_path {folder}/proxy-{port}; fastcgi_temp_path {folder}/fastcgi-{port};
+  uwsgi_temp_path {folder}/uwsgi-{port}; scgi_temp_path {folder}/scgi-{port};
+  {more}
+}}
+"""
+_ANSWERING = """
+  default_type application/json;
+  server {{ listen 127.0.0.1:{port} backlog=4096;
+    location /v1/responses {{ return 200 '{response}'; }}
+    location / {{ return 200 '{completion}'; }} }}
+"""
+_PASSING = """
+  upstream behind {{ server 127.0.0.1:{behind}; keepalive 512; keepalive_requests 100000000; }}
+  server {{ listen 127.0.0.1:{port} backlog=4096;
+    location / {{ proxy_pass http://behind; proxy_http_version 1.1; proxy_buffering {buffering};
+      proxy_set_header Connection ""; }} }}
+"""
+
+
+@contextlib.contextmanager
+def _nginx(folder: Path, port: int, more: str) -> Iterator[Server]:
+    config = folder / f"nginx-{port}.conf"
+    config.write_text(_NGINX.format(folder=folder, port=port, more=more))
+    with running(["nginx", "-c", str(config)], port, folder) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def nginx_upstream(folder: Path) -> Iterator[Server]:
+    """Run nginx as an upstream of whole answers: far faster than anything in front of it."""
+    port = free_port()
+    more = _ANSWERING.format(
+        port=port,
+        response=response("$request_id", TEXT),
+        completion=completion("$request_id"),
+    )
+    with _nginx(folder, port, more) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def nginx_proxy(folder: Path, behind: Server, *, is_stream: bool) -> Iterator[Server]:
+    """Run nginx in front of an upstream."""
+    port = free_port()
+    buffering = "off" if is_stream else "on"
+    more = _PASSING.format(port=port, behind=behind.port, buffering=buffering)
+    with _nginx(folder, port, more) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def litellm(folder: Path, behind: Server) -> Iterator[Server]:
+    """Run LiteLLM's proxy in front of an upstream, with its defaults and without a database."""
+    python = python_of("litellm")
+    assert python is not None
+    port = free_port()
+    config = folder / f"litellm-{port}.yaml"
+    config.write_text(
+        "model_list:\n  - model_name: stub\n    litellm_params:\n      model: openai/stub\n"
+        f"      api_base: {behind.url}/v1\n      api_key: none\n"
+        f"general_settings:\n  master_key: {LITELLM_KEY}\n"
+    )
+    command = [
+        str(python.parent / "litellm"), "--config", str(config), "--port", str(port),
+        "--host", "127.0.0.1", "--num_workers", "1", "--telemetry", "False",
+    ]  # fmt: skip
+    with running(command, port, folder, ready="/health/liveliness") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def plain(folder: Path, behind: Server) -> Iterator[Server]:
+    """Run what people write themselves: Starlette, httpx and aiosqlite."""
+    python = python_of("plain")
+    assert python is not None
+    port = free_port()
+    script = Path(__file__).with_name("plain_gateway.py")
+    command = [str(python), str(script), str(port), behind.url, str(folder / f"plain-{port}.db")]
+    with running(command, port, folder) as server:
+        yield server

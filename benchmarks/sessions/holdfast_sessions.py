@@ -1,0 +1,32 @@
+"""Our own sessions."""
+
+import asyncio
+import sys
+
+from timing import TEXT, measure  # type: ignore[import-not-found]  # beside this script
+
+import holdfast
+
+
+async def main() -> None:
+    """Add and read through the Python front door."""
+    where = sys.argv[1]
+    url = where if "://" in where else f"sqlite:///{where}"
+    async with holdfast.open(url) as engine:
+
+        async def prepare(length: int) -> None:
+            session = await engine.session(str(length))
+            await session.append([{"role": "user", "content": TEXT}] * length)
+
+        async def append(length: int) -> None:
+            session = await engine.session(str(length))
+            await session.append({"role": "user", "content": TEXT})
+
+        async def read(length: int) -> None:
+            session = await engine.session(str(length))
+            assert len(await session.items()) >= length
+
+        await measure(prepare, append, read)
+
+
+asyncio.run(main())

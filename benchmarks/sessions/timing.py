@@ -1,0 +1,35 @@
+"""What every script does: add one by one, read all, print one line of JSON for each length."""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+TEXT = "a message of ordinary length, as people write them to their agents all day long, " * 3
+
+
+async def measure(
+    prepare: Callable[[int], Awaitable[object]],
+    append: Callable[[int], Awaitable[object]],
+    read: Callable[[int], Awaitable[object]],
+) -> None:
+    """Time a session of each length; `prepare` makes one that is so long."""
+    appends, reads, *lengths = map(int, sys.argv[2:])
+    for length in lengths:
+        await prepare(length)
+        added = [await _timed(append, length) for _ in range(appends)]
+        seen = [await _timed(read, length) for _ in range(reads)]
+        found = {
+            "length": length,
+            "appends_per_second": 1000 * len(added) / sum(added),
+            "append_p50_ms": statistics.median(added),
+            "read_all_p50_ms": statistics.median(seen),
+        }
+        print(json.dumps(found), flush=True)
+
+
+async def _timed(work: Callable[[int], Awaitable[object]], length: int) -> float:
+    began = time.perf_counter()
+    await work(length)
+    return (time.perf_counter() - began) * 1000

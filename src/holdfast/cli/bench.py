@@ -1,0 +1,32 @@
+"""`holdfast bench`: the benchmarks of the checkout that this package runs from."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.terminal import CommandFailed
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def bench(
+    short: Annotated[
+        bool, typer.Option("--short", help="Seconds, without peers: only to see that it works.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A section: start, gateway, growth, store, library, scale. Repeatable."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write the report.")] = None,
+) -> None:
+    """Measure this gateway beside others, as ratios."""
+    if not (ROOT / "benchmarks" / "__main__.py").exists():
+        raise CommandFailed("the benchmarks are part of a checkout: run `make bench` in one")
+    command = [sys.executable, "-m", "benchmarks"]
+    command += ["--short"] if short else []
+    command += ["--only", *only] if only else []
+    command += ["--out", str(out.resolve())] if out is not None else []
+    raise typer.Exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
