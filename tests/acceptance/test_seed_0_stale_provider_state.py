@@ -61,7 +61,8 @@ def test_a_second_refusal_reaches_the_caller_and_the_session_goes_on(
 def test_a_stream_that_broke_off_leaves_nothing_to_chain_to(store_url: str, tmp_path: Path) -> None:
     with ProviderSimulator() as sim, gateway_before(sim, store_url, tmp_path, upstream=CHAIN) as gw:
         teller = Teller(gw)
-        answer_text(teller.say("k", "hello"))
+        answer_text(teller.say("k", "hello, " * 40))
+        answer_text(teller.say("k", "and again"))  # the model shows that it remembers
         sim.add_fault("cut", event=6, ending="reset", times=1, when={"stream": True})
         broken = teller.say("k", "tell me more", stream=True)
         assert "event: response.failed" in broken.text
