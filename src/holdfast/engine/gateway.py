@@ -103,6 +103,7 @@ class Gateway:
         """
         # The worker may have been born again since the command was written down.
         command = replace(command, worker=self.worker.id)
+        since = self._wakeups.moment
         self._wakeups.begin_care(command.turn_id)
         try:
             admission = await self._stay_for(command)
@@ -110,10 +111,10 @@ class Gateway:
             self._wakeups.end_care(command.turn_id)
             raise
         self.meter.turn_accepted(command.source, type(admission).__name__.lower())
-        return self._take_care(command, admission)
+        return self._take_care(command, admission, since)
 
     def _take_care(
-        self, command: Accept, admission: Started | Queued | Repeated
+        self, command: Accept, admission: Started | Queued | Repeated, since: int
     ) -> Started | Queued | Repeated:
         """Answer for the turn that this request is, which may be an earlier one's."""
         turn = admission.turn
@@ -121,7 +122,7 @@ class Gateway:
             self._wakeups.end_care(command.turn_id)
         if isinstance(admission, Repeated) or turn.id == command.turn_id:
             return admission
-        if not self._wakeups.begin_care(turn.id) and isinstance(admission, Queued):
+        if not self._wakeups.begin_care(turn.id, since) and isinstance(admission, Queued):
             # Another caller of this process waits for the same turn already: attach to it.
             return Repeated(turn, admission.session, None, turn.step)
         return admission
@@ -169,7 +170,8 @@ class Gateway:
         started = admission
         try:
             if isinstance(started, Queued):
-                started = await self._wait_for_lane(started)
+                since = self._wakeups.cared_since(started.turn.id)
+                started = await self._wait_for_lane(started, since=since)
             return ActiveRun(started, self.store, self._wakeups, self.meter)
         except BaseException:
             self._wakeups.end_care(admission.turn.id)
@@ -202,22 +204,23 @@ class Gateway:
             )
             self.worker.owe(fence.run_id, command)
 
-    async def _wait_for_lane(self, queued: Queued) -> Started:
-        waiter = self._wakeups.queue(queued.turn.session_id, queued.turn.position)
+    async def _wait_for_lane(self, queued: Queued, *, since: int = -1) -> Started:
+        """Return once the turn has its lane; `since` says when it was last known not to."""
+        waiter = self._wakeups.queue(queued.turn.session_id, queued.turn.position, since=since)
         began = self.clock.now()
         until = began + self.settings.max_wait_seconds
+        outcome: Started | Queued = queued
         try:
-            while True:
-                outcome = await self._claim(queued.turn)
-                if isinstance(outcome, Started):
-                    self.meter.lane_waited(self.clock.now() - began)
-                    return outcome
+            while not isinstance(outcome, Started):
                 left = until - self.clock.now()
-                if left <= 0:
-                    raise await self._give_up(queued.turn)
                 await waiter.wait(min(left, self._look_again_in(outcome)))
+                outcome = await self._claim(queued.turn)
+                if not isinstance(outcome, Started) and until <= self.clock.now():
+                    raise await self._give_up(queued.turn)
         finally:
-            self._wakeups.leave(waiter)
+            self._wakeups.leave(waiter, is_served=isinstance(outcome, Started))
+        self.meter.lane_waited(self.clock.now() - began)
+        return outcome
 
     async def _claim(self, turn: Turn) -> Started | Queued:
         return await self._stay_for(

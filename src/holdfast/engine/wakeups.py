@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 
 from holdfast.core.ids import RunId, SessionId, TurnId
 
+REMEMBERED = 4096
+"""Wake-ups of so many sessions, and stops of so many runs, are remembered for those to come."""
+
 
 class Waiter:
     """Somebody who wants to look again when a session changes."""
@@ -26,20 +29,35 @@ class Waiter:
 
 
 class Wakeups:
-    """The registry. In a lane only the first waiter is woken: nobody else could start."""
+    """The registry. In a lane only the first waiter is woken: nobody else could start.
+
+    What is heard is remembered for a while: whoever begins to wait says since when it has not
+    looked, and finds out if something happened in between.
+    """
 
     def __init__(self) -> None:
         self._lanes: dict[SessionId, list[Waiter]] = {}
         self._watchers: dict[SessionId, list[Waiter]] = {}
         self._stops: dict[RunId, Callable[[], None]] = {}
-        self._cared_for: set[TurnId] = set()
+        self._cared_for: dict[TurnId, int] = {}
+        self.moment = 0
+        self._woken_at: dict[SessionId, int] = {}
+        self._all_woken_at = 0
+        self._stopped: dict[RunId, None] = {}
 
-    def begin_care(self, turn_id: TurnId) -> bool:
-        """Say that a task of this process cares for the turn; `False` if one does already."""
+    def begin_care(self, turn_id: TurnId, since: int | None = None) -> bool:
+        """Say that a task of this process cares for the turn; `False` if one does already.
+
+        `since` is the moment at which its lane was last looked at, if that is not now.
+        """
         if turn_id in self._cared_for:
             return False
-        self._cared_for.add(turn_id)
+        self._cared_for[turn_id] = self.moment if since is None else since
         return True
+
+    def cared_since(self, turn_id: TurnId) -> int:
+        """Return when a task began to care for the turn; for one that nobody does, the first."""
+        return self._cared_for.get(turn_id, -1)
 
     def is_cared_for(self, turn_id: TurnId, run_id: RunId | None = None) -> bool:
         """Whether a task of this process answers for the turn, or for its run."""
@@ -47,29 +65,31 @@ class Wakeups:
 
     def end_care(self, turn_id: TurnId) -> None:
         """The turn ended, or its task did."""
-        self._cared_for.discard(turn_id)
+        self._cared_for.pop(turn_id, None)
 
     @property
     def is_anybody_waiting(self) -> bool:
         """Whether there is a reason to look at what other processes do."""
         return bool(self._lanes or self._watchers or self._stops)
 
-    def queue(self, session_id: SessionId, place: int) -> Waiter:
-        """Join a lane's queue in this process."""
+    def queue(self, session_id: SessionId, place: int, *, since: int) -> Waiter:
+        """Join a lane's queue in this process; woken already, if the lane was since a moment."""
         waiter = Waiter(session_id, place)
+        if max(self._all_woken_at, self._woken_at.get(session_id, 0)) > since:
+            waiter.woken.set()
         lane = self._lanes.setdefault(session_id, [])
         lane.append(waiter)
         lane.sort(key=lambda one: one.place)
         return waiter
 
-    def leave(self, waiter: Waiter) -> None:
-        """Leave a queue; the next one looks whether its time has come."""
+    def leave(self, waiter: Waiter, *, is_served: bool) -> None:
+        """Leave a queue; where the lane was not got, the next one looks if its time has come."""
         lane = self._lanes.get(waiter.session_id, [])
         lane.remove(waiter)
-        if lane:
-            lane[0].woken.set()
-        else:
+        if not lane:
             self._lanes.pop(waiter.session_id, None)
+        elif not is_served:
+            lane[0].woken.set()
 
     def watch(self, session_id: SessionId) -> Waiter:
         """Be woken whenever a turn of the session ends here."""
@@ -85,8 +105,12 @@ class Wakeups:
             del self._watchers[waiter.session_id]
 
     def on_stop(self, run_id: RunId, stop: Callable[[], None]) -> None:
-        """Call `stop` when the run loses its session."""
-        self._stops[run_id] = stop
+        """Call `stop` when the run loses its session; at once, if it has."""
+        if run_id in self._stopped:
+            del self._stopped[run_id]
+            stop()
+        else:
+            self._stops[run_id] = stop
 
     def off_stop(self, run_id: RunId) -> None:
         """The run has ended by itself."""
@@ -104,9 +128,21 @@ class Wakeups:
             stop = self._stops.pop(run_id, None)
             if stop is not None:
                 stop()
+            else:
+                self._stopped[run_id] = None
+        while len(self._stopped) > REMEMBERED:
+            del self._stopped[next(iter(self._stopped))]
 
     def wake(self, session_id: SessionId) -> None:
         """Have the first of a lane, and everybody who watches, look again."""
+        self.moment += 1
+        self._woken_at.pop(session_id, None)
+        self._woken_at[session_id] = self.moment
+        if len(self._woken_at) > REMEMBERED:
+            self._all_woken_at = self._woken_at.pop(next(iter(self._woken_at)))
+        self._look(session_id)
+
+    def _look(self, session_id: SessionId) -> None:
         lane = self._lanes.get(session_id)
         if lane:
             lane[0].woken.set()
@@ -115,5 +151,8 @@ class Wakeups:
 
     def wake_everybody(self) -> None:
         """Have everybody look again: somebody else wrote something."""
+        self.moment += 1
+        self._all_woken_at = self.moment
+        self._woken_at.clear()
         for session_id in [*self._lanes, *self._watchers]:
-            self.wake(session_id)
+            self._look(session_id)

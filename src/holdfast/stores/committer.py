@@ -61,6 +61,8 @@ class Committer:
 
     async def _run(self) -> None:
         try:
+            # Whoever was woken by the same commit is about to ask, too, and shares the next one.
+            await asyncio.sleep(0)
             while self._queue:
                 count = min(len(self._queue), MAX_BATCH)
                 await self._commit([self._queue.popleft() for _ in range(count)])

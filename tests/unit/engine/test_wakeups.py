@@ -1,0 +1,114 @@
+"""Who is woken, and who is not: nobody looks in vain, and nobody's turn is missed."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast.core.commands import Claim, Command, Reset
+from holdfast.core.ids import RunId, SessionId, TurnId
+from holdfast.engine import wakeups
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.wakeups import Wakeups
+from tests.unit.engine.room import Room, a_room, let_others_run
+
+HERE, THERE = SessionId("ses_here"), SessionId("ses_there")
+TURN = TurnId("turn_1")
+
+
+def test_a_wake_before_the_waiter_came_is_not_lost() -> None:
+    house = Wakeups()
+    since = house.moment
+    assert not house.queue(HERE, 1, since=since).woken.is_set()
+    house.wake(THERE)
+    assert not house.queue(HERE, 1, since=since).woken.is_set()
+    house.wake(HERE)
+    assert house.queue(HERE, 2, since=since).woken.is_set()
+    assert not house.queue(HERE, 2, since=house.moment).woken.is_set()
+
+
+def test_news_that_may_be_of_any_session_is_news_of_each() -> None:
+    house = Wakeups()
+    since = house.moment
+    house.wake_everybody()
+    assert house.queue(HERE, 1, since=since).woken.is_set()
+
+
+def test_wakes_too_many_to_remember_are_taken_for_anybodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeups, "REMEMBERED", 2)
+    house = Wakeups()
+    since = house.moment
+    house.wake(HERE)
+    for number in range(3):
+        house.wake(SessionId(f"ses_{number}"))
+    assert house.queue(HERE, 1, since=since).woken.is_set()
+
+
+def test_whoever_leaves_unserved_has_the_next_one_look_and_whoever_was_served_does_not() -> None:
+    house = Wakeups()
+    first, second, third = (house.queue(HERE, place, since=0) for place in (1, 2, 3))
+    house.leave(first, is_served=True)
+    assert not second.woken.is_set()
+    house.leave(second, is_served=False)
+    assert third.woken.is_set()
+
+
+def test_a_stop_that_comes_before_its_run_is_not_lost() -> None:
+    house, stopped = Wakeups(), []
+    house.hear((), (RunId("run_1"),))
+    house.on_stop(RunId("run_1"), lambda: stopped.append(1))
+    house.on_stop(RunId("run_2"), lambda: stopped.append(2))
+    assert stopped == [1]
+    assert house.running() == [RunId("run_2")]
+
+
+def _count_claims(room: Room) -> list[Command[Any]]:
+    claims: list[Command[Any]] = []
+
+    def note(command: Command[Any]) -> bool:
+        if isinstance(command, Claim):
+            claims.append(command)
+        return False
+
+    room.store.is_silent = note
+    return claims
+
+
+async def test_every_waiting_turn_claims_its_lane_once() -> None:
+    async with a_room() as room:
+        claims = _count_claims(room)
+        run = await room.enter("first")
+        waiting = [asyncio.create_task(room.enter(f"t{n}")) for n in range(5)]
+        await let_others_run()
+        assert claims == []
+        for task in waiting:
+            await room.finish(run)
+            async with asyncio.timeout(30):
+                run = await task
+        await room.finish(run)
+        assert len(claims) == len(waiting)
+
+
+async def test_a_lane_that_came_free_before_anybody_waited_is_claimed_at_once() -> None:
+    async with a_room() as room:
+        run = await room.enter("first")
+        admission = await room.accept("second")
+        await room.finish(run)
+        async with asyncio.timeout(30):
+            second = await room.gateway.enter(admission)  # type: ignore[arg-type]
+        assert isinstance(second, ActiveRun)
+        await room.finish(second)
+
+
+async def test_a_run_that_lost_its_lane_before_it_was_entered_knows_it_at_once() -> None:
+    async with a_room() as room:
+        admission = await room.accept("first")
+        command = Reset(
+            tenant=room.caller.tenant,
+            session_id=admission.session.id,
+            new_id=SessionId("ses_next"),
+        )
+        await room.gateway.submit(command)
+        run = await room.gateway.enter(admission)  # type: ignore[arg-type]
+        assert run.is_lost
+        room.gateway.leave(run)
