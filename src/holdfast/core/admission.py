@@ -228,14 +228,15 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
 
 def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     """Run beside the key: in a hidden fork of its finished history, leaving no trace on it."""
+    refusal = unusable(command, facts)
+    if refusal is not None:
+        return refuse(refusal)
     hidden = begin_session(command.candidate_id, command.tenant, now=facts.now, is_visible=False)
     parent = facts.session
-    if parent is not None and parent.tenant == command.tenant and parent.deleted_at is None:
+    if parent is not None:
         seq = finished_seq(parent, facts.active)
         child = fork_of(parent, hidden.id, seq, now=facts.now, hidden=facts.hidden)
         hidden = replace(child, is_visible=False)
-    elif command.session_id is not None:
-        return refuse(SessionNotFound(f"no session {command.session_id}"))
     draft = Draft(hidden, now=facts.now, is_new=True)
     turn = new_turn(command, hidden, 1, facts.now)
     draft.set(turn_count=1)

@@ -309,6 +309,16 @@ async def test_an_internal_turn_leaves_no_trace_on_its_key(hf: Holdfast) -> None
     assert len(await hf.sessions(generations=True)) == 1
 
 
+async def test_an_internal_turn_of_a_retired_id_is_refused_as_any_other(hf: Holdfast) -> None:
+    session = await hf.session("k")
+    await session.append("one")
+    old = await hf.session(id=session.id)
+    new_id = await session.reset()
+    with pytest.raises(SessionRetired) as caught:
+        await old.turn("between us", internal=True).__aenter__()
+    assert caught.value.live_id == new_id
+
+
 async def test_sessions_are_listed_by_pages_newest_first(hf: Holdfast) -> None:
     made = [(await hf.session(f"k{n}")).id for n in range(5)]
     newest = sorted(made, reverse=True)
