@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.core.commands import Delete, Finish, Reset, Restore, Started
+from holdfast.core.commands import Claim, Delete, Finish, Queued, Reset, Restore, Started
 from holdfast.core.errors import RunFenced, SessionChanged, SessionNotFound, SessionRetired
-from holdfast.core.ids import Key, SessionId
+from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.session import Session
 from holdfast.core.turn import Fence
@@ -32,7 +32,7 @@ class Generation:
 
 
 class LifecycleMachine(RuleBasedStateMachine):
-    """Lives through generations of one key, with a turn under way or not."""
+    """Lives through generations of one key, with a turn under way or not, and others behind it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,6 +41,9 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.generations: list[Generation] = []
         self.live: Generation | None = None
         self.running: Fence | None = None
+        self.running_id: TurnId | None = None
+        self.waiting: list[tuple[TurnId, str]] = []
+        self.cancelled: dict[TurnId, tuple[str, Generation]] = {}
         self.late: list[Fence] = []
         self.count = 0
 
@@ -63,14 +66,18 @@ class LifecycleMachine(RuleBasedStateMachine):
         assert outcome.session.id == self.live.id
         assert outcome.session.generation == self.live.number
         self.live.texts.append(f"w{self.count}")
-        self.running = outcome.fence
+        self.running, self.running_id = outcome.fence, outcome.turn.id
 
-    def retire(self) -> None:
-        if self.running is not None:
+    def retire(self, code: str) -> None:
+        """The live generation goes, and with it everything that was accepted in it."""
+        if self.live is None:
+            return
+        if self.running is not None and self.running_id is not None:
             self.late.append(self.running)
-        self.running = None
-        if self.live is not None:
-            self.live.has_state = False
+            self.cancelled[self.running_id] = (code, self.live)
+        self.cancelled |= {turn_id: (code, self.live) for turn_id, _ in self.waiting}
+        self.running, self.waiting = None, []
+        self.live.has_state = False
         self.live = None
 
     # ── what can be done ────────────────────────────────────────────────────────────────────
@@ -114,6 +121,31 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.live.texts.append(text)
         self.live.has_state = True
         self.running = None
+        if self.waiting:
+            self.begin_next()
+
+    def begin_next(self) -> None:
+        assert self.live is not None
+        turn_id, text = self.waiting.pop(0)
+        outcome = self.house.ask(
+            Claim(
+                turn_id=turn_id, run_id=RunId(self.caller.ids.new("run")), worker=self.caller.worker
+            )
+        )
+        assert isinstance(outcome, Started), outcome
+        self.live.texts.append(text)
+        self.running, self.running_id = outcome.fence, turn_id
+
+    @precondition(lambda self: self.running is not None)
+    @rule(by_key=st.booleans())
+    def wait_behind(self, by_key: bool) -> None:
+        assert self.live is not None
+        text = self.word()
+        where: dict[str, Any] = {"key": "k"} if by_key else {"session_id": self.live.id}
+        outcome = self.house.ask(self.caller.arrival(text, **where))
+        assert isinstance(outcome, Queued), outcome
+        assert outcome.session.id == self.live.id
+        self.waiting.append((outcome.turn.id, text))
 
     @precondition(lambda self: self.late)
     @rule(data=st.data())
@@ -150,7 +182,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         else:
             assert isinstance(outcome, Session), outcome
             assert outcome.previous_session_id == chosen.id
-            self.retire()
+            self.retire("session_reset")
             self.live = Generation(new_id, len(self.generations) + 1)
             self.generations.append(self.live)
 
@@ -166,7 +198,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             return
         assert isinstance(outcome, Session), outcome
         if chosen is not self.live:
-            self.retire()
+            self.retire("session_restored")
             self.live = chosen
 
     @precondition(lambda self: len(self.generations) > 1)
@@ -179,7 +211,8 @@ class LifecycleMachine(RuleBasedStateMachine):
             return
         assert isinstance(outcome, Session), outcome
         if chosen is self.live:
-            self.retire()
+            # Its turns go with it: nobody can ask what became of them.
+            self.retire("session_deleted")
         chosen.is_deleted, chosen.has_state = True, False
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────
@@ -194,6 +227,15 @@ class LifecycleMachine(RuleBasedStateMachine):
         assert view.session.id == self.live.id
         assert view.session.active_run_id == (self.running.run_id if self.running else None)
         assert view.status == ("running" if self.running else "idle")
+        assert view.queued_turns == len(self.waiting)
+
+    @invariant()
+    def what_was_accepted_before_has_ended_and_says_why(self) -> None:
+        for turn_id, (code, generation) in self.cancelled.items():
+            view = self.house.do(self.caller.read.turn(self.caller.tenant, turn_id))
+            assert (view is None) == generation.is_deleted
+            if view is not None:
+                assert (view.status, view.turn.error_code) == ("cancelled", code)
 
     @invariant()
     def every_generation_is_listed_until_it_is_erased(self) -> None:
