@@ -49,6 +49,11 @@ def in_pipe(*arguments: str, said: str = "", env: dict[str, str] | None = None) 
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
+def _take_terminal() -> None:
+    """Make the terminal the process's own, so that Ctrl-C reaches it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 def in_process(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
     """Run a command here, where a process of its own would show nothing more."""
     capsys.readouterr()
@@ -72,6 +77,7 @@ class Terminal:
             stderr=slave,
             env=_environment(env),
             start_new_session=True,
+            preexec_fn=_take_terminal,  # noqa: PLW1509 - it is one call to the system
         )
         os.close(slave)
         self.seen = ""

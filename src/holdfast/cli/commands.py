@@ -11,7 +11,9 @@ import typer
 from holdfast._version import __version__
 from holdfast.cli import config as config_command
 from holdfast.cli import keys, sessions
+from holdfast.cli.backup import backup
 from holdfast.cli.bench import bench
+from holdfast.cli.doctor import doctor
 from holdfast.cli.sim import sim
 from holdfast.cli.status import status
 from holdfast.cli.terminal import CommandFailed, complain
@@ -62,6 +64,8 @@ def serve(
 
 
 app.command()(status)
+app.command()(doctor)
+app.command()(backup)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(keys.app, name="keys")
 app.add_typer(config_command.app, name="config")

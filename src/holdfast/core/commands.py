@@ -412,6 +412,13 @@ class DropProviderState(Command[Session], frozen=True, kw_only=True):
     slot: str | None = None
 
 
+class ForgetState(Command[Session], frozen=True, kw_only=True):
+    """Forget what providers remember for a session, while nothing runs in it."""
+
+    tenant: Tenant
+    session_id: SessionId
+
+
 class DropResponse(Command[bool], frozen=True, kw_only=True):
     """Delete what one step of a turn answered: no longer to be read, nor to be continued."""
 

@@ -19,11 +19,12 @@ from holdfast.core.changes import (
     SummariesErased,
     refuse,
 )
-from holdfast.core.commands import Annotate, Delete, Fork, Hide, Reset, Restore
+from holdfast.core.commands import Annotate, Delete, ForgetState, Fork, Hide, Reset, Restore
 from holdfast.core.draft import Draft
 from holdfast.core.errors import (
     IdempotencyMismatch,
     ItemNotFound,
+    SessionBusy,
     SessionChanged,
     SessionDeleted,
     SessionHasForks,
@@ -280,6 +281,21 @@ def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
     draft = Draft(session, now=facts.now)
     draft.set(metadata=command.metadata)
     draft.tell("session.annotated")
+    return draft.decide(draft.session)
+
+
+def forget_state(command: ForgetState, facts: Facts) -> Decision[Session]:
+    """Drop every provider's state: the next turn tells the whole history."""
+    session = facts.session
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if session.active_turn_id is not None:
+        return refuse(SessionBusy(f"session {session.id} is busy"))
+    if not facts.has_provider_state:
+        return Decision(session)
+    draft = Draft(session, now=facts.now)
+    draft.add(ProviderStateDropped(session.id))
+    draft.tell("provider_state.dropped")
     return draft.decide(draft.session)
 
 

@@ -215,7 +215,7 @@ class SqlStore:
         self._committer = Committer(driver)
         self._listeners: list[Listener] = []
         self._transcripts = Transcripts()
-        self._read = SqlReader(self._look, self._transcripts)
+        self._read = SqlReader(self.look, self._transcripts)
         self._is_closed = False
 
     @property
@@ -223,7 +223,8 @@ class SqlStore:
         """The reading side."""
         return self._read
 
-    async def _look(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+    async def look(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Run a read in one snapshot; also for those who examine a store."""
         self._check_open()
         return await self._driver.read(query)
 
@@ -273,7 +274,7 @@ class SqlStore:
             rows = yield from every(sql.WORKERS)
             return [(GoneWorker(row[0], row[1]), row[1] <= now) for row in rows]
 
-        found = await self._look(query)
+        found = await self.look(query)
         living = await self._tokens.living([worker.id for worker, is_late in found if not is_late])
         return [worker for worker, _ in found if worker.id not in living]
 
@@ -284,7 +285,7 @@ class SqlStore:
             rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)
             return [row[0] for row in rows]
 
-        return await self._look(query)
+        return await self.look(query)
 
     async def owned_turns(self, worker: WorkerId) -> list[Turn]:
         """Return the waiting turns that a worker answers for."""
@@ -293,7 +294,7 @@ class SqlStore:
             rows = yield from every(sql.OWNED_TURNS, worker)
             return [Turn(*row) for row in rows]
 
-        return await self._look(query)
+        return await self.look(query)
 
     async def owned_runs(self, worker: WorkerId) -> list[OwnedRun]:
         """Return the runs that still own a lane for this worker."""
@@ -302,7 +303,7 @@ class SqlStore:
             rows = yield from every(sql.OWNED_RUNS, worker)
             return [OwnedRun(*row) for row in rows]
 
-        return await self._look(query)
+        return await self.look(query)
 
     async def dismiss(self, worker: WorkerId) -> None:
         """End a worker's life."""

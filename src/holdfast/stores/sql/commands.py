@@ -55,6 +55,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Compact: (records.compact_facts, compacting.compact),
     cmd.UndoCompaction: (records.undo_facts, compacting.undo_compaction),
     cmd.Annotate: (facts.lifecycle_facts, lifecycle.annotate),
+    cmd.ForgetState: (facts.forget_facts, lifecycle.forget_state),
     cmd.AnnotateCompletion: (facts.completion_facts, completions.annotate_completion),
     cmd.AddApiKey: (facts.api_key_facts, access.add_api_key),
     cmd.RevokeApiKey: (facts.api_key_facts, access.revoke_api_key),

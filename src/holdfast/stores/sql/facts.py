@@ -18,6 +18,7 @@ from holdfast.core.commands import (
     DropResponse,
     Extend,
     Finish,
+    ForgetState,
     Fork,
     Hide,
     Import,
@@ -251,6 +252,14 @@ def import_facts(command: Import, now: float) -> Plan[Facts]:
         imported_turns=counted[0] if counted else 0,
         hidden=(yield from find_hidden(known)),
     )
+
+
+def forget_facts(command: ForgetState, now: float) -> Plan[Facts]:
+    """The session, and whether a provider remembers anything for it."""
+    row = yield from session_row(command.session_id)
+    found = yield from one(sql.PROVIDER_STATE, command.session_id)
+    session = read_session(row) if row else None
+    return Facts(now=now, session=session, has_provider_state=found is not None)
 
 
 def _resubmitted(command: Accept | Append, now: float) -> Plan[Facts | None]:

@@ -24,13 +24,13 @@ class Statement(NamedTuple):
     is_fenced: bool = False
 
 
-def _columns(row: type[msgspec.Struct], prefix: str = "") -> str:
+def columns(row: type[msgspec.Struct], prefix: str = "") -> str:
     return ", ".join(prefix + name for name in row.__struct_fields__)
 
 
 def _insert(name: str, table: str, row: type[msgspec.Struct]) -> Statement:
     marks = ", ".join(f"?{n}" for n in range(1, len(row.__struct_fields__) + 1))
-    return Statement(name, f"insert into {table} ({_columns(row)}) values ({marks})")
+    return Statement(name, f"insert into {table} ({columns(row)}) values ({marks})")
 
 
 def _update(name: str, table: str, changing: tuple[str, ...], where: str) -> Statement:
@@ -54,7 +54,7 @@ SAVE_SESSION = _update("save_session", "sessions", SESSION_CHANGING, "id = ?22 a
 
 # The session, and whether somebody living answers for its lane, in one read.
 _SESSION_WITH_OWNER = (
-    f"select {_columns(Session, 's.')}, w.alive_until from sessions s "
+    f"select {columns(Session, 's.')}, w.alive_until from sessions s "
     "left join workers w on w.id = s.owner "
 )
 SESSION_BY_ID = Statement("session_by_id", _SESSION_WITH_OWNER + "where s.id = ?1")
@@ -70,9 +70,9 @@ _WAITS = (
     "and t.id <> coalesce(s.active_turn_id, '')"
 )
 _LANE = (
-    f"select {_columns(Session, 's.')}, w.alive_until, "
+    f"select {columns(Session, 's.')}, w.alive_until, "
     f"(select count(*) {_WAITS}), (select min(t.position) {_WAITS}), "
-    f"(select max(t.position) {_WAITS}), {_columns(Turn, 'a.')}, {_columns(Run, 'r.')} "
+    f"(select max(t.position) {_WAITS}), {columns(Turn, 'a.')}, {columns(Run, 'r.')} "
     "from sessions s left join workers w on w.id = s.owner "
     "left join turns a on a.id = s.active_turn_id left join runs r on r.id = s.active_run_id "
 )
@@ -88,11 +88,11 @@ LAST_GENERATION = Statement(
 
 FORKS_OF = Statement(
     "forks_of",
-    f"select {_columns(Session)} from sessions where parent_id = ?1 and deleted_at is null",
+    f"select {columns(Session)} from sessions where parent_id = ?1 and deleted_at is null",
 )
 
 _LISTED = (
-    f"select {_columns(Session, 's.')}, w.alive_until from sessions s "
+    f"select {columns(Session, 's.')}, w.alive_until from sessions s "
     "left join workers w on w.id = s.owner "
     "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
     "and (?2 = 1 or s.is_live = 1) and (?3 = '' or s.key = ?3) "
@@ -116,10 +116,10 @@ TURN_CHANGING = (
 
 ADD_TURN = _insert("add_turn", "turns", Turn)
 SAVE_TURN = _update("save_turn", "turns", TURN_CHANGING, "id = ?18")
-TURN_BY_ID = Statement("turn_by_id", f"select {_columns(Turn)} from turns where id = ?1")
+TURN_BY_ID = Statement("turn_by_id", f"select {columns(Turn)} from turns where id = ?1")
 LATEST_TURN = Statement(
     "latest_turn",
-    f"select {_columns(Turn)} from turns where session_id = ?1 order by number desc limit 1",
+    f"select {columns(Turn)} from turns where session_id = ?1 order by number desc limit 1",
 )
 
 # Turns that were taken elsewhere: a session that has no other ones was never spoken to here.
@@ -138,7 +138,7 @@ TENANT_TURNS = Statement(
 # A turn that was reopened ends after later ones; further back than this nobody looks for it.
 LAST_ENDED_TURN = Statement(
     "last_ended_turn",
-    f"select {_columns(Turn)} from (select {_columns(Turn)} from turns "
+    f"select {columns(Turn)} from (select {columns(Turn)} from turns "
     "where session_id = ?1 and outcome is not null order by number desc limit 16) as ended "
     "order by ended_at desc, number desc limit 1",
 )
@@ -151,17 +151,17 @@ WAITING = Statement(
 )
 OPEN_TURNS = Statement(
     "open_turns",
-    f"select {_columns(Turn)} from turns where session_id = ?1 and outcome is null "
+    f"select {columns(Turn)} from turns where session_id = ?1 and outcome is null "
     "order by position",
 )
 TURNS_UP = Statement(
     "turns_up",
-    f"select {_columns(Turn)} from turns where session_id = ?1 and number > ?2 "
+    f"select {columns(Turn)} from turns where session_id = ?1 and number > ?2 "
     "order by number asc limit ?3",
 )
 TURNS_DOWN = Statement(
     "turns_down",
-    f"select {_columns(Turn)} from turns where session_id = ?1 and (?2 = 0 or number < ?2) "
+    f"select {columns(Turn)} from turns where session_id = ?1 and (?2 = 0 or number < ?2) "
     "order by number desc limit ?3",
 )
 
@@ -172,14 +172,13 @@ RUN_CHANGING = (
 
 ADD_RUN = _insert("add_run", "runs", Run)
 SAVE_RUN = _update("save_run", "runs", RUN_CHANGING, "id = ?15")
-RUN_BY_ID = Statement("run_by_id", f"select {_columns(Run)} from runs where id = ?1")
+RUN_BY_ID = Statement("run_by_id", f"select {columns(Run)} from runs where id = ?1")
 RUNS_OF_TURN = Statement(
-    "runs_of_turn", f"select {_columns(Run)} from runs where turn_id = ?1 order by epoch"
+    "runs_of_turn", f"select {columns(Run)} from runs where turn_id = ?1 order by epoch"
 )
 LAST_RUN_OF_STEP = Statement(
     "last_run_of_step",
-    f"select {_columns(Run)} from runs where turn_id = ?1 and step = ?2 "
-    "order by epoch desc limit 1",
+    f"select {columns(Run)} from runs where turn_id = ?1 and step = ?2 order by epoch desc limit 1",
 )
 
 # ── Items and records ───────────────────────────────────────────────────────────────────────
@@ -187,7 +186,7 @@ LAST_RUN_OF_STEP = Statement(
 ADD_ITEM = _insert("add_item", "items", StoredItem)
 ITEMS_UP = Statement(
     "items_up",
-    f"select {_columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
+    f"select {columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
     "order by seq asc limit ?4",
 )
 # What a request is compared with: fingerprints, and bodies only of answers that broke off.
@@ -198,7 +197,7 @@ OUTLINE = Statement(
 )
 ITEMS_DOWN = Statement(
     "items_down",
-    f"select {_columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
+    f"select {columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
     "order by seq desc limit ?4",
 )
 # What was said, and nothing that would have to be made into an object for it.
@@ -226,13 +225,13 @@ ERASE_ITEM = Statement(
 ADD_RECORD = _insert("add_record", "records", Record)
 RECORDS = Statement(
     "records",
-    f"select {_columns(Record)} from records where session_id = ?1 and no <= ?2 order by no",
+    f"select {columns(Record)} from records where session_id = ?1 and no <= ?2 order by no",
 )
 
 # Those that change which items are in the view; undone compactions have an empty range.
 VIEW_RECORDS = Statement(
     "view_records",
-    f"select {_columns(Record)} from records where session_id = ?1 and no <= ?2 "
+    f"select {columns(Record)} from records where session_id = ?1 and no <= ?2 "
     "and kind not in ('compaction', 'elision') and from_seq <= to_seq order by no",
 )
 # A summary that was erased is no record any more; bodies are read only where they count.
@@ -244,7 +243,7 @@ RECORD_HEADS = Statement(
 RECORD_BODY = Statement("record_body", "select body from records where session_id = ?1 and no = ?2")
 RECORDS_OF_TURN = Statement(
     "records_of_turn",
-    f"select {_columns(Record)} from records "
+    f"select {columns(Record)} from records "
     "where session_id = ?1 and no <= ?2 and turn_id = ?3 order by no",
 )
 ERASE_SUMMARIES = Statement(
@@ -258,7 +257,7 @@ ERASE_SUMMARIES = Statement(
 ADD_EVENT = _insert("add_event", "events", Event)
 EVENTS = Statement(
     "events",
-    f"select {_columns(Event)} from events where session_id = ?1 and no > ?2 order by no limit ?3",
+    f"select {columns(Event)} from events where session_id = ?1 and no > ?2 order by no limit ?3",
 )
 
 # A tenant's facts behind a place, as far as nothing can be committed before them any more.
@@ -268,7 +267,7 @@ _FEED = (
 )
 FEED = Statement(
     "feed",
-    f"select {_columns(Event, 'e.')}, e.txid, e.position "
+    f"select {columns(Event, 'e.')}, e.txid, e.position "
     + _FEED
     + "and (e.txid, e.position) > (?2, ?3) order by e.txid, e.position limit ?4",
 )
@@ -279,7 +278,7 @@ FEED_END = Statement(
 ADD_IDEMPOTENCY = _insert("add_idempotency", "idempotency", IdempotencyRow)
 IDEMPOTENCY_BY_KEY = Statement(
     "idempotency_by_key",
-    f"select {_columns(IdempotencyRow)} from idempotency where tenant = ?1 and key = ?2",
+    f"select {columns(IdempotencyRow)} from idempotency where tenant = ?1 and key = ?2",
 )
 FORGET_IDEMPOTENCY = Statement(
     "forget_idempotency", "delete from idempotency where created_at < ?1"
@@ -319,7 +318,7 @@ ADD_JOURNAL = Statement(
 DROP_JOURNAL = Statement("drop_journal", "delete from journals where turn_id = ?1 and step = ?2")
 JOURNAL = Statement(
     "journal",
-    f"select {_columns(JournalRow)} from journals "
+    f"select {columns(JournalRow)} from journals "
     "where turn_id = ?1 and step = ?2 and last_no > ?3 order by first_no limit ?4",
 )
 ADD_DROPPED_RESPONSE = Statement(
@@ -339,7 +338,7 @@ SAVE_COMPLETION = Statement(
 )
 # A completion that was deleted as a response is gone as a completion too.
 _COMPLETIONS = (
-    f"select {_columns(CompletionRow, 'c.')} from completions c "
+    f"select {columns(CompletionRow, 'c.')} from completions c "
     "left join dropped_responses d on d.turn_id = c.turn_id and d.step = c.step "
     "where c.tenant = ?1 and d.turn_id is null "
 )
@@ -368,7 +367,7 @@ ADD_TRAIL = Statement(
 TRAILS_AT_ONCE = 16
 TRAILS = Statement(
     "trails",
-    f"select {_columns(TrailRow, 't.')} from trails t join sessions s on s.id = t.session_id "
+    f"select {columns(TrailRow, 't.')} from trails t join sessions s on s.id = t.session_id "
     "where t.tenant = ?1 and s.deleted_at is null and t.trail in ("
     + ", ".join(f"?{n}" for n in range(2, TRAILS_AT_ONCE + 2))
     + ") order by s.id desc, t.seq desc",
@@ -390,9 +389,9 @@ REVOKE_API_KEY = Statement(
     "revoke_api_key", "update api_keys set revoked_at = ?2 where id = ?1", is_fenced=True
 )
 API_KEY_BY_ID = Statement(
-    "api_key_by_id", f"select {_columns(ApiKeyRow)} from api_keys where id = ?1"
+    "api_key_by_id", f"select {columns(ApiKeyRow)} from api_keys where id = ?1"
 )
-API_KEYS = Statement("api_keys", f"select {_columns(ApiKeyRow)} from api_keys order by id")
+API_KEYS = Statement("api_keys", f"select {columns(ApiKeyRow)} from api_keys order by id")
 
 # ── Erasure: content goes, ids and ends stay, so that nothing late comes back to life ───────
 
@@ -451,7 +450,7 @@ ORPHANED_SESSIONS = Statement(
 # Turns that wait; the one that has its lane is a run's business, or its client's.
 OWNED_TURNS = Statement(
     "owned_turns",
-    f"select {_columns(Turn, 't.')} from turns t where t.owner = ?1 and t.outcome is null "
+    f"select {columns(Turn, 't.')} from turns t where t.owner = ?1 and t.outcome is null "
     "and not exists "
     "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
     "order by t.session_id, t.position",

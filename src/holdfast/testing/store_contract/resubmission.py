@@ -210,6 +210,13 @@ async def _forget(caller: Caller, _: HandClock) -> Command[Any]:
     return cmd.DropProviderState(fence=run.fence)
 
 
+async def _forget_state(caller: Caller, _: HandClock) -> Command[Any]:
+    state = ProviderState("p", "a", "m", b"v")
+    run = await caller.start("a", key="k")
+    await caller.finish(run, "b", provider_state=state)
+    return cmd.ForgetState(tenant=caller.tenant, session_id=run.session.id)
+
+
 async def _record_heal(caller: Caller, _: HandClock) -> Command[Any]:
     state = ProviderState("p", "a", "m", b"v")
     await caller.finish(await caller.start("a", key="k"), "b", provider_state=state)

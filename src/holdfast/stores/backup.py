@@ -1,0 +1,79 @@
+"""A consistent copy of a SQLite store, made while it is used, and looked at before it counts."""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.stores.sql import migrations
+
+PAGES_AT_ONCE = 2000
+
+Progress = Callable[[int, int], None]
+
+
+def back_up(source: Path, target: Path, progress: Progress) -> int:
+    """Copy a database in one snapshot; return its size. `target` is there whole, or not at all."""
+    if not source.is_file():
+        raise StoreUnavailable(f"there is no store at {source}")
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        _copy(source, unfinished, progress)
+        _verify(unfinished)
+        _flush(unfinished)
+        unfinished.replace(target)
+        _flush(target.parent)
+    except sqlite3.Error as exc:
+        raise StoreUnavailable(f"{target} cannot be made: {exc}") from exc
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return target.stat().st_size
+
+
+def _copy(source: Path, target: Path, progress: Progress) -> None:
+    origin = sqlite3.connect(f"file:{quote(str(source.absolute()))}?mode=ro", uri=True)
+    try:
+        # Within one read transaction every page is of the same moment, whoever writes meanwhile.
+        origin.execute("begin")
+        origin.execute("select count(*) from sqlite_master").fetchone()
+        copy = sqlite3.connect(target, isolation_level=None)
+        try:
+            origin.backup(
+                copy,
+                pages=PAGES_AT_ONCE,
+                progress=lambda _, left, total: progress(total - left, total),
+            )
+            # One file, with no log beside it that could be forgotten when it is moved.
+            copy.execute("pragma journal_mode = delete")
+        finally:
+            copy.close()
+    finally:
+        origin.close()
+
+
+def _verify(copy: Path) -> None:
+    connection = sqlite3.connect(f"file:{quote(str(copy.absolute()))}?mode=ro", uri=True)
+    try:
+        found = [row[0] for row in connection.execute("pragma integrity_check(5)")]
+        if found != ["ok"]:
+            raise StoreError(f"the copy is damaged: {found[0]}")
+        if not connection.execute(migrations.READ_VERSIONS).fetchall():
+            raise StoreError("the copy is not a Holdfast store")
+        lost = connection.execute(
+            "select count(*) from sessions s where deleted_at is null and head_seq - parent_seq "
+            "<> (select count(*) from items i where i.session_id = s.id)"
+        ).fetchone()[0]
+        if lost:
+            raise StoreError(f"{lost} session(s) lack items, in the store and so in the copy")
+    finally:
+        connection.close()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

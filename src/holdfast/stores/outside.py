@@ -1,0 +1,93 @@
+"""A store as it looks from outside: before it is opened, and nothing in it is changed."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from holdfast.core.errors import StoreUnavailable
+from holdfast.stores.opening import MEMORY, sqlite_path
+from holdfast.stores.sql import migrations
+from holdfast.stores.sql.appearance import Outside, missing_from, steps_left
+from holdfast.stores.sqlite import DIALECT
+
+
+async def look_at(url: str) -> Outside:
+    """Return how the store of a URL looks."""
+    if url == MEMORY:
+        return Outside(kind="memory")
+    if url.startswith("sqlite:"):
+        return _look_at_file(sqlite_path(url))
+    from holdfast.stores.postgres.outside import look_at_postgres
+
+    return await look_at_postgres(url, wanted_columns())
+
+
+def wanted_columns() -> dict[str, set[str]]:
+    """Return the tables and columns of a fresh install."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.execute(migrations.CREATE_VERSIONS.format_map(DIALECT))
+        for step in migrations.all_migrations():
+            for statement in step.statements(DIALECT):
+                connection.execute(statement)
+        return _columns(connection)
+    finally:
+        connection.close()
+
+
+def _columns(connection: sqlite3.Connection) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for table, column in connection.execute(
+        "select m.name, c.name from sqlite_master m, pragma_table_info(m.name) c "
+        "where m.type = 'table' and m.name not like 'sqlite_%'"
+    ):
+        found.setdefault(table, set()).add(column)
+    return found
+
+
+def _look_at_file(path: Path) -> Outside:
+    if not path.exists():
+        return Outside(kind="sqlite", exists=False, path=str(path))
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+        return _examine(connection, path)
+    except sqlite3.OperationalError as exc:
+        raise StoreUnavailable(f"{path} cannot be opened: {exc}") from exc
+    except sqlite3.DatabaseError as exc:
+        return Outside(kind="sqlite", damage=(str(exc),), path=str(path))
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _examine(connection: sqlite3.Connection, path: Path) -> Outside:
+    checked = [row[0] for row in connection.execute("pragma quick_check(10)")]
+    found = _columns(connection)
+    applied = []
+    if "schema_versions" in found:
+        applied = connection.execute(migrations.READ_VERSIONS).fetchall()
+    pending, refusal = steps_left(applied)
+    is_current = not pending and refusal is None
+    (mode,) = connection.execute("pragma journal_mode").fetchone()
+    usage = shutil.disk_usage(path.absolute().parent)
+    return Outside(
+        kind="sqlite",
+        pending=pending,
+        refusal=refusal,
+        missing=missing_from(found, wanted_columns()) if is_current else (),
+        damage=tuple(line for line in checked if line != "ok"),
+        settings={"journal_mode": str(mode)},
+        path=str(path),
+        free_bytes=usage.free,
+        total_bytes=usage.total,
+        wal_bytes=_size(Path(f"{path}-wal")),
+    )
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,51 @@
+"""How a database looks before it is opened as a store: the values of a look from outside."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from holdfast.core.errors import StoreError
+from holdfast.stores.sql import migrations
+
+POSTGRES_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What can be seen; `None` where it cannot be, or there is no such thing."""
+
+    kind: str
+    exists: bool = True
+    pending: tuple[str, ...] = ()
+    """Steps of the schema that the store has not taken yet."""
+    refusal: str | None = None
+    """Why this version cannot use the store's schema."""
+    missing: tuple[str, ...] = ()
+    """Tables and columns that an up-to-date schema has."""
+    damage: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    clock_ahead_seconds: float | None = None
+    """How far the database's clock is ahead of this machine's."""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    wal_bytes: int | None = None
+    path: str | None = None
+
+
+def missing_from(found: dict[str, set[str]], wanted: dict[str, set[str]]) -> tuple[str, ...]:
+    """Return what a schema lacks, by name."""
+    lacking: list[str] = []
+    for table, columns in sorted(wanted.items()):
+        if table not in found:
+            lacking.append(table)
+        else:
+            lacking += [f"{table}.{column}" for column in sorted(columns - found[table])]
+    return tuple(lacking)
+
+
+def steps_left(applied: Iterable[tuple[int, str]]) -> tuple[tuple[str, ...], str | None]:
+    """Return the steps that a schema lacks, and why this version cannot use it, if so."""
+    try:
+        left = migrations.pending(applied, migrations.all_migrations())
+    except StoreError as exc:
+        return (), exc.message
+    return tuple(f"{step.version:04}_{step.name}" for step in left), None
