@@ -115,7 +115,7 @@ def called(world: World, api: str, body: Json) -> Call:
 
 
 def responses_input(history: list[bytes], model: str, **how: bool) -> list[Json]:
-    written = Replay(maker=MAKERS[model], **how).items(history) or [NOTHING_SAID]
+    written = Replay(maker=MAKERS[model], **how).items(history) or [msgspec.Raw(NOTHING_SAID)]
     return [msgspec.json.decode(item) for item in written]
 
 

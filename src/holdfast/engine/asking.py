@@ -19,6 +19,7 @@ from holdfast.core.turn import Run
 from holdfast.engine.fitting import Asked, Fitting
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.log import log
+from holdfast.engine.projections import Projections
 from holdfast.engine.question import Question, find_state
 from holdfast.engine.settings import HealSettings
 from holdfast.engine.turn_runner import ActiveRun
@@ -59,6 +60,7 @@ class Asker:
         self._settings = settings or HealSettings()
         self._fallbacks: Fallbacks = fallbacks or (lambda _: ())
         self._fitting = fitting
+        self._projections = Projections()
 
     async def ask(self, asking: Asking) -> Answer:
         """Return the answer, or raise the failure that was left after healing."""
@@ -207,7 +209,9 @@ class Asker:
     async def _attempt(self, asking: Asking, question: Question) -> Answer:
         """Ask once, and have it noted how long it took and how it went."""
         request = self.sent(asking.request)
-        call = question.call(request, asking.run.session.id, is_stream=asking.is_stream)
+        call = question.call(
+            request, asking.run.session.id, self._projections, is_stream=asking.is_stream
+        )
         began, outcome = time.monotonic(), "left"
         try:
             answer = await asking.attempt(question.provider, call)

@@ -15,6 +15,8 @@ from holdfast.ports.provider import ModelCall
 
 MOST_MODELS = 512
 LEAST_WINDOW = 512
+LONG_CALL, SELDOM = 64, 32
+"""A longer call is measured only every so often: it would cost more than it tells."""
 _STATED = re.compile(
     r"(?:maximum context length is|context (?:window|length) (?:of|is)|>)\s*(\d{3,9})(?!\d)",
     re.IGNORECASE,
@@ -45,6 +47,8 @@ class Estimates:
 
     def learn(self, upstream: str, call: ModelCall, input_tokens: int) -> None:
         """Take in how many tokens a call was counted as."""
+        if len(call.items) > LONG_CALL and len(call.items) % SELDOM:
+            return
         known = self.of(upstream, call.model)
         size = text_bytes(call.items, call.fields)
         scale = known.scale.learned(size, len(call.items), input_tokens)

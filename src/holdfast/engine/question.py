@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.context import continue_after, project, show
+from holdfast.core.context import continue_after, show
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.items import StoredItem
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.request import TurnRequest
 from holdfast.core.suspects import find_suspects
+from holdfast.engine.projections import Projections
 from holdfast.ports.provider import ModelCall, Provider, StateUse
 
 Remembered = tuple[ProviderState, list[bytes]]
@@ -30,11 +31,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     allows_opaque: bool = True
     is_plain: bool = False
 
-    def call(self, request: TurnRequest, session_id: str, *, is_stream: bool) -> ModelCall:
+    def call(
+        self, request: TurnRequest, session_id: str, projections: Projections, *, is_stream: bool
+    ) -> ModelCall:
         """Return the call that puts the question."""
         return ModelCall(
             model=self.model,
-            items=project(self.history, self.quarantined),
+            items=projections.project(session_id, self.history, self.quarantined),
             fields=request.fields,
             chat_fields=request.chat_fields,
             is_stream=is_stream,

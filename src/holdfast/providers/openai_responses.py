@@ -16,17 +16,18 @@ from holdfast.core.provider_state import ProviderState
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
 from holdfast.providers.failures import broken, names_item
 from holdfast.providers.kept import Kept, history_tokens, ignored, read_kept, verify, was_read
-from holdfast.providers.names import Names, NewId, call_ids
+from holdfast.providers.names import Names, NewId
 from holdfast.providers.origin import Maker
 from holdfast.providers.replay import Replay
 from holdfast.providers.responses_output import Ending, ResponsesOutput, item_events
 from holdfast.providers.responses_words import responses_words
+from holdfast.providers.retelling import Retelling
 from holdfast.providers.upstream import Upstream, list_models, read_json
 
 PATH = "/responses"
 SEALED_REASONING = "reasoning.encrypted_content"
 _REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "codex")
-NOTHING_SAID = msgspec.Raw(
+NOTHING_SAID = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"(nothing)"}]}'
 )
 """Stands for a history of which nothing can be shown: no server takes an empty one."""
@@ -41,6 +42,7 @@ class ResponsesProvider:
         self._new_id = new_id
         self._mode = upstream.settings.state
         self._seals = upstream.settings.encrypted_reasoning
+        self._retelling = Retelling()
         self._unsealing: set[str] = set()
         """Models that have said they cannot seal their reasoning."""
         self._mindful: set[str] = set()
@@ -54,8 +56,8 @@ class ResponsesProvider:
         return self._upstream.name
 
     def check(self, call: ModelCall) -> None:
-        """Raise for what cannot be carried."""
-        self._body(call, None)
+        """Raise for what cannot be carried: words of Chat that have no counterpart."""
+        responses_words(call.chat_fields, self.name)
 
     def state_use(self, model: str) -> StateUse | None:
         """Return how this server remembers, if it is to."""
@@ -173,7 +175,8 @@ class ResponsesProvider:
     def _show(self, call: ModelCall, kept: Kept | None, body: dict[str, Any]) -> None:
         replay = self._replay(call)
         if kept is None or call.state is None:
-            body["input"] = replay.items(call.items) or [NOTHING_SAID]
+            told = self._retelling.write(call.session_id, replay, call.items)
+            body["input"] = msgspec.Raw(b"[%s]" % (told or NOTHING_SAID))
         else:
             new = replay.items(call.new_items, call.items)
             body["input"] = [_in_their_names(item, kept.calls) for item in new]
@@ -243,7 +246,8 @@ class ResponsesProvider:
         return maker.remember(msgspec.json.encode(kept))
 
     def _names(self, call: ModelCall) -> Names:
-        return Names(self._new_id, call_ids(call.items))
+        taken = self._retelling.call_ids(call.session_id, self._replay(call), call.items)
+        return Names(self._new_id, taken)
 
     def _learns_from(self, failure: ProviderFailure, model: str, body: dict[str, Any]) -> bool:
         """Whether the server refused only that reasoning be sealed: then it is not asked again."""

@@ -72,10 +72,15 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         """Return the input items of a request; references are looked up `among` all there is."""
         return self.write(history, among).items
 
-    def write(self, history: Sequence[bytes], among: Sequence[bytes] | None = None) -> Written:
-        """Return the input of a request."""
+    def write(
+        self,
+        history: Sequence[bytes],
+        among: Sequence[bytes] | None = None,
+        taken: set[str] | None = None,
+    ) -> Written:
+        """Return the input of a request; `taken` are the ids before it, and then also its own."""
         shown: list[tuple[int, _Head, bytes]] = []
-        taken: set[str] = set()
+        taken = set() if taken is None else taken
         for place, given in enumerate(history):
             head, body = _read_head(given), given
             if head.type == "item_reference":
@@ -153,6 +158,11 @@ def _with_successors(
             kept.append(one)
     kept.reverse()
     return kept
+
+
+def is_message(body: bytes) -> bool:
+    """Whether an item is a message."""
+    return _read_head(body).type in (None, "message")
 
 
 def _is_made(head: _Head) -> bool:

@@ -1,0 +1,78 @@
+"""What is extended is what would be made anew, however a log grows."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.context import project
+from holdfast.core.items import StoredItem
+from holdfast.engine.projections import Projections
+from holdfast.providers.names import call_ids
+from holdfast.providers.origin import Maker
+from holdfast.providers.replay import Replay
+from holdfast.providers.retelling import Retelling
+from tests.properties import test_projection as plain
+from tests.properties import test_valid_requests as wild
+
+logs = st.one_of(plain.logs(), wild.logs())
+cuts = st.lists(st.integers(0, 16), max_size=6).map(sorted)
+ways = st.builds(
+    lambda opaque, plain: Replay(
+        maker=Maker("p", "a", "m"), is_opaque_allowed=opaque, is_plain=plain
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(log=logs, cuts=cuts)
+def test_a_log_that_grows_is_shown_as_if_it_came_at_once(
+    log: list[StoredItem], cuts: list[int]
+) -> None:
+    projections = Projections()
+    for cut in [*cuts, len(log)]:
+        assert projections.project("s", log[:cut]) == project(log[:cut])
+
+
+@given(one=logs, other=logs, aside=st.frozensets(st.integers(1, 14), max_size=3))
+def test_another_log_under_the_same_name_is_shown_as_it_is(
+    one: list[StoredItem], other: list[StoredItem], aside: frozenset[int]
+) -> None:
+    projections = Projections()
+    for log, quarantined in ((one, frozenset[int]()), (other, aside), (one, aside)):
+        assert projections.project("s", log, quarantined) == project(log, quarantined)
+
+
+@given(log=logs, cuts=cuts, ways=st.lists(ways, min_size=1, max_size=3))
+def test_a_history_that_grows_is_told_as_if_it_came_at_once(
+    log: list[StoredItem], cuts: list[int], ways: list[Replay]
+) -> None:
+    retelling = Retelling()
+    for cut in [*cuts, len(log)]:
+        history = project(log[:cut])
+        for replay in ways:
+            told = retelling.write("s", replay, history)
+            assert told == b",".join(bytes(item) for item in replay.items(history))
+            assert set(retelling.call_ids("s", replay, history)) == call_ids(history)
+
+
+@given(one=logs, other=logs, way=ways)
+def test_another_history_under_the_same_name_is_told_as_it_is(
+    one: list[StoredItem], other: list[StoredItem], way: Replay
+) -> None:
+    retelling = Retelling()
+    for log in (one, other, one):
+        history = project(log)
+        told = retelling.write("s", way, history)
+        assert told == b",".join(bytes(item) for item in way.items(history))
+
+
+def test_what_is_held_is_bounded_in_bytes() -> None:
+    body = b'{"type":"message","role":"user","content":"%s"}' % (b"x" * 1000)
+    items = [StoredItem("s", n, n, "message", None, None, b"", False, body) for n in range(1, 9)]
+    projections, retelling = Projections(max_bytes=50_000), Retelling(max_bytes=50_000)
+    replay = Replay(maker=Maker("p", "a", "m"))
+    for number in range(40):
+        history = projections.project(f"s{number}", items)
+        retelling.write(f"s{number}", replay, history)
+        assert 0 < projections.held_bytes <= 50_000
+        assert 0 < retelling.held_bytes <= 50_000
