@@ -152,9 +152,27 @@ def usage_value(usage: Usage) -> bytes:
     return _encode(
         {
             "input_tokens": usage.input_tokens,
-            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": usage.output_tokens,
             "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
             "total_tokens": usage.input_tokens + usage.output_tokens,
         }
     )
+
+
+def whole_usage(told: bytes) -> bytes:
+    """Return usage as a server told it, with the details that it left out as none."""
+    usage = msgspec.json.decode(told)
+    if not isinstance(usage, dict):
+        return told
+    for name, counts in _USAGE_DETAILS.items():
+        details = usage.get(name)
+        if details is None or isinstance(details, dict):
+            usage[name] = {**dict.fromkeys(counts, 0), **(details or {})}
+    return _encode(usage)
+
+
+_USAGE_DETAILS = {
+    "input_tokens_details": ("cached_tokens", "cache_write_tokens"),
+    "output_tokens_details": ("reasoning_tokens",),
+}

@@ -23,6 +23,7 @@ from holdfast.core.response import (
     encode_answer,
     error_value,
     usage_value,
+    whole_usage,
 )
 from holdfast.core.session import Session
 from holdfast.core.trail import NO_TRAIL, follow
@@ -285,7 +286,9 @@ def _stored_completion(request: TurnRequest) -> StoredCompletion | None:
 
 def record_of(answer: Answer, completed_at: float) -> RecordedAnswer:
     """Return what is kept of an answer beside its items."""
-    usage = answer.usage_detail or (usage_value(answer.usage) if answer.usage else None)
+    usage = usage_value(answer.usage) if answer.usage else None
+    if answer.usage_detail:
+        usage = whole_usage(answer.usage_detail)
     return RecordedAnswer(
         status=answer.status,
         incomplete_reason=answer.incomplete_reason,
