@@ -7,14 +7,10 @@ from holdfast.agents_sdk.blocks import Block
 from holdfast.agents_sdk.houses import Lodging, StoreName
 from holdfast.agents_sdk.wire import Entry
 from holdfast.core.commands import Continue, Pop, Reserve, Reset
-from holdfast.core.errors import SessionChanged
+from holdfast.core.errors import InvalidInput, SessionChanged
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.items import NewItem, StoredItem
-from holdfast.ports.store import ItemQuery, SessionQuery
-
-Generation = tuple[SessionId, list[StoredItem]]
-LATEST = 8
-"""Generations in which a parked run is looked for."""
+from holdfast.core.items import NewItem
+from holdfast.engine.held_lane import Done, Elsewhere, HeldLane, LaneAsked, LaneEnd
 
 
 class EmbeddedBackend:
@@ -37,32 +33,6 @@ class EmbeddedBackend:
             last=last,
         )
         return (found.session.id, found.entries) if found is not None else (None, ())
-
-    async def generations(self) -> tuple[list[StoredItem], list[Generation]]:
-        """Return what is visible of the key's live session, and of the latest retired ones."""
-        gateway = await self.lodging.gateway()
-        query = SessionQuery(key=self.key, generations=True, limit=LATEST)
-        live: list[StoredItem] = []
-        retired: list[Generation] = []
-        for view in await gateway.read.sessions(self.tenant, query):
-            items = await gateway.read.items(view.session, ItemQuery())
-            if view.session.is_live:
-                live = items
-            else:
-                retired.append((view.session.id, items))
-        return live, retired
-
-    async def block_at(self, session_id: SessionId, seq: int) -> Block:
-        """Return the block that an item stands in, to be gone on with."""
-        gateway = await self.lodging.gateway()
-        view = await gateway.read.session(self.tenant, session_id=session_id)
-        assert view is not None
-        query = ItemQuery(after=seq - 1, limit=1, view="log")
-        number = (await gateway.read.items(view.session, query))[0].turn_number
-        turn = (await gateway.read.turns(session_id, after=number - 1, limit=1))[0].turn
-        block = Block(turn.id, session_id)
-        block.ordinal = turn.step + 1
-        return block
 
     async def reserve(self) -> SessionId:
         """Return the key's live session, made if there is none."""
@@ -132,9 +102,51 @@ class EmbeddedBackend:
                 continue  # somebody else began another one meanwhile; that one is cleared now
             return
 
+    def lane(self, asked: LaneAsked) -> "EmbeddedLane":
+        """Return a lane that can be taken."""
+        return EmbeddedLane(self.lodging, asked)
+
     async def close(self) -> None:
         """Let go of the store."""
         await self.lodging.leave()
+
+
+class EmbeddedLane:
+    """Holds a lane through the engine in this process."""
+
+    def __init__(self, lodging: Lodging, asked: LaneAsked) -> None:
+        self._lodging = lodging
+        self._asked = asked
+        self._held: HeldLane | None = None
+
+    @property
+    def session_id(self) -> SessionId:
+        """The generation that the run has its place in."""
+        return self._lane().run.session.id
+
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """Where a parked run goes on, if its generation was retired."""
+        return self._lane().elsewhere
+
+    def _lane(self) -> HeldLane:
+        if self._held is None:
+            raise InvalidInput("the lane is not taken: async with session.serial()")
+        return self._held
+
+    async def take(self) -> Done | None:
+        """Wait for the lane; it is held afterwards, unless a run of this id is done."""
+        gateway = await self._lodging.gateway(started=True)
+        self._held = HeldLane(gateway, self._asked)
+        return await self._held.take()
+
+    async def add(self, items: tuple[NewItem, ...]) -> None:
+        """Append to the run's block."""
+        await self._lane().add(items)
+
+    async def end(self, end: LaneEnd) -> None:
+        """End the run and give the lane back."""
+        await self._lane().end(end)
 
 
 def _hash(key: Key, items: tuple[NewItem, ...]) -> bytes:

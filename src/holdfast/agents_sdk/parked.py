@@ -1,13 +1,10 @@
-"""Runs that were parked for a decision: which one a `RunState` is, and where it stands."""
+"""Runs that were parked for a decision: which one a `RunState` is, and what it waits for."""
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from agents import RunState
-
-from holdfast.core.items import StoredItem
 
 _encode = msgspec.json.Encoder(order="deterministic", enc_hook=str).encode
 _NOT_ITS_IDENTITY = frozenset(
@@ -23,21 +20,10 @@ def identity_of(state: RunState[Any]) -> str:
     return f"agents_sdk:resumed:{hashlib.blake2b(_encode(kept), digest_size=20).hexdigest()}"
 
 
-def find_parked(items: Sequence[StoredItem], state: RunState[Any]) -> tuple[int, int] | None:
-    """Return the block that ends with the calls which the run waits to make, if it is there."""
-    waiting = {_call_id(item.raw_item) for item in state.get_interruptions()}
-    answered: set[str] = set()
-    for item in reversed(items):
-        if item.call_id is None or item.call_id not in waiting:
-            continue
-        if item.kind.endswith("_output"):
-            answered.add(item.call_id)
-        elif item.call_id in answered:
-            answered.discard(item.call_id)
-        else:
-            block = [one.seq for one in items if one.turn_number == item.turn_number]
-            return (block[0], block[-1])
-    return None
+def waits_for(state: RunState[Any]) -> tuple[str, ...]:
+    """Return the ids of the calls that wait for a decision."""
+    found = [_call_id(item.raw_item) for item in state.get_interruptions()]
+    return tuple(call_id for call_id in found if call_id is not None)
 
 
 def _call_id(raw: Any) -> str | None:

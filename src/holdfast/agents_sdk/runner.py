@@ -20,11 +20,12 @@ from agents import (
 from openai.types.responses import ResponseOutputMessage
 from pydantic import TypeAdapter
 
-from holdfast.agents_sdk.parked import find_parked, identity_of
+from holdfast.agents_sdk.parked import identity_of, waits_for
 from holdfast.agents_sdk.serial import Lane
 from holdfast.agents_sdk.session import HoldfastSession
 from holdfast.core.errors import TurnAlreadyDone
 from holdfast.core.ids import read_idempotency_key
+from holdfast.engine.held_lane import Done
 
 Input = str | list[TResponseInputItem] | RunState[Any]
 
@@ -54,12 +55,12 @@ class HoldfastRunner:
         A `RunState` is resumed once: the second time it is refused with `RunStateUsed`, before
         any of its tools run.
         """
-        lane = await _lane(session, input, run_id)
-        await lane.take()
-        if lane.done is not None:
-            return await _recorded(lane, starting_agent, input, options.get("context"))
+        lane = _lane(session, input, run_id)
+        done = await lane.take()
+        if done is not None:
+            return _recorded(done, starting_agent, input, options.get("context"))
         async with _taken(lane):
-            await _bring_up(lane, session, input)
+            _go_on_elsewhere(lane, session, input)
             result = await Runner.run(starting_agent, input, session=session, **options)
             lane.result = _what_is_left(result)
         return result
@@ -75,12 +76,11 @@ class HoldfastRunner:
         **options: Any,
     ) -> AsyncIterator[RunResultStreaming]:
         """Run an agent with a stream, to be read inside `async with`; else like `run`."""
-        lane = await _lane(session, input, run_id)
-        await lane.take()
-        if lane.done is not None:
+        lane = _lane(session, input, run_id)
+        if await lane.take() is not None:
             raise TurnAlreadyDone(f"run {run_id} is done; `run` returns its recorded output")
         async with _taken(lane):
-            await _bring_up(lane, session, input)
+            _go_on_elsewhere(lane, session, input)
             result = Runner.run_streamed(starting_agent, input, session=session, **options)
             try:
                 yield result
@@ -108,46 +108,38 @@ async def _drained(result: RunResultStreaming) -> None:
         pass
 
 
-async def _lane(session: HoldfastSession, given: Input, run_id: str | None) -> Lane:
+def _lane(session: HoldfastSession, given: Input, run_id: str | None) -> Lane:
     if isinstance(given, RunState):
-        return session.lane(run_id=identity_of(given), is_once=True)
+        return session.lane(run_id=identity_of(given), is_once=True, resumes=waits_for(given))
     if run_id is None:
         return session.lane()
     asked = hashlib.blake2b(msgspec.json.encode(given), digest_size=16).digest()
     return session.lane(run_id=read_idempotency_key(run_id), asked=asked)
 
 
-async def _bring_up(lane: Lane, session: HoldfastSession, given: Input) -> None:
-    """Have a parked run go on where it stands: at the head, or in the generation it was left in."""
-    if not isinstance(given, RunState):
-        return
-    items, retired = await session.generations()
-    place = find_parked(items, given)
-    if place is not None:
-        await lane.bring_up(*place)
-        return
-    for old, said in retired:
-        place = find_parked(said, given)
-        if place is not None:
-            lane.stand_aside()
-            await session.go_on_in(old, place[0], given._context)
-            return
+def _go_on_elsewhere(lane: Lane, session: HoldfastSession, given: Input) -> None:
+    """Have a run that was parked before a clear go on in the generation it was parked in."""
+    if isinstance(given, RunState) and lane.elsewhere is not None:
+        session.go_on_in(lane.elsewhere, given._context)
 
 
-def _what_is_left(result: RunResult | RunResultStreaming) -> bytes | None:
+def _what_is_left(result: RunResult | RunResultStreaming) -> str | None:
     output = result.final_output
     if output is None or result.interruptions:
-        return msgspec.json.encode(_Left(None))
+        return _written(_Left(None))
     if isinstance(output, str):
-        return msgspec.json.encode(_Left(output))
+        return _written(_Left(output))
     written = TypeAdapter(type(output)).dump_json(output).decode()
-    return msgspec.json.encode(_Left(written, is_text=False))
+    return _written(_Left(written, is_text=False))
 
 
-async def _recorded(lane: Lane, agent: Agent[Any], given: Input, context: Any) -> RunResult:
+def _written(left: _Left) -> str:
+    return msgspec.json.encode(left).decode()
+
+
+def _recorded(done: Done, agent: Agent[Any], given: Input, context: Any) -> RunResult:
     """Return the result of a run that was carried out before, as far as it was recorded."""
-    run = await lane.recorded()
-    left = msgspec.json.decode(run.result, type=_Left) if run and run.result else _Left(None)
+    left = msgspec.json.decode(done.result, type=_Left) if done.result else _Left(None)
     output: Any = left.output
     if output is not None and not left.is_text and agent.output_type is not None:
         schema = agent.output_type

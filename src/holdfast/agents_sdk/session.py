@@ -9,13 +9,14 @@ from agents.memory import SessionSettings
 from agents.run_context import RunContextWrapper
 
 from holdfast.agents_sdk.blocks import Block, block_of, keep_block
-from holdfast.agents_sdk.embedded import EmbeddedBackend, Generation
+from holdfast.agents_sdk.embedded import EmbeddedBackend
 from holdfast.agents_sdk.houses import StoreName
 from holdfast.agents_sdk.serial import Lane, lane_here
 from holdfast.agents_sdk.wire import to_context, to_items, to_values
 from holdfast.core.errors import InvalidInput, SessionClosed
-from holdfast.core.ids import DEFAULT_TENANT, SessionId, read_idempotency_key, read_key, read_tenant
-from holdfast.core.items import StoredItem, item_value
+from holdfast.core.ids import DEFAULT_TENANT, read_idempotency_key, read_key, read_tenant
+from holdfast.core.items import item_value
+from holdfast.engine.held_lane import Elsewhere, LaneAsked
 
 Wrapper = RunContextWrapper[Any] | None
 
@@ -41,7 +42,7 @@ class HoldfastSession:
         self.session_settings = _settings(session_settings)
         if store is None:
             raise InvalidInput("a session needs a store to live in, or the url of a gateway")
-        key, owner = read_key(session_id), read_tenant(tenant)
+        key, owner = self._key, self._tenant = read_key(session_id), read_tenant(tenant)
         self._backend = EmbeddedBackend(key, owner, store)
         self._place = f"{self._backend.lodging.name}\0{owner}\0{key}"
         self._is_closed = False
@@ -120,19 +121,31 @@ class HoldfastSession:
             read_idempotency_key(run_id)
         return self.lane(run_id=run_id)
 
-    def lane(self, *, run_id: str | None = None, asked: bytes = b"", is_once: bool = False) -> Lane:
+    def lane(
+        self,
+        *,
+        run_id: str | None = None,
+        asked: bytes = b"",
+        is_once: bool = False,
+        resumes: tuple[str, ...] = (),
+    ) -> Lane:
         """Return the session's lane for a run; `asked` is what a repeat of it must ask again."""
         self._check_open()
-        return Lane(self._backend, self._place, run_id=run_id, asked=asked, is_once=is_once)
+        wanted = LaneAsked(
+            tenant=self._tenant,
+            key=self._key,
+            run_id=run_id,
+            asked=asked,
+            is_once=is_once,
+            resumes=resumes,
+        )
+        return Lane(self._backend.lane(wanted), self._place)
 
-    async def generations(self) -> tuple[list[StoredItem], list[Generation]]:
-        """Return what is visible of the live generation, and of the latest retired ones."""
-        self._check_open()
-        return await self._backend.generations()
-
-    async def go_on_in(self, session_id: SessionId, seq: int, wrapper: Any) -> None:
-        """Have the run of `wrapper` go on in a retired generation, in the block of an item."""
-        keep_block(wrapper, self._place, await self._backend.block_at(session_id, seq))
+    def go_on_in(self, elsewhere: Elsewhere, wrapper: Any) -> None:
+        """Have the run of `wrapper` go on in a retired generation, in the block it has there."""
+        block = Block(elsewhere.turn_id, elsewhere.session_id)
+        block.ordinal = elsewhere.ordinal
+        keep_block(wrapper, self._place, block)
 
     def close(self) -> "Closing":
         """Close the session; await what is returned to have the store closed with the last one."""

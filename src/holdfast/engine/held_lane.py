@@ -1,0 +1,290 @@
+"""A session's lane in somebody else's hand: an agent loop that is not ours runs in it.
+
+It takes the lane, adds what it said batch by batch, and gives the lane back; a lane that is left
+otherwise ends its turn as interrupted.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.commands import Accept, Continue, Finish, Hide, Queued, Repeated, Started
+from holdfast.core.errors import (
+    RunFenced,
+    RunStateUsed,
+    StoreUnavailable,
+    TurnCancelled,
+    TurnFailed,
+)
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
+from holdfast.core.items import OUTPUT_SUFFIX, NewItem, StoredItem
+from holdfast.core.records import RecordKind, Span
+from holdfast.core.turn import Outcome
+from holdfast.engine.gateway import Gateway
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.ports.store import ItemQuery, SessionQuery
+
+EXTEND_TRIES = 4
+PAUSE_SECONDS = 0.1
+LATEST = 8
+"""Generations in which a parked run is looked for."""
+
+
+class LaneAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose lane is wanted, and for which run."""
+
+    tenant: Tenant
+    key: Key
+    run_id: str | None = None
+    """Of one id there is one run: torn off it is begun anew, done it is not begun again."""
+    asked: bytes = b""
+    is_once: bool = False
+    """A second time is refused, whatever became of the first."""
+    resumes: tuple[str, ...] = ()
+    """The calls that a parked run waits to make; what it said so far is brought to the head."""
+
+
+class LaneEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run in a lane came to its end."""
+
+    outcome: Outcome = "completed"
+    code: str | None = None
+    message: str | None = None
+    result: str | None = None
+    """What is left for a repeat of the run."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A run of the same id was carried out before, and left this."""
+
+    turn_id: TurnId
+    result: str | None
+
+
+class Elsewhere(msgspec.Struct, frozen=True):
+    """A parked run stands in a retired generation, and goes on there."""
+
+    session_id: SessionId
+    turn_id: TurnId
+    ordinal: int
+
+
+class HeldLane:
+    """One lane, from the wish for it to its end."""
+
+    def __init__(self, gateway: Gateway, asked: LaneAsked) -> None:
+        self._gateway = gateway
+        self._asked = asked
+        self._held: ActiveRun | None = None
+        self._late = 0
+        self.elsewhere: Elsewhere | None = None
+
+    @property
+    def run(self) -> ActiveRun:
+        """The run, while it has the lane."""
+        assert self._held is not None, "take the lane first"
+        return self._held
+
+    # ── taking it ───────────────────────────────────────────────────────────────────────────
+
+    async def take(self) -> Done | None:
+        """Wait for the lane; it is held afterwards, unless a run of this id is done."""
+        gateway, accept = self._gateway, self._accept()
+        while True:
+            admission = await gateway.accept(accept)
+            if self._asked.is_once and admission.turn.id != accept.turn_id:
+                await self._refuse_again(admission)
+            if not isinstance(admission, Repeated):
+                await self._enter(admission)
+                return None
+            done = await self._carried_out(admission)
+            if done is not None:
+                return done
+            accept = replace(accept, run_id=RunId(gateway.ids.new("run")))
+
+    def _accept(self) -> Accept:
+        gateway, asked = self._gateway, self._asked
+        return Accept(
+            tenant=asked.tenant,
+            turn_id=TurnId(gateway.ids.new("turn")),
+            run_id=RunId(gateway.ids.new("run")),
+            worker=gateway.worker.id,
+            candidate_id=gateway.new_session_id(),
+            key=asked.key,
+            idempotency_key=asked.run_id,
+            body_hash=asked.asked,
+            limits=gateway.limits,
+        )
+
+    async def _enter(self, admission: Started | Queued) -> None:
+        run = self._held = await self._gateway.enter(admission)
+        try:
+            turn = run.turn
+            if turn.first_seq is not None and turn.last_seq is not None:
+                # What an attempt left that was torn off: this one says it anew.
+                await self._hide((turn.first_seq, turn.last_seq), "retry")
+            if self._asked.resumes:
+                await self._resume(self._asked.resumes)
+        except BaseException:
+            self.leave()
+            raise
+
+    async def _hide(self, span: Span, kind: RecordKind) -> None:
+        if span[0] > span[1]:
+            return
+        run = self.run
+        await self._gateway.submit(
+            Hide(
+                tenant=run.turn.tenant,
+                session_id=run.session.id,
+                from_seq=span[0],
+                to_seq=span[1],
+                kind=kind,
+            )
+        )
+
+    async def _refuse_again(self, admission: Started | Queued | Repeated) -> None:
+        """Refuse a second time; one whose first was torn off stays so, for good."""
+        if not isinstance(admission, Repeated):
+            self._held = await self._gateway.enter(admission)
+            message = "it was torn off, and its tools may have run"
+            await self.end(LaneEnd(outcome="failed", code=RunStateUsed.code, message=message))
+        raise RunStateUsed(
+            f"this run was resumed before, as turn {admission.turn.id}; its tools may have run"
+        )
+
+    async def _carried_out(self, repeated: Repeated) -> Done | None:
+        """Wait for the one turn of this id; return its end, if it is one that counts."""
+        gateway, turn, is_torn = self._gateway, repeated.turn, False
+        if not repeated.is_settled:
+            view = await gateway.wait_until_ended(turn.tenant, turn.id, step=repeated.step)
+            turn, is_torn = view.turn, view.status == "interrupted"
+        if turn.outcome == "cancelled":
+            raise TurnCancelled(turn.id, turn.error_code)
+        if turn.outcome == "failed" and not turn.is_retryable:
+            raise TurnFailed(
+                turn.error_message or "the run failed",
+                failure_code=turn.error_code or TurnFailed.code,
+            )
+        if is_torn or turn.outcome == "failed":
+            return None
+        runs = await gateway.read.runs(turn.id)
+        left = runs[-1].result if runs else None
+        return Done(turn.id, left.decode() if left is not None else None)
+
+    # ── a run that was parked ───────────────────────────────────────────────────────────────
+
+    async def _resume(self, call_ids: Sequence[str]) -> None:
+        """Have a parked run go on where it stands: at the head, or in its own generation."""
+        read, asked = self._gateway.read, self._asked
+        query = SessionQuery(key=asked.key, generations=True, limit=LATEST)
+        views = await read.sessions(asked.tenant, query)
+        for view in sorted(views, key=lambda one: -one.session.generation):
+            items = await read.items(view.session, ItemQuery())
+            number = parked_turn(items, call_ids)
+            if number is None:
+                continue
+            block = [item for item in items if item.turn_number == number]
+            if view.session.id == self.run.session.id:
+                await self._bring_up(block)
+                return
+            turn = (await read.turns(view.session.id, after=number - 1, limit=1))[0].turn
+            self.elsewhere = Elsewhere(view.session.id, turn.id, turn.step + 1)
+            return
+
+    async def _bring_up(self, block: list[StoredItem]) -> None:
+        """Move items from further back to the head, before what the run adds: they are its own."""
+        first, last = block[0].seq, block[-1].seq
+        if last < self.run.session.head_seq:
+            await self._hide((first, last), "move")
+            await self.run.extend([item.anew() for item in block])
+
+    # ── using it ────────────────────────────────────────────────────────────────────────────
+
+    async def add(self, items: tuple[NewItem, ...]) -> None:
+        """Append to the run's block; what comes after a clear stays in the old generation."""
+        given = items
+        for left in reversed(range(EXTEND_TRIES)):
+            try:
+                await self.run.extend(given)
+            except RunFenced:
+                await self._add_late(items)
+            except StoreUnavailable:
+                if not left:
+                    raise
+                given = ()  # the run has them in hand, and brings them along
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            return
+
+    async def _add_late(self, items: tuple[NewItem, ...]) -> None:
+        """The lane is lost: to a clear, whose old generation keeps the tail, or to another run."""
+        gateway, turn, session = self._gateway, self.run.turn, self.run.session
+        view = await gateway.read.session(turn.tenant, session_id=session.id)
+        if view is None or view.session.is_live:
+            raise RunFenced(f"run {self.run.fence.run_id} was taken for dead, and lost its lane")
+        self._late += 1
+        await gateway.continue_turn(
+            Continue(
+                tenant=turn.tenant,
+                turn_id=turn.id,
+                ordinal=turn.step + self._late,
+                worker=gateway.worker.id,
+                candidate_id=gateway.new_session_id(),
+                session_id=session.id,
+                items=items,
+            )
+        )
+
+    # ── giving it back ──────────────────────────────────────────────────────────────────────
+
+    async def end(self, end: LaneEnd) -> None:
+        """End the run; not even a cancelled caller keeps the end from being written."""
+        run = self.run
+        try:
+            if not run.is_lost:
+                await self._finish(run, end)
+        finally:
+            self.leave()
+
+    async def _finish(self, run: ActiveRun, end: LaneEnd) -> None:
+        command = Finish(
+            fence=run.fence,
+            outcome=end.outcome,
+            result=end.result.encode() if end.result is not None else None,
+            error_code=end.code,
+            error_message=end.message,
+            is_retryable=end.outcome != "completed" and not self._asked.is_once,
+        )
+        ending = asyncio.ensure_future(run.finish(command))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.gather(ending, return_exceptions=True)
+            raise
+        except RunFenced:
+            # Cleared or taken over at the last moment: what was added is where it belongs.
+            return
+
+    def leave(self) -> None:
+        """Go, with or without an end; one that is lacking is written as interrupted."""
+        run, self._held = self._held, None
+        if run is not None:
+            self._gateway.leave(run)
+
+
+def parked_turn(items: Sequence[StoredItem], call_ids: Collection[str]) -> int | None:
+    """Return the number of the turn whose calls, of these ids, have no outputs yet."""
+    answered: set[str] = set()
+    for item in reversed(items):
+        if item.call_id is None or item.call_id not in call_ids:
+            continue
+        if item.kind.endswith(OUTPUT_SUFFIX):
+            answered.add(item.call_id)
+        elif item.call_id in answered:
+            answered.discard(item.call_id)
+        else:
+            return item.turn_number
+    return None
