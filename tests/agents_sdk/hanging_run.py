@@ -14,7 +14,10 @@ async def hang(store: str, key: str, run_id: str, text: str) -> None:
     """Run an agent up to its first question to the model, and stay there."""
     model = FakeModel()
     model.gates = [asyncio.Event()]
-    session = HoldfastSession(key, store)
+    if store.startswith("http"):
+        session = HoldfastSession(key, url=store)
+    else:
+        session = HoldfastSession(key, store)
     run: asyncio.Task[Any] = asyncio.create_task(
         HoldfastRunner.run(agent_of(model), text, session=session, run_id=run_id)
     )

@@ -232,13 +232,13 @@ async def test_the_shipped_session_behaves_the_same_where_we_say_so(
 ) -> None:
     shipped = SQLiteSession("s", tmp_path / "shipped.db")
     try:
-        seen = [await _story(one) for one in (session, shipped)]
+        seen = [await protocol_story(one) for one in (session, shipped)]
     finally:
         shipped.close()
     assert seen[0] == seen[1]
 
 
-async def _story(session: Session) -> list[Any]:
+async def protocol_story(session: Session) -> list[Any]:
     """Go through the protocol, and return everything that it gives."""
     seen: list[Any] = [await session.get_items(), await session.pop_item()]
     await session.add_items(say(*"abc"))

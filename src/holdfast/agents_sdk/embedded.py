@@ -20,6 +20,7 @@ class EmbeddedBackend:
         self.key = key
         self.tenant = tenant
         self.lodging = Lodging(store)
+        self.place = self.lodging.name
 
     async def transcript(
         self, session_id: SessionId | None, last: int | None
@@ -48,7 +49,12 @@ class EmbeddedBackend:
         return Block(TurnId(gateway.ids.new("turn")), session_id)
 
     async def add(
-        self, block: Block, items: tuple[NewItem, ...], batch_id: str | None = None
+        self,
+        block: Block,
+        items: tuple[NewItem, ...],
+        batch_id: str | None = None,
+        *,
+        replaces_upto: int | None = None,
     ) -> None:
         """Add a batch to a block, once."""
         gateway = await self.lodging.gateway()
@@ -64,6 +70,7 @@ class EmbeddedBackend:
                 items=items,
                 idempotency_key=batch_id,
                 body_hash=_hash(self.key, items) if batch_id is not None else None,
+                replaces_upto=replaces_upto,
             )
         )
         block.session_id = appended.session.id

@@ -1,6 +1,7 @@
 """The SDK's session protocol on our log."""
 
 import asyncio
+import os
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from agents.run_context import RunContextWrapper
 from holdfast.agents_sdk.blocks import Block, block_of, keep_block
 from holdfast.agents_sdk.embedded import EmbeddedBackend
 from holdfast.agents_sdk.houses import StoreName
+from holdfast.agents_sdk.remote import RemoteBackend
 from holdfast.agents_sdk.serial import Lane, lane_here
 from holdfast.agents_sdk.wire import to_context, to_items, to_values
 from holdfast.core.errors import InvalidInput, SessionClosed
@@ -25,7 +27,7 @@ class HoldfastSession:
     """A conversation that keeps everything: `Runner.run(agent, "hi", session=HoldfastSession(…))`.
 
     `session_id` is the key of the conversation. `store` is where it lives: a store's URL, the path
-    of a SQLite file, `memory:`, or what `holdfast.open` gave.
+    of a SQLite file, `memory:`, or what `holdfast.open` gave. With `url` it lives on a gateway.
     """
 
     session_settings: SessionSettings | None = None
@@ -35,17 +37,28 @@ class HoldfastSession:
         session_id: str,
         store: StoreName | None = None,
         *,
+        url: str | None = None,
+        api_key: str | None = None,
         tenant: str = DEFAULT_TENANT,
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         self.session_id = session_id
         self.session_settings = _settings(session_settings)
-        if store is None:
-            raise InvalidInput("a session needs a store to live in, or the url of a gateway")
-        key, owner = self._key, self._tenant = read_key(session_id), read_tenant(tenant)
-        self._backend = EmbeddedBackend(key, owner, store)
-        self._place = f"{self._backend.lodging.name}\0{owner}\0{key}"
+        self._key, self._tenant = read_key(session_id), read_tenant(tenant)
+        self._backend = self._backend_at(store, url, api_key)
+        self._place = f"{self._backend.place}\0{self._tenant}\0{self._key}"
         self._is_closed = False
+
+    def _backend_at(
+        self, store: StoreName | None, url: str | None, api_key: str | None
+    ) -> EmbeddedBackend | RemoteBackend:
+        if (store is None) == (url is None):
+            raise InvalidInput("a session lives in a store or behind the url of a gateway: say one")
+        if store is not None:
+            return EmbeddedBackend(self._key, self._tenant, store)
+        if self._tenant != DEFAULT_TENANT:
+            raise InvalidInput("at a gateway, the api_key says whose the session is")
+        return RemoteBackend(self._key, str(url), api_key or os.environ.get("HOLDFAST_API_KEY"))
 
     # ── the SDK's protocol ──────────────────────────────────────────────────────────────────
 
@@ -180,7 +193,7 @@ class HoldfastSession:
 class Closing:
     """Closes what is left to close when it is awaited, or soon by itself where a loop runs."""
 
-    def __init__(self, backend: EmbeddedBackend) -> None:
+    def __init__(self, backend: EmbeddedBackend | RemoteBackend) -> None:
         self._backend = backend
         try:
             loop = asyncio.get_running_loop()

@@ -35,6 +35,7 @@ from holdfast.ingress.http.responses_api import ResponsesApi
 from holdfast.ingress.http.responses_socket import ResponsesSocket
 from holdfast.ingress.http.rules import OPEN_HOUSE, HouseRules
 from holdfast.ingress.http.sessions_api import SessionsApi
+from holdfast.ingress.http.transcript_api import TranscriptApi
 from holdfast.ingress.http.turns import TurnDesk
 from holdfast.ingress.http.turns_api import TurnsApi
 from holdfast.ingress.http.websocket import Socket, check_origin
@@ -86,6 +87,12 @@ class Application:
         add("GET", "/readyz", self._readyz)
         self._add_completion_routes(gateway, desk)
         self._add_session_routes(gateway)
+        transcripts = self._transcripts = TranscriptApi(gateway)
+        add("GET", "/v1/transcript", transcripts.read)
+        add("POST", "/v1/transcript", transcripts.add)
+        add("DELETE", "/v1/transcript", transcripts.pop)
+        add("POST", "/v1/transcript/lane", transcripts.take_lane)
+        add("POST", "/v1/transcript/lane/{turn_id}", transcripts.end_lane)
         self._events = EventsApi(gateway, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
@@ -128,6 +135,7 @@ class Application:
         """Begin nothing more; what runs may finish, and its readers may read to the end."""
         self._desk.begin_stop()
         self._events.close()
+        self._transcripts.close()
 
     def look_again(self) -> None:
         """Look at the API keys of the store again before the next request."""

@@ -77,6 +77,25 @@ BODIES: dict[str, Schema] = {
     "POST /v1/conversations/{id}/items": _object({"items": ITEMS}, "items"),
     "POST /v1/sessions/{id}": _object({"metadata": METADATA}, "metadata"),
     "POST /v1/sessions/{id}/items": _object({"items": ITEMS}, "items"),
+    "POST /v1/transcript": _object(
+        {"items": ITEMS, "turn_id": TEXT, "ordinal": {"type": "integer"}, "lane": TEXT}, "items"
+    ),
+    "POST /v1/transcript/lane": _object(
+        {
+            "run_id": TEXT,
+            "asked": TEXT,
+            "once": {"type": "boolean"},
+            "resumes": {"type": "array", "items": TEXT},
+        }
+    ),
+    "POST /v1/transcript/lane/{turn_id}": _object(
+        {
+            "outcome": {"enum": ["completed", "failed", "interrupted"]},
+            "code": TEXT,
+            "message": TEXT,
+            "result": TEXT,
+        }
+    ),
     "POST /v1/sessions/{id}/reset": _object({"expected_session_id": TEXT, "reason": TEXT}),
     "POST /v1/sessions/{id}/fork": _object({"after_item": {"anyOf": [TEXT, {"type": "integer"}]}}),
 }
