@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.core.interrupted import INTERRUPTED
 from holdfast.core.placeholders import LEFT_OUT
 from holdfast.testing.provider import ProviderSimulator
 from tests.integration.test_heals import QUICK, heals, told
+from tests.integration.test_upstreams import TOOL
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream
 
 Json = dict[str, Any]
@@ -151,3 +153,185 @@ async def test_a_fork_knows_what_was_set_aside_before_it() -> None:
             said = await house.respond("deux", None, model="gpt-4.1", **parent)
             assert text_of(said).startswith("Messages seen: 3. Last text: deux")
             assert len(simulator.requests()) == 1
+
+
+async def call_of(house: UpstreamHouse, city: str = "Ulm", **more: Any) -> Json:
+    """Return a call that the model makes."""
+    asked: Json = {"model": "gpt-4.1", "tools": [TOOL], **more}
+    answer = await house.respond(f'call weather {{"city": "{city}"}}', **asked)
+    [call] = [item for item in answer["output"] if item["type"] == "function_call"]
+    found: Json = call
+    return found
+
+
+def output_of(call: Json, said: str) -> Json:
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": said}
+
+
+STATES = ["replay", "chain", "conversation"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "api"), [*((mode, "responses") for mode in STATES), ("replay", "chat")]
+)
+async def test_f40_a_call_that_was_never_answered_does_not_stop_the_next_turn(
+    mode: str, api: str
+) -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, api=api, state=mode)
+        async with open_upstream_house(settings, heals=QUICK) as house:
+            call = await call_of(house)
+            interrupt = {"X-On-Busy": "interrupt"}
+            said = await house.respond("never mind", model="gpt-4.1", headers=interrupt)
+            assert text_of(said).endswith("Last text: never mind")
+            assert INTERRUPTED in str(simulator.requests(operation="create")[-1].body)
+            assert await heals(house) == []
+            # Late, it takes the place of what was made up, at its call.
+            late = await house.respond([output_of(call, "rain")], model="gpt-4.1", tools=[TOOL])
+            assert late["status"] == "completed"
+            last = str(simulator.requests(operation="create")[-1].body)
+            assert "rain" in last
+            assert INTERRUPTED not in last
+            assert all(request.fault is None for request in simulator.requests())
+            items = (await house.client.get(f"/v1/sessions/{await session_id(house)}/items")).text
+            assert INTERRUPTED not in items, "nothing is made up in the log"
+
+
+async def session_id(house: UpstreamHouse) -> str:
+    listed = (await house.client.get("/v1/sessions?key=k")).json()
+    return str(listed["data"][0]["id"])
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+async def test_f41_an_output_whose_call_is_gone_is_not_sent(api: str) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, api=api), heals=QUICK) as house:
+            call = await call_of(house)
+            await house.respond([output_of(call, "rain")], model="gpt-4.1", tools=[TOOL])
+            where = f"/v1/conversations/conv_{(await session_id(house))[4:]}/items"
+            listed = (await house.client.get(where)).json()["data"]
+            [made] = [item for item in listed if item["type"] == "function_call"]
+            assert (await house.client.delete(f"{where}/{made['id']}")).status_code == 200
+            said = await house.respond("and now?", model="gpt-4.1")
+            assert text_of(said).endswith("Last text: and now?")
+            last = str(simulator.requests()[-1].body)
+            assert "call_output" not in last
+            assert "tool_call_id" not in last
+            assert await heals(house) == []
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+async def test_f42_a_server_that_names_every_call_alike_gets_along(api: str) -> None:
+    with ProviderSimulator(faults=["constant_call_ids"]) as simulator:
+        async with open_upstream_house(upstream(simulator, api=api), heals=QUICK) as house:
+            names = set()
+            for city in ("Ulm", "Bonn"):
+                call = await call_of(house, city)
+                names.add(call["call_id"])
+                said = await house.respond(
+                    [output_of(call, f"rain in {city}")], model="gpt-4.1", tools=[TOOL]
+                )
+                assert text_of(said).endswith(f"rain in {city}")
+            assert len(names) == 2
+            sent = [str(name) for name in names if name in str(simulator.requests()[-1].body)]
+            assert len(sent) == 2
+            assert await heals(house) == []
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+async def test_f42_a_history_that_names_every_call_alike_is_told_apart(api: str) -> None:
+    history: list[Json] = []
+    for city in ("Ulm", "Bonn"):
+        arguments = f'{{"city": "{city}"}}'
+        history += [
+            {"role": "user", "content": city},
+            {"type": "function_call", "call_id": "0", "name": "weather", "arguments": arguments},
+            {"type": "function_call_output", "call_id": "0", "output": f"rain in {city}"},
+            {"role": "assistant", "content": f"It rains in {city}."},
+        ]
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, api=api), heals=QUICK) as house:
+            said = await house.respond([*history, {"role": "user", "content": "thanks"}])
+            assert text_of(said).endswith("Last text: thanks")
+            body = simulator.requests()[-1].body
+            if api == "responses":
+                named = [i["call_id"] for i in body["input"] if "arguments" in i]
+            else:
+                made = [message.get("tool_calls") or [] for message in body["messages"]]
+                named = [call["id"] for calls in made for call in calls]
+            assert len(named) == len(set(named)) == 2
+
+
+@pytest.mark.parametrize("event", range(2, 6))
+async def test_f43_reasoning_goes_with_what_it_led_to_or_not_at_all(event: int) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
+            await house.respond("one")
+            simulator.add_fault("cut", event=event, ending="clean", times=3)
+            await house.respond("two", stream=True)
+            simulator.clear_faults()
+            said = await house.respond("three")
+            assert text_of(said).endswith("Last text: three")
+            sent = [item["type"] for item in simulator.requests()[-1].body["input"]]
+            assert sent[:3] == ["message", "reasoning", "message"]
+            assert simulator.requests()[-1].fault is None
+            assert ("shape", "repaired") not in await heals(house)
+
+
+async def test_f53_what_a_tool_said_is_known_in_the_next_turn() -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
+            call = await call_of(house)
+            await house.respond([output_of(call, "rain")], model="gpt-4.1", tools=[TOOL])
+            await house.respond("what did the tool say?", model="gpt-4.1")
+            sent = simulator.requests()[-1].body["input"]
+            kinds = [item["type"] for item in sent]
+            assert kinds == [
+                "message", "function_call", "function_call_output", "message", "message",
+            ]  # fmt: skip
+            assert sent[1]["arguments"] == call["arguments"]
+            assert sent[2]["output"] == "rain"
+
+
+@pytest.mark.parametrize("event", range(2, 5))
+async def test_f59_half_a_thought_is_never_sent_again(event: int) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
+            simulator.add_fault("cut", event=event, ending="clean", times=3)
+            broken = await house.respond("one", stream=True)
+            assert broken["status"] == "failed"
+            simulator.clear_faults()
+            said = await house.respond("two")
+            assert text_of(said).endswith("Last text: two")
+            sent = simulator.requests()[-1].body["input"]
+            assert "reasoning" not in [item["type"] for item in sent]
+
+
+@pytest.mark.parametrize("length", [40, 41, 64, 65, 116])
+@pytest.mark.parametrize("api", ["responses", "chat"])
+async def test_f60_call_ids_of_any_make_are_taken_everywhere(length: int, api: str) -> None:
+    name = ("toolu|a+b/c" * 12)[:length]
+    history: list[Json] = [
+        {"role": "user", "content": "weather?"},
+        {"type": "function_call", "call_id": name, "name": "weather", "arguments": "{}"},
+    ]
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, api=api), heals=QUICK) as house:
+            output = {"type": "function_call_output", "call_id": name, "output": "rain"}
+            said = await house.respond([*history, output], tools=[TOOL])
+            assert text_of(said).endswith("Last text: rain")
+            again = await house.respond("thanks")
+            assert text_of(again).endswith("Last text: thanks")
+            assert all(request.fault is None for request in simulator.requests())
+
+
+@pytest.mark.parametrize("mode", STATES)
+async def test_f73_instructions_are_told_each_time(mode: str) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            for said in ("one", "two"):
+                await house.respond(said, instructions="be kind")
+            simulator.forget()
+            await house.respond("three", instructions="be kind")
+            asked = simulator.requests(api="responses")
+            assert {request.body["instructions"] for request in asked} == {"be kind"}

@@ -29,6 +29,11 @@ class SentItem(msgspec.Struct, frozen=True, gc=False):
         """Whether a model or a tool said this: a client that sends it repeats a history."""
         return self.role == ASSISTANT or (self.kind != "message" and bool(self.kind))
 
+    @property
+    def repeats(self) -> bool:
+        """Whether only who repeats a history sends this: a tool's output also comes by itself."""
+        return self.is_answer and not self.kind.endswith(OUTPUT_SUFFIX)
+
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
     """One visible item of the log; `torn_text` is the text of an answer that broke off."""
@@ -52,13 +57,13 @@ def find_new(
 ) -> Novelty:
     """Compare a request with the log of the turns that were complete when it arrived.
 
-    (a) nothing but the user's own words: all of it is new; (b) the longest beginning that the log
-    ends with: the rest is new; (c) the longest beginning found earlier in the log: a rewind to
-    there; (d) nothing in common: the client's history takes the place of ours.
+    (a) nothing but what the user and its tools say: all of it is new; (b) the longest beginning
+    that the log ends with: the rest is new; (c) the longest beginning found earlier in the log: a
+    rewind to there; (d) nothing in common: the client's history takes the place of ours.
 
     With `is_whole` the client is known to send all it has, so that (a) says nothing.
     """
-    if not log or not (is_whole or any(item.is_answer for item in sent)):
+    if not log or not (is_whole or any(item.repeats for item in sent)):
         return Novelty(0)
     found = _find_new(sent, log)
     strange = _renamed_calls(sent, found.new_from, log)

@@ -46,7 +46,7 @@ async def recognise(
 ) -> Recognised:
     """Compare a request with the settled log of its session.
 
-    A client that sends only its user's words costs nothing here: they are always new, unless the
+    A client that sends only what its user says costs nothing here: that is always new, unless the
     client is known to send all it has (`is_whole`).
     """
     sent = [_sent(item) for item in items]

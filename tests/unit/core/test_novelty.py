@@ -90,6 +90,11 @@ def test_tool_outputs_are_new_behind_their_call() -> None:
     assert find_new(_sent("u1", "c1", "o1"), _log("u1", "c1")) == Novelty(2)
 
 
+def test_an_output_that_comes_by_itself_rewinds_nothing() -> None:
+    assert find_new(_sent("o1"), _log("u1", "c1", "u2", "a2")) == Novelty(0)
+    assert find_new(_sent("o1", "u3"), _log("u1", "c1", "u2", "a2")) == Novelty(0)
+
+
 def test_reasoning_is_stepped_over_on_both_sides() -> None:
     assert find_new(_sent("u1", "a1", "u2"), _log("u1", "r", "a1")) == Novelty(2)
     assert find_new(_sent("u1", "r", "a1", "u2"), _log("u1", "a1")) == Novelty(3)
@@ -117,7 +122,7 @@ _WORDS = st.sampled_from(["u1", "u2", "a1", "a2", "c1", "o1"])
 @given(log=st.lists(_WORDS, max_size=8), sent=st.lists(_WORDS, min_size=1, max_size=6))
 def test_the_longest_match_is_the_one_brute_force_finds(log: list[str], sent: list[str]) -> None:
     found = find_new(_sent(*sent), _log(*log))
-    if not log or not any(word[0] in "aco" for word in sent):
+    if not log or not any(word[0] in "ac" for word in sent):
         assert found == Novelty(0)
         return
     at_head = [p for p in range(1, min(len(sent), len(log)) + 1) if sent[:p] == log[-p:]]

@@ -32,7 +32,7 @@ def completion(facts: ResponseFacts) -> dict[str, Any]:
         "id": completion_id(facts.id),
         "object": "chat.completion",
         "created": int(facts.created_at),
-        "model": facts.request.model,
+        "model": answer.fields.get("model", facts.request.model) if answer else facts.request.model,
         "choices": [
             {
                 "index": 0,

@@ -1,0 +1,277 @@
+"""Failures that others had with what a provider remembers, and with providers that fail.
+
+The numbers are those of the failure modes in the documentation.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.ports.store import ItemQuery
+from holdfast.providers.settings import UpstreamSettings
+from holdfast.testing.provider import ProviderSimulator
+from tests.integration.test_heals import QUICK, heals, states
+from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream
+
+Json = dict[str, Any]
+MODES = ["replay", "chain", "conversation"]
+
+
+async def kinds(house: UpstreamHouse, key: str = "k") -> list[str]:
+    """Return what kinds of items a key's log has."""
+    view = await house.gateway.read.session(DEFAULT_TENANT, key=Key(key))
+    assert view is not None
+    return [item.kind for item in await house.gateway.read.items(view.session, ItemQuery())]
+
+
+async def last_turn(house: UpstreamHouse) -> Json:
+    """Return the newest turn, as the Turns API tells of it."""
+    session = (await house.client.get("/v1/sessions?key=k")).json()["data"][0]
+    turns = (await house.client.get(f"/v1/sessions/{session['id']}/turns?order=desc")).json()
+    turn: Json = (await house.client.get(f"/v1/turns/{turns['data'][0]['id']}")).json()
+    return turn
+
+
+def three(simulator: ProviderSimulator) -> list[UpstreamSettings]:
+    """Return an upstream of one model, which falls back to two others of another one."""
+    return [
+        upstream(simulator, name="first", models=("gpt-4.1",), fallback=("gpt-4o", "o3")),
+        upstream(simulator, name="others", key="other"),
+    ]
+
+
+FAILING: list[Json] = [
+    {"kind": "error", "status": 500},
+    {"kind": "rate_limit", "retry_after_seconds": 3600},
+    {"kind": "quota"},
+    {"kind": "drop", "ending": "reset"},
+    {"kind": "error", "status": 401, "message": "bad key", "code": "invalid_api_key"},
+]
+
+
+@pytest.mark.parametrize("fault", FAILING, ids=["broken", "limited", "quota", "dropped", "key"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_f36_the_user_is_heard_once_however_many_models_are_asked(
+    fault: Json, is_stream: bool
+) -> None:
+    with ProviderSimulator() as simulator:
+        for model in ("gpt-4.1", "gpt-4o"):
+            simulator.add_fault(**{"kind": "", **fault}, when={"model": model})
+        async with open_upstream_house(*three(simulator), heals=QUICK) as house:
+            said = await house.respond("one", model="gpt-4.1", stream=is_stream)
+            assert text_of(said) == "Messages seen: 1. Last text: one"
+            assert said["model"] == "o3"
+            assert await kinds(house) == ["message", "reasoning", "message"]
+            turn = await last_turn(house)
+            [run] = turn["runs"]
+            fell = [heal for heal in run["heals"] if heal["action"] == "fell_back"]
+            assert [(heal["model"], heal["next_model"]) for heal in fell] == [
+                ("gpt-4.1", "gpt-4o"),
+                ("gpt-4o", "o3"),
+            ]
+            assert [heal["upstream"] for heal in fell] == ["first", "others"]
+            simulator.clear_faults()
+            back = await house.respond("two", model="gpt-4.1", stream=is_stream)
+            assert text_of(back) == "Messages seen: 3. Last text: two"
+            assert back["model"] == "gpt-4.1"
+
+
+async def test_f36_when_all_fail_the_last_words_are_told_and_the_next_turn_is_taken() -> None:
+    with ProviderSimulator(faults=["quota"]) as simulator:
+        async with open_upstream_house(*three(simulator), heals=QUICK) as house:
+            failed = await house.post("/v1/responses", input="one", model="gpt-4.1")
+            assert failed.status_code == 429
+            assert failed.json()["error"]["code"] == "insufficient_quota"
+            asked = [request.model for request in simulator.requests()]
+            assert asked == ["gpt-4.1", "gpt-4o", "o3"]
+            assert await kinds(house) == ["message"]
+            simulator.clear_faults()
+            said = await house.respond("two", model="gpt-4.1")
+            assert text_of(said) == "Messages seen: 2. Last text: two"
+
+
+async def test_f37_every_model_is_asked_the_same_committed_turn() -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(*three(simulator), heals=QUICK) as house:
+            await house.respond("one", model="gpt-4.1")
+            simulator.add_fault("error", status=500, when={"model": "gpt-4.1"})
+            simulator.clear_record()
+            await house.respond("two", model="gpt-4.1", instructions="be kind")
+            inputs = [request.body["input"] for request in simulator.requests()]
+            assert len(inputs) == 4
+            assert all(sent == inputs[0] for sent in inputs)
+            told = {request.body["instructions"] for request in simulator.requests()}
+            assert told == {"be kind"}
+
+
+async def test_f37_a_model_that_cannot_be_asked_this_is_passed_over() -> None:
+    with ProviderSimulator() as simulator:
+        settings = [
+            upstream(simulator, name="first", models=("gpt-4.1",), fallback=("chatty", "o3")),
+            upstream(simulator, name="chat", api="chat", models=("chatty",)),
+            upstream(simulator, name="rest"),
+        ]
+        simulator.add_fault("quota", when={"model": "gpt-4.1"})
+        async with open_upstream_house(*settings, heals=QUICK) as house:
+            said = await house.respond("one", model="gpt-4.1", tools=[{"type": "web_search"}])
+            assert said["model"] == "o3"
+            assert [request.model for request in simulator.requests()] == ["gpt-4.1", "o3"]
+
+
+async def test_a_request_that_is_itself_at_fault_asks_no_other_model() -> None:
+    with ProviderSimulator(faults=[{"kind": "error", "status": 400, "type": "x"}]) as simulator:
+        async with open_upstream_house(*three(simulator), heals=QUICK) as house:
+            failed = await house.post("/v1/responses", input="one", model="gpt-4.1")
+            assert failed.status_code == 400
+            assert len(simulator.requests()) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_f54_a_provider_may_forget_anything_at_any_time_for_one_call_more(
+    mode: str, is_stream: bool
+) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            for number in range(5):
+                simulator.clear_record()
+                said = await house.respond(f"turn {number}", stream=is_stream)
+                assert text_of(said) == (
+                    f"Messages seen: {2 * number + 1}. Last text: turn {number}"
+                )
+                assert len(simulator.requests(api="responses")) <= 2
+                simulator.forget()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_f54_whatever_a_provider_forgets_by_chance_the_answers_are_the_same(
+    seed: int,
+) -> None:
+    scenario: Json = {"seed": seed, "forget": {"chance": 0.5}}
+    with ProviderSimulator(scenario) as simulator:
+        async with open_upstream_house(upstream(simulator, state="chain"), heals=QUICK) as house:
+            for number in range(6):
+                simulator.clear_record()
+                said = await house.respond(f"turn {number}")
+                assert text_of(said).startswith(f"Messages seen: {2 * number + 1}.")
+                assert len(simulator.requests()) <= 2
+
+
+@pytest.mark.parametrize("mode", ["chain", "conversation"])
+@pytest.mark.parametrize("event", range(1, 10))
+async def test_f55_a_stream_cut_at_any_event_leaves_nothing_to_go_on_from(
+    mode: str, event: int
+) -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, state=mode)
+        async with open_upstream_house(settings, heals=QUICK) as house:
+            cut: Json = {"event": event, "ending": "clean", "stored": True}
+            simulator.add_fault("cut", **cut, when={"api": "responses"})
+            broken = await house.respond("one two three", model="gpt-4.1", stream=True)
+            assert broken["status"] == "failed"
+            assert await states(house) == 0
+            simulator.clear_faults()
+            said = await house.respond("and now?", model="gpt-4.1")
+            assert text_of(said).endswith("Last text: and now?")
+            last = simulator.requests(api="responses")[-1].body
+            assert "previous_response_id" not in last
+            assert "one two three" in str(last["input"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_f58_models_and_accounts_may_change_in_the_middle(mode: str, is_stream: bool) -> None:
+    with ProviderSimulator(profile="azure-like") as simulator:
+        settings = [
+            upstream(simulator, name="a", models=("gpt-5.4",), state=mode),
+            upstream(simulator, name="b", models=("gpt-5.5",), state=mode, key="another"),
+            upstream(simulator, name="c", models=("o3",), api="chat"),
+        ]
+        async with open_upstream_house(*settings, heals=QUICK) as house:
+            models = ["gpt-5.4", "gpt-5.5", "o3", "gpt-5.4", "gpt-5.5", "o3", "gpt-5.4"]
+            for number, model in enumerate(models):
+                said = await house.respond(f"turn {number}", model=model, stream=is_stream)
+                assert text_of(said).startswith(f"Messages seen: {2 * number + 1}.")
+            assert await heals(house) == []
+            assert all(request.fault is None for request in simulator.requests())
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_f58_an_account_that_is_exchanged_between_two_starts_is_told_everything(
+    mode: str, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/store.db"
+    with ProviderSimulator() as simulator:
+        for number, key in enumerate(["first", "second", "first"]):
+            settings = upstream(simulator, state=mode, key=key)
+            async with open_upstream_house(settings, heals=QUICK, store_url=store) as house:
+                said = await house.respond(f"turn {number}")
+                assert text_of(said) == f"Messages seen: {2 * number + 1}. Last text: turn {number}"
+                assert await heals(house) == []
+        assert all(request.fault is None for request in simulator.requests())
+
+
+async def test_f58_seals_that_are_refused_are_left_out_once_and_the_session_goes_on() -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
+            await house.respond("one")
+            simulator.add_fault("R07", when={"text": 'encrypted_content":'})
+            assert text_of(await house.respond("two")).startswith("Messages seen: 3.")
+            assert await heals(house) == [("foreign_opaque", "stripped_opaque")]
+            simulator.clear_faults()
+            assert text_of(await house.respond("three")).startswith("Messages seen: 5.")
+
+
+async def test_f61_a_conversation_that_is_locked_is_waited_for_inside_the_turn() -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, state="conversation")
+        async with open_upstream_house(settings, heals=QUICK) as house:
+            await house.respond("one")
+            simulator.add_fault("lock", times=3, when={"api": "responses"})
+            said = await house.respond("two")
+            assert text_of(said) == "Messages seen: 3. Last text: two"
+            assert await heals(house) == [("busy", "waited")] * 3
+
+
+async def test_f61_two_turns_at_once_never_meet_in_one_conversation() -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, state="conversation")
+        async with open_upstream_house(settings, heals=QUICK) as house:
+            await asyncio.gather(*(house.respond(f"turn {number}") for number in range(4)))
+            assert all(request.fault != "R08" for request in simulator.requests())
+            assert await heals(house) == []
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+@pytest.mark.parametrize("ending", ["clean", "eof"])
+async def test_f63_an_answer_without_its_end_is_no_answer(api: str, ending: str) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, api=api), heals=QUICK) as house:
+            simulator.add_fault("cut", event=7, ending=ending)
+            broken = await house.respond("one two three", model="gpt-4.1", stream=True)
+            assert broken["status"] == "failed"
+            assert broken["events"][-1]["type"] == "response.failed"
+            simulator.clear_faults()
+            again = await house.respond("and now?", model="gpt-4.1")
+            assert text_of(again).endswith("Last text: and now?")
+
+
+async def test_what_was_healed_is_told_by_the_turn_the_events_and_the_metrics() -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(*three(simulator), heals=QUICK) as house:
+            simulator.add_fault("error", status=500, message="oh no", when={"model": "gpt-4.1"})
+            await house.respond("one", model="gpt-4.1")
+            turn = await last_turn(house)
+            first = turn["runs"][0]["heals"][0]
+            assert first["failure_class"] == "transient"
+            assert (first["status"], first["message"]) == (500, "oh no")
+            metrics: httpx.Response = await house.client.get("/metrics")
+            assert 'holdfast_heals_total{failure_class="transient"} 3.0' in metrics.text
+            view = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+            assert view is not None
+            events = await house.gateway.read.events(view.session.id, after=0, limit=100)
+            assert [event.kind for event in events].count("turn.healed") == 3
