@@ -107,7 +107,14 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         desk = Desk(gateway, responder)
         await gateway.start()
         try:
-            yield Application(gateway, desk, upstreams, _rules(settings), streams=settings.sessions)
+            yield Application(
+                gateway,
+                desk,
+                upstreams,
+                _rules(settings),
+                streams=settings.sessions,
+                compactor=compactor,
+            )
         finally:
             await desk.stop(settings.server.grace_seconds)
             await gateway.stop()

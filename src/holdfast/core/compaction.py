@@ -27,7 +27,8 @@ SHORT_KINDS = frozenset(
 )
 """Outputs that are plain text, so that they can be cut short."""
 _MARK = "hfc1."
-_NOT_SHOWN = frozenset({"compaction_trigger"})
+NOT_SHOWN = frozenset({"compaction_trigger"})
+"""Items that ask something of us, and say nothing to a model."""
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -156,7 +157,7 @@ def show(items: Iterable[StoredItem], records: Shown) -> list[StoredItem]:
 
 def _seen(item: StoredItem, records: InForce, cuts: dict[int, int]) -> StoredItem | None:
     """Return one item as it is shown, if it is."""
-    if item.kind in _NOT_SHOWN or item.body == ERASED_ITEM:
+    if item.kind in NOT_SHOWN or item.body == ERASED_ITEM:
         return None
     if is_ours(item):
         return _expand(item, records)

@@ -12,6 +12,8 @@ import msgspec
 from holdfast.core.items import OUTPUT_SUFFIX
 
 NO_FINGERPRINT = b""
+ASKED_KINDS = frozenset({"message", "compaction_trigger", "configuration_update"})
+"""What a client says of its own accord, whatever it knows of the history."""
 ASSISTANT = "assistant"
 
 
@@ -27,7 +29,7 @@ class SentItem(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_answer(self) -> bool:
         """Whether a model or a tool said this: a client that sends it repeats a history."""
-        return self.role == ASSISTANT or (self.kind != "message" and bool(self.kind))
+        return self.role == ASSISTANT or (self.kind not in ASKED_KINDS and bool(self.kind))
 
     @property
     def repeats(self) -> bool:

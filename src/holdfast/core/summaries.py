@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.budget import SUMMARY_TURN, Plan
+from holdfast.core.budget import SUMMARY_TURN, Plan, role_of
 from holdfast.core.compaction import SUMMARY_OPENING
 from holdfast.core.items import OUTPUT_SUFFIX, StoredItem, item_value
 
@@ -79,6 +79,26 @@ def _part(part: Any) -> str:
         text = part.get("text", part.get("refusal"))
         return text if isinstance(text, str) else f"[{part.get('type', 'part')}]"
     return str(part)
+
+
+def standing_words(items: Sequence[StoredItem]) -> str:
+    """Return what systems and developers said among items: it holds on, whoever sums them up."""
+    told = [
+        content_text(item_value(item.body).get("content"))
+        for item in items
+        if role_of(item) in ("system", "developer")
+    ]
+    return "Standing instructions:\n" + "\n".join(told) if told else ""
+
+
+def told_alone(items: Sequence[StoredItem], keeps: Sequence[int], text: str) -> str:
+    """Return a summary that needs nothing beside it: with what is shown as it is in the log."""
+    kept = [item for item in items if item.seq in set(keeps) and item.turn_number != SUMMARY_TURN]
+    asked = [item for item in kept if role_of(item) == "user"]
+    parts = [standing_words(kept)]
+    if asked:
+        parts.append(_QUOTE + content_text(item_value(asked[0].body).get("content")))
+    return "\n\n".join(part for part in (*parts, text) if part)
 
 
 def quoted(plan: Plan, text: str, size: int) -> str:

@@ -5,27 +5,35 @@ from a model is made up of what is known; a request that cannot be made shorter 
 its provider judges it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.budget import Plan, Room, plan
+from holdfast.core.budget import Plan, Room, plan, role_of
 from holdfast.core.commands import Compact
 from holdfast.core.compaction import (
+    NOT_SHOWN,
     Compaction,
     CompactionReason,
     Elision,
     Name,
     compaction_item,
+    expand,
     shortened,
 )
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.estimate import Scale, field_tokens
-from holdfast.core.items import StoredItem
+from holdfast.core.items import NewItem, StoredItem, read_item
 from holdfast.core.request import TurnRequest
 from holdfast.core.session import Usage
-from holdfast.core.summaries import left_out_note, quoted, transcript
+from holdfast.core.summaries import (
+    left_out_note,
+    quoted,
+    standing_words,
+    told_alone,
+    transcript,
+)
 from holdfast.core.wishes import Wish, read_wish, wanted_output
 from holdfast.engine.estimates import Estimates
 from holdfast.engine.fitting import Asked, Made
@@ -52,6 +60,22 @@ class Bounds(msgspec.Struct, frozen=True):
     goal: int
 
 
+class Put(msgspec.Struct, frozen=True):
+    """What is asked of whom; the size of it is judged by this."""
+
+    upstream: str
+    model: str
+    request: TurnRequest
+    turn_number: int
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """A request of which nothing is kept, as it is sent, and what its answer begins with."""
+
+    items: list[bytes]
+    preface: tuple[bytes, ...] = ()
+
+
 class Compactor:
     """Fits requests into windows; see `fitting.Fitting`."""
 
@@ -75,11 +99,12 @@ class Compactor:
         wish = read_wish(asked.request.fields)
         if wish.truncation == "disabled" and not wish.compacts:
             return asked.history
-        bounds = self._bounds(asked, wish)
-        if bounds is None or self._tokens(asked, asked.history) <= bounds.most:
+        put = _put(asked)
+        bounds = self._bounds(put, wish)
+        if bounds is None or self._tokens(put, asked.history) <= bounds.most:
             return asked.history
         if wish.truncation == "auto" and not wish.compacts:
-            return self._truncated(asked, bounds)
+            return self._truncated(put, asked.history, bounds)
         reason: CompactionReason = "threshold" if wish.compacts else "budget"
         return await self._shorten(asked, bounds, reason) or asked.history
 
@@ -93,17 +118,16 @@ class Compactor:
     async def shrink(self, asked: Asked, failure: ProviderFailure) -> list[StoredItem] | None:
         """Return less than was refused, or None."""
         wish = read_wish(asked.request.fields)
-        upstream, scale = asked.provider.name, self._scale(asked)
-        sizes = [scale.item(item.body) for item in asked.history]
-        before = sum(sizes) + field_tokens(asked.request.fields, scale)
-        self.estimates.refused(upstream, asked.model, failure, [before])
+        put = _put(asked)
+        before = self._tokens(put, asked.history)
+        self.estimates.refused(put.upstream, put.model, failure, before)
         if wish.truncation == "disabled" and not wish.compacts:
             return None
-        bounds = self._bounds(asked, wish)
+        bounds = self._bounds(put, wish)
         goal = int(before * _SHARE_AFTER_REFUSAL)
         bounds = Bounds(goal, min(goal, bounds.goal) if bounds is not None else goal)
         if wish.truncation == "auto" and not wish.compacts:
-            less = self._truncated(asked, bounds)
+            less = self._truncated(put, asked.history, bounds)
             return less if less is not asked.history else None
         return await self._shorten(asked, bounds, "overflow")
 
@@ -114,27 +138,27 @@ class Compactor:
 
     # ── how much there may be ───────────────────────────────────────────────────────────────
 
-    def _scale(self, asked: Asked) -> Scale:
-        return self.estimates.of(asked.provider.name, asked.model).scale
+    def _scale(self, put: Put) -> Scale:
+        return self.estimates.of(put.upstream, put.model).scale
 
-    def _tokens(self, asked: Asked, history: Sequence[StoredItem]) -> int:
-        scale = self._scale(asked)
-        fixed = field_tokens(asked.request.fields, scale)
+    def _tokens(self, put: Put, history: Sequence[StoredItem]) -> int:
+        scale = self._scale(put)
+        fixed = field_tokens(put.request.fields, scale)
         return fixed + sum(scale.item(item.body) for item in history)
 
     def window(self, upstream: str, model: str) -> int | None:
         """Return the window of a model: as configured, else as its server has shown it."""
         return self._windows(model) or self.estimates.of(upstream, model).window
 
-    def _bounds(self, asked: Asked, wish: Wish) -> Bounds | None:
+    def _bounds(self, put: Put, wish: Wish) -> Bounds | None:
         """Return the bounds of a request; None where nothing is known and nothing was wished."""
         settings = self.settings
         if settings.mode == "off" and wish.truncation != "auto":
             return None
         found: list[int] = []
-        window = self.window(asked.provider.name, asked.model)
+        window = self.window(put.upstream, put.model)
         if window is not None:
-            wanted = wanted_output(asked.request.fields, asked.request.chat_fields)
+            wanted = wanted_output(put.request.fields, put.request.chat_fields)
             reserve = min(wanted or settings.reserve_tokens, window // 2)
             found.append(int((window - reserve) * settings.threshold))
         if wish.compact_threshold is not None:
@@ -144,25 +168,23 @@ class Compactor:
         most = min(found)
         return Bounds(most, int(most * settings.target / settings.threshold))
 
-    def _room(self, asked: Asked, tokens: int) -> Room:
-        scale = self._scale(asked)
-        left = max(tokens - field_tokens(asked.request.fields, scale), LEAST_ROOM)
+    def _room(self, put: Put, tokens: int) -> Room:
+        scale = self._scale(put)
+        left = max(tokens - field_tokens(put.request.fields, scale), LEAST_ROOM)
         return Room(
             tokens=left,
             scale=scale,
-            turn_number=asked.run.turn.number,
+            turn_number=put.turn_number,
             summary_tokens=min(self.settings.summary_tokens, left // 4),
             elides_first=self.settings.mode == "elide",
         )
 
     # ── leaving out ─────────────────────────────────────────────────────────────────────────
 
-    def _truncated(self, asked: Asked, bounds: Bounds) -> list[StoredItem]:
+    def _truncated(self, put: Put, history: list[StoredItem], bounds: Bounds) -> list[StoredItem]:
         """Return the history without its oldest part, for this request alone."""
-        made = plan(asked.history, replace(self._room(asked, bounds.most), summary_tokens=0))
-        if made is None:
-            return asked.history
-        return truncated(asked.history, made)
+        made = plan(history, replace(self._room(put, bounds.most), summary_tokens=0))
+        return history if made is None else truncated(history, made)
 
     async def _shorten(
         self, asked: Asked, bounds: Bounds, reason: CompactionReason
@@ -171,14 +193,15 @@ class Compactor:
         if self.settings.mode == "off":
             return None
         history: list[StoredItem] | None = None
-        room = self._room(asked, bounds.goal)
+        put = _put(asked)
+        room = self._room(put, bounds.goal)
         for is_last in (False, True):
             made = plan(asked.history, replace(room, elides_first=room.elides_first or is_last))
             if made is None or not await self._record(asked, made, room, reason):
                 break
             history = await asked.run.items()
             asked = replace(asked, history=history)
-            if self._tokens(asked, history) <= bounds.most:
+            if self._tokens(put, history) <= bounds.most:
                 break
         return history
 
@@ -193,7 +216,8 @@ class Compactor:
             return False
         record = await self._write(asked.run, made, name, reason, compaction)
         if compaction is not None and read_wish(asked.request.fields).compacts:
-            asked.run.preface = (compaction_item(name, compaction.text, record),)
+            text = told_alone(asked.history, made.keeps, compaction.text)
+            asked.run.preface = (compaction_item(name, text, record),)
         return True
 
     async def _summarise(self, made: Plan, room: Room, model: str, prompt: str) -> Summary | None:
@@ -224,6 +248,38 @@ class Compactor:
         self._gateway.meter.compacted(mode, reason)
         return session.id, session.record_no - bool(made.cuts)
 
+    # ── where nothing is kept ───────────────────────────────────────────────────────────────
+
+    async def pass_on(
+        self, request: TurnRequest, provider: Provider, items: Sequence[NewItem]
+    ) -> Passed:
+        """Return a request of which nothing is kept as short as it asked to be."""
+        wish = read_wish(request.fields)
+        if not wish.compacts and wish.truncation != "auto":
+            return Passed([expand(item.body) for item in items if item.kind not in NOT_SHOWN])
+        history = as_stored(items)
+        put = Put(provider.name, request.model, request, history[-1].turn_number if history else 1)
+        bounds = self._bounds(put, wish)
+        if bounds is None or self._tokens(put, history) <= bounds.most:
+            return Passed([item.body for item in history])
+        if not wish.compacts:
+            return Passed([item.body for item in self._truncated(put, history, bounds)])
+        room = self._room(put, bounds.goal)
+        made = plan(history, room)
+        if made is None or not made.to_seq:
+            return Passed([item.body for item in history])
+        summary = None
+        if self.settings.mode == "model":
+            model = self.settings.model or request.model
+            summary = await self._summarise(made, room, model, self.settings.prompt)
+        name = self._gateway.ids.new("cmp")
+        compaction = _compaction(name, made, room, "threshold", summary)
+        if compaction is None:
+            return Passed([item.body for item in history])
+        item = compaction_item(name, told_alone(history, made.keeps, compaction.text))
+        shown = [expand(item), *(one.body for one in truncated(history, made, keeps=False))]
+        return Passed(shown, (item,))
+
     # ── on wish ─────────────────────────────────────────────────────────────────────────────
 
     async def compact(
@@ -241,11 +297,10 @@ class Compactor:
         name = self._gateway.ids.new("cmp")
         summary, compaction = None, None
         if made is not None:
-            if self.settings.mode != "elide" and (self.settings.model or model):
+            asked = self.settings.model or model
+            if self.settings.mode != "elide" and asked is not None:
                 told = prompt or self.settings.prompt
-                summary = await self._summarise(
-                    made, room, self.settings.model or model or "", told
-                )
+                summary = await self._summarise(made, room, asked, told)
             compaction = _compaction(name, made, room, reason, summary)
         usage = summary.usage if summary is not None else None
         if made is None or compaction is None:
@@ -254,7 +309,8 @@ class Compactor:
         # The run that was made for this counts what it cost.
         compaction = replace(compaction, usage=None)
         record = await self._write(run, made, name, reason, compaction)
-        return Made(compaction_item(name, compaction.text, record), usage)
+        text = told_alone(history, made.keeps, compaction.text)
+        return Made(compaction_item(name, text, record), usage)
 
     async def digest(
         self, items: Sequence[StoredItem], *, model: str, prompt: str | None
@@ -270,10 +326,10 @@ class Compactor:
             name = self.settings.model or model
             told = prompt or self.settings.prompt
             summary = await self._summarise(everything, room, name, told)
-        if summary is None:
-            size = int(room.summary_tokens * room.scale.bytes_per_token)
-            return left_out_note(everything, size), None
-        return summary.text, summary.usage
+        size = int(room.summary_tokens * room.scale.bytes_per_token)
+        text = summary.text if summary is not None else left_out_note(everything, size)
+        told = standing_words(items)
+        return f"{told}\n\n{text}" if told else text, summary.usage if summary else None
 
     def _whole_room(self, items: Sequence[StoredItem], turn_number: int) -> Room:
         scale = Scale()
@@ -318,10 +374,30 @@ def _compaction(
     return None
 
 
-def truncated(items: Sequence[StoredItem], made: Plan) -> list[StoredItem]:
+def _put(asked: Asked) -> Put:
+    return Put(asked.provider.name, asked.model, asked.request, asked.run.turn.number)
+
+
+def as_stored(items: Iterable[NewItem]) -> list[StoredItem]:
+    """Return items that are kept nowhere as a log would have them: a turn for each question."""
+    found: list[StoredItem] = []
+    turn, was_asked = 1, True
+    for seq, item in enumerate(items, 1):
+        if item.kind in NOT_SHOWN:
+            continue
+        shown = read_item(expand(item.body))
+        one = StoredItem("", seq, turn, shown.kind, None, shown.call_id, b"", False, shown.body)
+        is_asked = role_of(one) == "user"
+        turn += is_asked and not was_asked
+        was_asked = is_asked
+        found.append(replace(one, turn_number=turn))
+    return found
+
+
+def truncated(items: Sequence[StoredItem], made: Plan, *, keeps: bool = True) -> list[StoredItem]:
     """Return items as a plan leaves them, with nothing in the place of what is gone."""
     cuts = dict(made.cuts)
-    kept = set(made.keeps)
+    kept = set(made.keeps) if keeps else set()
     return [
         shortened(item, cuts[item.seq]) if item.seq in cuts else item
         for item in items

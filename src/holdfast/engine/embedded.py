@@ -4,8 +4,18 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from holdfast.core.commands import Accept, Append, Delete, Fork, Reserve, Reset, Restore
-from holdfast.core.errors import InvalidInput, SessionNotFound
+from holdfast.core.commands import (
+    Accept,
+    Append,
+    Delete,
+    Fork,
+    Reserve,
+    Reset,
+    Restore,
+    UndoCompaction,
+)
+from holdfast.core.compactions import CompactionView, list_compactions
+from holdfast.core.errors import InvalidInput, ModelNotFound, SessionNotFound
 from holdfast.core.ids import (
     Key,
     RunId,
@@ -20,7 +30,11 @@ from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.core.session import Session
 from holdfast.core.turn import OnBusy, Source
 from holdfast.engine.arguments import a_choice, a_count, an_id, an_instance, as_items
+from holdfast.engine.compaction_turns import CompactionTurns, CompactionWanted
+from holdfast.engine.compactor import Compactor
+from holdfast.engine.function_model import FunctionModel
 from holdfast.engine.gateway import Gateway
+from holdfast.engine.settings import ContextMode, ContextSettings
 from holdfast.engine.turn_handle import Item, Said, TurnHandle
 from holdfast.ports.store import ItemQuery, SessionQuery, SessionView, TurnView
 
@@ -209,12 +223,51 @@ class SessionHandle:
         )
         return SessionHandle(self._gateway, self._tenant, child, NEVER)
 
+    async def compact(self, model: Model | None = None) -> bool:
+        """Have one summary stand for what was said so far; return whether that was less.
+
+        `model` writes the summary; without one it says how much is left out.
+        """
+        if model is not None and not callable(model):
+            raise InvalidInput(f"a model is called with items, {type(model).__name__} cannot be")
+        session = (await self.view()).session
+        mode: ContextMode = "elide" if model is None else "model"
+        writer = FunctionModel(model) if model is not None else None
+        compactor = Compactor(
+            self._gateway, lambda _: _present(writer), settings=ContextSettings(mode=mode)
+        )
+        wanted = CompactionWanted(tenant=self._tenant, session_id=session.id, model="function")
+        done = await CompactionTurns(self._gateway, compactor).compact(wanted)
+        self._follow(done)
+        return done.record_no > session.record_no
+
+    async def compactions(self) -> list[CompactionView]:
+        """Return what was done to keep the session within a window, oldest first."""
+        session = (await self.view()).session
+        return list_compactions(session, await self._gateway.read.records(session))
+
+    async def undo_compaction(self, compaction_id: str) -> None:
+        """Have the log shown as if a compaction had not been."""
+        self._session = await self._gateway.submit(
+            UndoCompaction(
+                tenant=self._tenant,
+                session_id=(await self.view()).session.id,
+                compaction_id=an_id("compaction_id", compaction_id),
+            )
+        )
+
     async def delete(self, *, cascade: bool = False) -> None:
         """Erase the session for good."""
         session = (await self.view()).session
         await self._gateway.submit(
             Delete(tenant=self._tenant, session_id=session.id, cascade=bool(cascade))
         )
+
+
+def _present(writer: FunctionModel | None) -> FunctionModel:
+    if writer is None:
+        raise ModelNotFound("no model was given")
+    return writer
 
 
 def _hash(session: Session, items: Sequence[NewItem], more: bytes) -> bytes:

@@ -5,7 +5,6 @@ A cache, bounded in count: after a restart it is learned again.
 
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import msgspec
 
@@ -55,13 +54,11 @@ class Estimates:
         if scale != known.scale:
             self._keep(upstream, call.model, msgspec.structs.replace(known, scale=scale))
 
-    def refused(
-        self, upstream: str, model: str, failure: ProviderFailure, sizes: Sequence[int]
-    ) -> None:
+    def refused(self, upstream: str, model: str, failure: ProviderFailure, tokens: int) -> None:
         """Take in that a request was too long: by its estimate, if the server does not say how."""
         known = self.of(upstream, model)
         stated = _STATED.search(failure.message.replace(",", ""))
-        window = int(stated[1]) if stated is not None else sum(sizes)
+        window = int(stated[1]) if stated is not None else tokens
         if window >= LEAST_WINDOW and (known.window is None or window < known.window):
             self._keep(upstream, model, msgspec.structs.replace(known, window=window))
 

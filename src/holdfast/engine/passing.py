@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
+from holdfast.core.compaction import compaction_item
 from holdfast.core.errors import HoldfastError
 from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest
@@ -23,6 +24,8 @@ from holdfast.core.stream import (
     model_event,
     terminal,
 )
+from holdfast.engine.announcing import shifted, told_compaction
+from holdfast.engine.compactor import Compactor, as_stored
 from holdfast.engine.responder import record_of
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, Provider
 
@@ -30,15 +33,65 @@ from holdfast.ports.provider import Answer, ModelCall, ModelEvent, Provider
 class Passing:
     """Asks models for requests of which nothing is kept."""
 
-    def __init__(self, route: Callable[[str], Provider], new_id: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        route: Callable[[str], Provider],
+        new_id: Callable[[str], str],
+        compactor: Compactor | None = None,
+    ) -> None:
         self._route = route
         self._new_id = new_id
+        self._compactor = compactor
 
     async def answer(self, request: TurnRequest, items: Sequence[NewItem]) -> ResponseFacts:
         """Return the whole response."""
         facts = self._begin(request)
         provider = self._route(request.model)
-        return _ended(facts, await provider.answer(_call(request, items)))
+        if request.is_compaction and self._compactor is not None:
+            return _ended(facts, await self._digest(self._compactor, request, items))
+        call, preface = await self._put(request, provider, items)
+        answer = await provider.answer(call)
+        return _ended(facts, replace(answer, items=[*preface, *answer.items]))
+
+    async def _put(
+        self, request: TurnRequest, provider: Provider, items: Sequence[NewItem]
+    ) -> tuple[ModelCall, tuple[bytes, ...]]:
+        """Return the call, and what its answer begins with: the compaction that was asked for."""
+        if self._compactor is None:
+            return _call(request, [item.body for item in items]), ()
+        passed = await self._compactor.pass_on(request, provider, items)
+        return _call(self._compactor.sent(request), passed.items), passed.preface
+
+    async def _digest(
+        self, compactor: Compactor, request: TurnRequest, items: Sequence[NewItem]
+    ) -> Answer:
+        """Answer with one item that stands for everything that was sent."""
+        text, usage = await compactor.digest(as_stored(items), model=request.model, prompt=None)
+        return Answer(items=[compaction_item(self._new_id("cmp"), text)], usage=usage)
+
+    async def _events(
+        self, request: TurnRequest, items: Sequence[NewItem]
+    ) -> AsyncGenerator[ModelEvent | Answer, None]:
+        """Yield what the model says, behind what is said for it."""
+        if request.is_compaction and self._compactor is not None:
+            answer = await self._digest(self._compactor, request, items)
+            for told in told_compaction(answer.items[0], 0, is_sampled=True):
+                yield told
+            yield answer
+            return
+        provider = self._route(request.model)
+        call, preface = await self._put(request, provider, items)
+        is_begun = False
+        async with aclosing(provider.stream(call)) as events:
+            async for event in events:
+                for index, body in enumerate(preface if not is_begun else ()):
+                    for told in told_compaction(body, index):
+                        yield told
+                is_begun = True
+                if isinstance(event, Answer):
+                    yield replace(event, items=[*preface, *event.items])
+                else:
+                    yield shifted(event, len(preface))
 
     async def stream(
         self, request: TurnRequest, items: Sequence[NewItem], is_open: Callable[[], bool]
@@ -46,7 +99,6 @@ class Passing:
         """Yield the response's events. A failure before its first word is raised instead, unless
         `is_open` says that the client has been promised a stream by then."""
         facts = self._begin(request)
-        provider = self._route(request.model)
         hides_sealed = not shows_sealed(request)
         opening = [
             begun(CREATED, 0, facts, "in_progress"),
@@ -54,7 +106,7 @@ class Passing:
         ]
         number = len(opening)
         try:
-            async with aclosing(provider.stream(_call(request, items))) as events:
+            async with aclosing(self._events(request, items)) as events:
                 async for event in events:
                     while opening:
                         yield opening.pop(0)
@@ -80,10 +132,10 @@ class Passing:
         )
 
 
-def _call(request: TurnRequest, items: Sequence[NewItem]) -> ModelCall:
+def _call(request: TurnRequest, items: list[bytes]) -> ModelCall:
     return ModelCall(
         model=request.model,
-        items=[item.body for item in items],
+        items=items,
         fields=request.fields,
         chat_fields=request.chat_fields,
         is_stream=request.is_stream,

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.commands import Finish, StoredCompletion
+from holdfast.core.compaction import expand
 from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.core.items import NewItem, read_item
 from holdfast.core.request import TurnRequest, conversation_id, response_id
@@ -40,6 +41,8 @@ from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.provider import Answer, ModelCall, Provider
 
 BREATH_BYTES = 64 * 1024
+_NOT_ASKED = frozenset({"item_reference", "compaction_trigger"})
+"""Items that no model is shown as they are."""
 CLIENT_CALLS = frozenset(
     {
         "function_call", "custom_tool_call", "local_shell_call", "shell_call",
@@ -79,7 +82,7 @@ class Responder:
         self._route(request.model).check(
             ModelCall(
                 model=request.model,
-                items=[item.body for item in items if item.kind != "item_reference"],
+                items=[expand(item.body) for item in items if item.kind not in _NOT_ASKED],
                 fields=request.fields,
                 chat_fields=request.chat_fields,
                 is_stream=request.is_stream,

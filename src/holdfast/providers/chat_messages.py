@@ -21,7 +21,8 @@ _TRACES = frozenset(
     {
         "reasoning", "web_search_call", "file_search_call", "code_interpreter_call",
         "image_generation_call", "mcp_list_tools", "tool_search_call", "tool_search_output",
-        "mcp_approval_request", "mcp_approval_response", "mcp_call",
+        "mcp_approval_request", "mcp_approval_response", "mcp_call", "compaction",
+        "configuration_update",
     }
 )  # fmt: skip
 """What a server did for itself. Another server's model has no place for it; its words follow."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.configuration import configured
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
 from holdfast.providers.chat_messages import ChatForm
@@ -87,7 +88,8 @@ class ChatProvider:
         return ChatOutput(Names(self._new_id, call_ids(call.items)))
 
     def _body(self, call: ModelCall, *, is_strict: bool = False) -> dict[str, Any]:
-        words = chat_words(call.fields, call.model, self.name)
+        fields = configured(call.fields, call.items)
+        words = chat_words(fields, call.model, self.name)
         for name, raw in call.chat_fields.items():
             value = msgspec.json.decode(raw)
             if name in _OURS or value is None:

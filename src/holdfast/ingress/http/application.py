@@ -4,6 +4,7 @@ import secrets
 import time
 
 from holdfast.core.errors import HoldfastError, ModelNotFound
+from holdfast.engine.compactor import Compactor
 from holdfast.engine.desk import Desk
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.log import log
@@ -22,6 +23,7 @@ from holdfast.ingress.http.asgi import (
 )
 from holdfast.ingress.http.auth import OPEN_PATHS, Doorkeeper
 from holdfast.ingress.http.chat_api import ChatApi
+from holdfast.ingress.http.compactions_api import CompactionsApi
 from holdfast.ingress.http.completions_api import CompletionsApi
 from holdfast.ingress.http.conversations_api import ConversationsApi
 from holdfast.ingress.http.cors import cors_headers, is_preflight
@@ -53,6 +55,7 @@ class Application:
         rules: HouseRules = OPEN_HOUSE,
         *,
         streams: StreamSettings | None = None,
+        compactor: Compactor | None = None,
     ) -> None:
         self._gateway = gateway
         self._desk = desk
@@ -63,9 +66,10 @@ class Application:
         self._upstreams = upstreams
         self._routes = Routes()
         turns = TurnDesk(gateway, desk, rules.reset, streams=streams)
+        compactor = compactor or Compactor(gateway, upstreams.provider)
         self._relaying = Relaying(
             upstreams,
-            Passing(upstreams.provider, gateway.ids.new),
+            Passing(upstreams.provider, gateway.ids.new, compactor),
             keep_alive_seconds=turns.streams.keep_alive_seconds,
         )
         responses, chat = ResponsesApi(turns, self._relaying), ChatApi(turns, self._relaying)
@@ -93,6 +97,7 @@ class Application:
         add("DELETE", "/v1/transcript", transcripts.pop)
         add("POST", "/v1/transcript/lane", transcripts.take_lane)
         add("POST", "/v1/transcript/lane/{turn_id}", transcripts.end_lane)
+        self._add_compaction_routes(CompactionsApi(turns, compactor))
         self._events = EventsApi(gateway, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
@@ -105,6 +110,14 @@ class Application:
         add("POST", "/v1/chat/completions/{id}", completions.annotate)
         add("DELETE", "/v1/chat/completions/{id}", completions.delete)
         add("GET", "/v1/chat/completions/{id}/messages", completions.messages)
+
+    def _add_compaction_routes(self, compactions: CompactionsApi) -> None:
+        add, one = self._routes.add, compactions
+        add("POST", "/v1/responses/compact", one.compact_response)
+        add("POST", "/v1/sessions/{id}/compact", one.compact_session)
+        add("GET", "/v1/sessions/{id}/compactions", one.listed)
+        add("GET", "/v1/sessions/{id}/compactions/{compaction_id}", one.get)
+        add("POST", "/v1/sessions/{id}/compactions/{compaction_id}/undo", one.undo)
 
     def _add_session_routes(self, gateway: Gateway) -> None:
         conversations, sessions = ConversationsApi(gateway), SessionsApi(gateway)

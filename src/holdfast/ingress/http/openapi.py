@@ -57,7 +57,12 @@ RESPONSE: Schema = {
     "background": {"type": ["boolean", "null"]},
     "metadata": METADATA,
 }
+COMPACT: Schema = {
+    name: RESPONSE[name] for name in ("model", "input", "instructions", "previous_response_id")
+}
 BODIES: dict[str, Schema] = {
+    "POST /v1/responses/compact": _object(COMPACT, "model"),
+    "POST /v1/sessions/{id}/compact": _object({"model": TEXT, "instructions": TEXT}),
     "POST /v1/responses": _object(RESPONSE, "model"),
     "POST /v1/responses/input_tokens": _object({"model": TEXT, "input": INPUT}),
     "POST /v1/chat/completions": _object(

@@ -14,6 +14,7 @@ from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest, write_request
 from holdfast.core.reset import NEVER, ResetPolicy
+from holdfast.core.session import Session
 from holdfast.core.trail import NO_TRAIL, Milestone, TrailRow
 from holdfast.core.turn import Source
 from holdfast.engine.desk import Desk, Ticket
@@ -158,18 +159,23 @@ class TurnDesk:
 
     async def history(self, request: Request, target: Target) -> list[bytes]:
         """Return what a model would be shown before a turn's own input."""
-        read = self.gateway.read
+        session = await self.known_session(request, target)
+        return [] if session is None else project(await self.gateway.read.context(session))
+
+    async def known_session(self, request: Request, target: Target) -> Session | None:
+        """Return the session that a turn would go on in, as it reads there; None: a new one."""
         if target.session_id is None and target.key is None:
-            return []
-        view = await read.session(request.tenant, session_id=target.session_id, key=target.key)
+            return None
+        view = await self.gateway.read.session(
+            request.tenant, session_id=target.session_id, key=target.key
+        )
         if view is None:
             if target.key is None:
                 raise SessionNotFound(f"no session {target.session_id}")
-            return []
-        session = view.session
-        if target.parent is not None:
-            session = as_of(session, target.parent.seq, target.parent.record_no)
-        return project(await read.context(session))
+            return None
+        if target.parent is None:
+            return view.session
+        return as_of(view.session, target.parent.seq, target.parent.record_no)
 
     def stream(
         self, ticket: Ticket, chunks: AsyncIterator[bytes], headers: Iterable[Header]
