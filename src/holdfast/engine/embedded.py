@@ -128,7 +128,9 @@ class SessionHandle:
         return {"key": self._session.key}
 
     def _follow(self, session: Session) -> None:
-        if session.is_visible:
+        """Take note of where a turn was; a repeat's may be of another generation."""
+        is_meant = session.id == self._session.id if self._is_pinned else session.is_live
+        if is_meant and session.is_visible:
             self._session = session
 
     async def run(

@@ -45,7 +45,11 @@ def sqlite_path(url: str) -> Path:
     path = unquote(rest[3:].split("?", 1)[0])
     if path == ":memory:" or not path:
         raise InvalidSetting("for a store in memory, write memory:")
-    if "\0" in path:
+    try:
+        is_possible = b"\0" not in path.encode()
+    except UnicodeEncodeError:
+        is_possible = False
+    if not is_possible:
         raise InvalidSetting(f"store url {url!r} names no file that could be")
     return Path(path)
 

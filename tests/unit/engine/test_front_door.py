@@ -20,7 +20,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.engine.embedded import Holdfast, SessionHandle
-from holdfast.engine.turn_handle import TurnHandle
+from holdfast.engine.turn_handle import Item, TurnHandle
 from holdfast.ports.store import ItemQuery, SessionQuery
 
 
@@ -98,6 +98,22 @@ async def test_only_a_generation_of_its_own_key_is_restored_by_a_handle(hf: Hold
     keyless = await hf.session()
     with pytest.raises(SessionNotKeyed):
         await keyless.restore(keyless.id)
+
+
+async def test_a_repeat_of_an_older_generation_moves_no_handle(hf: Holdfast) -> None:
+    async def model(_: list[Item]) -> str:
+        return "answer"
+
+    first = await hf.session("k")
+    await first.run("one", model, idempotency_key="i")
+    new_id = await first.reset()
+    by_key, by_id = await hf.session("k"), await hf.session(id=new_id)
+    for handle in (first, by_key, by_id):
+        (answer,) = await handle.run("one", model, idempotency_key="i")
+        assert answer["content"][0]["text"] == "answer"
+        assert (handle.id, handle.generation) == (new_id, 2)
+    await by_id.append("still here")
+    assert await texts(by_key) == ["still here"]
 
 
 # ── what cannot be meant ────────────────────────────────────────────────────────────────────

@@ -28,7 +28,7 @@ def test_a_sqlite_url_names_its_file(url: str, path: str) -> None:
     [
         "", "agent.db", "sqlite:", "sqlite:agent.db", "sqlite://agent.db", "sqlite:///",
         "sqlite:///:memory:", "sqlite:///?x=1", "sqlite:///a%00b.db", "mysql://host/db", "memory",
-        None, 7,
+        None, 7, "sqlite:///\ud800.db",
     ],
     ids=str,
 )  # fmt: skip
