@@ -1,6 +1,7 @@
 """The record, the seed, the profiles and the control API of the simulator."""
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -195,9 +196,14 @@ def test_chunks_come_twice_and_calls_share_an_id(
 
 
 def test_a_slow_drip_comes_whole(provider_simulator: ProviderSimulator, http: httpx.Client) -> None:
-    provider_simulator.add_fault("slow", before_seconds=0.001, between_seconds=0.001)
-    stream = http.post("/v1/responses", json=BODY | {"stream": True})
-    assert stream.text.endswith("data: [DONE]\n\n")
+    whole = http.post("/v1/responses", json=BODY | {"stream": True}).text
+    provider_simulator.add_fault("slow", before_seconds=0.05, between_seconds=0.01)
+    began = time.monotonic()
+    slow = http.post("/v1/responses", json=BODY | {"stream": True}).text
+    pauses = slow.count("\n\n") - 1
+    assert time.monotonic() - began >= 0.05 + pauses * 0.01
+    assert slow.count("\n\n") == whole.count("\n\n")
+    assert slow.endswith("data: [DONE]\n\n")
 
 
 def test_a_body_may_be_cut_too(provider_simulator: ProviderSimulator, http: httpx.Client) -> None:

@@ -1,6 +1,5 @@
 """From a plan to a verdict, and from a bad verdict to something that a person can replay."""
 
-import logging
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -11,9 +10,6 @@ from tests.simulation.trace import line
 from tests.simulation.world import Story, World
 
 MAX_SHRINKING = 150
-
-# Worlds say much that nobody reads; what matters is in their trace.
-logging.getLogger("holdfast").setLevel(logging.CRITICAL)
 
 
 class PromiseBroken(AssertionError):
