@@ -45,9 +45,10 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 def model_event(kind: str, number: int, data: dict[str, Any]) -> StreamEvent:
     """Number an event of a model."""
-    if "sequence_number" in data or "type" in data:
-        data = {k: v for k, v in data.items() if k not in ("sequence_number", "type")}
-    body = _encode({"type": kind, "sequence_number": number, **data})
+    value = {"type": kind, "sequence_number": number, **data}
+    # Whatever the model's own event says of these, they are ours.
+    value["type"], value["sequence_number"] = kind, number
+    body = _encode(value)
     return StreamEvent(kind, number, body)
 
 

@@ -48,7 +48,7 @@ class LiveResponse:
         self._kept = first
         self._told = first
         self._events: list[StreamEvent] = []
-        self._news = asyncio.Event()
+        self._waiting: list[asyncio.Future[bool]] = []
 
     # ── the run's side ──────────────────────────────────────────────────────────────────────
 
@@ -137,8 +137,10 @@ class LiveResponse:
         self._first += count
 
     def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for reader in waiting:
+                _tell(reader, is_news=True)
 
     # ── the readers' side ───────────────────────────────────────────────────────────────────
 
@@ -168,15 +170,24 @@ class LiveResponse:
 
     async def wait(self, number: int, seconds: float) -> bool:
         """Wait until there is news after a number, for so long at most; return whether there is."""
-        news = self._news
         if self.is_ended or self.is_cut or number + 1 < self._shown_end():
             return True
+        # Once for every event and reader: a future and a timer are all it needs.
+        loop = asyncio.get_running_loop()
+        reader: asyncio.Future[bool] = loop.create_future()
+        self._waiting.append(reader)
+        timer = loop.call_later(seconds, _tell, reader)
         try:
-            async with asyncio.timeout(seconds):
-                await news.wait()
-        except TimeoutError:
-            return False
-        return True
+            return await reader
+        finally:
+            timer.cancel()
+            if reader in self._waiting:
+                self._waiting.remove(reader)
+
+
+def _tell(reader: "asyncio.Future[bool]", *, is_news: bool = False) -> None:
+    if not reader.done():
+        reader.set_result(is_news)
 
 
 class Lives:

@@ -47,12 +47,15 @@ class Transcripts:
     def note(self, changes: Sequence[Change]) -> None:
         """Take in what was committed here: new items extend, erased ones are forgotten at once."""
         for change in changes:
-            if isinstance(change, ItemsAdded):
-                self._extend(SessionId(change.items[0].session_id), change.items)
-            elif isinstance(change, SessionAdded):
-                self._begin(change.session)
-            elif isinstance(change, ItemErased | ContentErased):
-                self.drop(change.session_id)
+            match change:
+                case ItemsAdded(items=items):
+                    self._extend(SessionId(items[0].session_id), items)
+                case SessionAdded(session=session):
+                    self._begin(session)
+                case ItemErased(session_id=session_id) | ContentErased(session_id=session_id):
+                    self.drop(session_id)
+                case _:
+                    pass
 
     def find(self, session: Session) -> tuple[list[StoredItem], int] | None:
         """Return what is known of a session's context, and up to which item, if anything is."""
