@@ -11,10 +11,11 @@ import msgspec
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.session import Usage
 from holdfast.engine.clock import RandomIds, SystemClock
+from holdfast.engine.compactor import Compactor
 from holdfast.engine.desk import Desk
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.responder import Responder
-from holdfast.engine.settings import LaneSettings, StreamSettings
+from holdfast.engine.settings import ContextSettings, LaneSettings, StreamSettings
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ingress.http.application import Application
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, Provider, RelayRequest, StateUse
@@ -182,6 +183,8 @@ async def open_house(
     lanes: LaneSettings | None = None,
     streams: StreamSettings | None = None,
     wrap: Callable[[Store], Store] = lambda store: store,
+    context: ContextSettings | None = None,
+    window: int | None = None,
 ) -> AsyncIterator[House]:
     """Open a house for the length of a block."""
     model = model or ScriptedModel()
@@ -194,9 +197,10 @@ async def open_house(
         await desk.carry_adopted(run)
 
     gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, handler=carry_adopted)
-    desk = Desk(gateway, Responder(gateway, lambda _: model))
+    compactor = Compactor(gateway, lambda _: model, lambda _: window, context)
+    desk = Desk(gateway, Responder(gateway, lambda _: model, fitting=compactor))
     await gateway.start()
-    application = Application(gateway, desk, OnlyModel(model), streams=streams)
+    application = Application(gateway, desk, OnlyModel(model), streams=streams, compactor=compactor)
     house = House(application, gateway, desk, model)
     try:
         yield house

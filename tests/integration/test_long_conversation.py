@@ -82,7 +82,7 @@ async def test_sixty_turns_with_tools_pass_through_a_small_window(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", ["model", "elide"])
 async def test_two_thousand_turns_with_tools_pass_through_a_small_window(mode: str) -> None:
     await converse(2000, mode, "responses")

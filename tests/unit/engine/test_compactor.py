@@ -1,0 +1,244 @@
+"""Compaction by the engine: what arrives meanwhile stays, unknown outcomes are one, resets win."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.core.commands import Command, Compact
+from holdfast.core.compaction import SUMMARY_OPENING
+from holdfast.core.errors import (
+    CompactionNotFound,
+    HoldfastError,
+    ProviderFailure,
+    StoreUnavailable,
+)
+from holdfast.core.estimate import BYTES_PER_TOKEN
+from holdfast.core.items import message
+from holdfast.engine.estimates import Estimates
+from holdfast.engine.settings import ContextSettings
+from holdfast.ports.provider import ModelCall
+from holdfast.ports.store import Store
+from tests.in_process import House, Item, ScriptedModel, open_house, text_of
+
+LONG = "word " * 200
+ELIDE = ContextSettings(mode="elide", reserve_tokens=100)
+BY_MODEL = ContextSettings(mode="model", model="sum", reserve_tokens=100)
+
+
+class Faulty:
+    """A store whose next compaction is answered with an unknown outcome, done or not."""
+
+    def __init__(self, store: Store, *, is_done: bool) -> None:
+        self._store = store
+        self._is_done = is_done
+        self.left = 1
+        self.seen: list[bool] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def submit(self, command: Command[Any]) -> Any:
+        """Carry a command out, or say that it is not known whether it was."""
+        if isinstance(command, Compact):
+            self.seen.append(command.again)
+            if self.left:
+                self.left -= 1
+                if self._is_done:
+                    await self._store.submit(command)
+                raise StoreUnavailable("nobody knows")
+        return await self._store.submit(command)
+
+
+async def talk(house: House, turns: int) -> None:
+    for number in range(turns):
+        answer = await house.respond(f"turn {number} {LONG}")
+        assert answer.status_code == 200, answer.text
+
+
+async def compactions(house: House) -> list[Item]:
+    [session] = (await house.client.get("/v1/sessions")).json()["data"]
+    listed = await house.client.get(f"/v1/sessions/{session['id']}/compactions")
+    found: list[Item] = listed.json()["data"]
+    return found
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_a_compaction_whose_outcome_is_unknown_is_asked_about_and_made_once(
+    is_done: bool,
+) -> None:
+    stores: list[Faulty] = []
+
+    def wrap(store: Store) -> Any:
+        stores.append(Faulty(store, is_done=is_done))
+        return stores[0]
+
+    async with open_house(context=ELIDE, window=1000, wrap=wrap) as house:
+        await talk(house, 2)
+        assert stores[0].seen[:2] == [False, True]
+        assert len(await compactions(house)) == stores[0].seen.count(False)
+
+
+async def test_f68_what_arrives_while_a_summary_is_made_is_shown_word_for_word() -> None:
+    held = asyncio.Event()
+    model = ScriptedModel()
+    async with open_house(model, context=BY_MODEL, window=1000) as house:
+        answer, is_asked = model.answer, asyncio.Event()
+
+        async def slow(call: ModelCall) -> Any:
+            if call.model == "sum":
+                is_asked.set()
+                await held.wait()
+            return await answer(call)
+
+        model.answer = slow  # type: ignore[method-assign]  # a model that can be held
+        await house.respond(f"first {LONG}")
+        running = asyncio.create_task(house.respond(f"second {LONG}"))
+        await is_asked.wait()
+        waiting = asyncio.create_task(house.respond("third, while they sum up"))
+        await house.until_queued(1)
+        held.set()
+        assert (await running).status_code == (await waiting).status_code == 200
+        assert model.shown[-1][-1] == "third, while they sum up"
+        assert await house.log() != model.shown[-1]
+        assert [text for text in await house.log() if text.startswith("third")]
+
+
+async def test_f69_a_reset_while_a_summary_is_made_wins_and_nothing_is_recorded() -> None:
+    held, is_asked = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel()
+    async with open_house(model, context=BY_MODEL, window=1000) as house:
+        answer = model.answer
+
+        async def slow(call: ModelCall) -> Any:
+            if call.model == "sum":
+                is_asked.set()
+                await held.wait()
+            return await answer(call)
+
+        model.answer = slow  # type: ignore[method-assign]  # a model that can be held
+        await house.respond(f"first {LONG}")
+        [old] = (await house.client.get("/v1/sessions")).json()["data"]
+        running = asyncio.create_task(house.respond(f"second {LONG}"))
+        await is_asked.wait()
+        await house.client.post(f"/v1/sessions/{old['id']}/reset")
+        held.set()
+        assert (await running).json()["error"]["code"] == "turn_cancelled"
+        listed = await house.client.get(f"/v1/sessions/{old['id']}/compactions")
+        assert listed.json()["data"] == []
+        assert (await house.respond("fresh")).status_code == 200
+        assert model.shown[-1] == ["fresh"]
+
+
+async def test_f69_nothing_is_deleted_and_every_item_stays_listed() -> None:
+    async with open_house(context=ELIDE, window=1000) as house:
+        await talk(house, 6)
+        assert len(await compactions(house)) >= 2
+        assert [text.split()[0] for text in await house.log()] == ["turn", "re:turn"] * 6
+        assert await house.log(view="log") == await house.log()
+
+
+@asynccontextmanager
+async def a_session() -> AsyncIterator[holdfast.SessionHandle]:
+    async with holdfast.open("memory:") as hf:
+        session = await hf.session("k")
+        for number in range(4):
+            async with session.turn(f"question {number} {LONG}") as turn:
+                turn.add(f"answer {number} {LONG}")
+        yield session
+
+
+async def test_the_front_door_compacts_by_rule_lists_and_undoes() -> None:
+    async with a_session() as session:
+        assert await session.compact() is True
+        [made] = await session.compactions()
+        assert (made.status, made.to_seq) == ("in_force", 8)
+        async with session.turn("next") as turn:
+            shown = [text_of(item) for item in await turn.context()]
+            turn.add("done")
+        assert len(shown) == 3
+        assert shown[0].startswith("question 0")
+        assert "messages and 0 tool calls are left out" in shown[1]
+        await session.undo_compaction(made.id)
+        [made] = await session.compactions()
+        assert made.status == "undone"
+        async with session.turn("more") as turn:
+            assert len(await turn.context()) == 11
+        with pytest.raises(CompactionNotFound):
+            await session.undo_compaction("cmp_unknown")
+
+
+async def test_the_front_door_compacts_with_a_model_of_the_callers() -> None:
+    asked: list[list[Item]] = []
+
+    async def model(items: list[Item]) -> str:
+        asked.append(items)
+        return "They asked and answered."
+
+    async with a_session() as session:
+        assert await session.compact(model) is True
+        [items] = asked
+        assert items[0]["role"] == "developer"
+        assert "assistant: answer 0" in text_of(items[1])
+        async with session.turn("next") as turn:
+            context = [text_of(item) for item in await turn.context()]
+        assert context[1] == SUMMARY_OPENING + "They asked and answered."
+
+
+async def test_a_session_too_short_to_compact_is_left_as_it_is() -> None:
+    async with holdfast.open("memory:") as hf:
+        session = await hf.session("k")
+        async with session.turn("hi") as turn:
+            turn.add("hello")
+        assert await session.compact() is False
+        assert await session.compactions() == []
+
+
+def test_what_is_learned_is_bounded_and_each_model_has_its_own() -> None:
+    estimates = Estimates(most=3)
+    for number in range(10):
+        call = ModelCall(model=f"m{number}", items=[message("user", "x" * 8000).body])
+        estimates.learn("up", call, 4000)
+    assert len(estimates) == 3
+    assert estimates.of("up", "m9").scale.bytes_per_token < 2.1
+    assert estimates.of("up", "m0").scale.bytes_per_token == BYTES_PER_TOKEN
+    assert estimates.of("other", "m9").scale.bytes_per_token == BYTES_PER_TOKEN
+
+
+@pytest.mark.parametrize(
+    ("words", "window"),
+    [
+        ("This endpoint's maximum context length is 32768 tokens. However, you requested", 32768),
+        ("prompt is too long: 200251 tokens > 200000 maximum", 200000),
+        ("Your input exceeds the context window of this model.", 5000),
+    ],
+)
+def test_a_refusal_teaches_where_the_window_ends(words: str, window: int) -> None:
+    estimates = Estimates()
+    failure = ProviderFailure(words, failure_class="overflow")
+    estimates.refused("up", "m", failure, 5000)
+    assert estimates.of("up", "m").window == window
+    estimates.refused("up", "m", ProviderFailure("too long", failure_class="overflow"), 10**6)
+    assert estimates.of("up", "m").window == window
+
+
+async def test_a_wish_that_means_nothing_is_refused_before_anything_is_kept() -> None:
+    async with open_house() as house:
+        wrong: list[Item] = [{"truncation": "maybe"}, {"context_management": [{"type": "x"}]}]
+        for fields in wrong:
+            [field] = fields
+            refused = await house.respond("hi", **fields)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+        assert (await house.client.get("/v1/sessions")).json()["data"] == []
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    for wrong in (
+        {"mode": "sometimes"}, {"threshold": 1.5}, {"target": 0.9}, {"reserve_tokens": -1},
+        {"summary_tokens": 1}, {"prompt": " "},
+    ):  # fmt: skip
+        with pytest.raises(HoldfastError):
+            ContextSettings(**wrong)
