@@ -4,12 +4,18 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; `--version` answers without loading anything heavy."""
+    """Run the command line; `--version` and `serve` load nothing that they do not need."""
     if sys.argv[1:] == ["--version"]:
         from holdfast._version import __version__
 
         print(f"holdfast {__version__}")
         return
+    if sys.argv[1:2] == ["serve"]:
+        from holdfast.cli import quick
+
+        plain = quick.read_plain(sys.argv[2:])
+        if plain is not None:
+            raise SystemExit(quick.serve(*plain))
     from holdfast.cli.commands import run
 
     run()

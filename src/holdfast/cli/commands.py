@@ -16,7 +16,7 @@ from holdfast.cli.bench import bench
 from holdfast.cli.doctor import doctor
 from holdfast.cli.sim import sim
 from holdfast.cli.status import status
-from holdfast.cli.terminal import CommandFailed, complain
+from holdfast.cli.terminal import CommandFailed, complain, failure_code
 
 app = typer.Typer(name="holdfast", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -85,7 +85,7 @@ def run() -> None:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run a command; whatever goes wrong is one line, and exit code 1, or 2 for wrong usage."""
-    from holdfast.core.errors import HoldfastError, InvalidSetting
+    from holdfast.core.errors import HoldfastError
 
     try:
         code = app(list(arguments), prog_name="holdfast", standalone_mode=False)
@@ -93,8 +93,7 @@ def execute(arguments: Sequence[str]) -> int:
         complain(exc.message)
         return exc.exit_code
     except HoldfastError as exc:
-        complain(exc.message)
-        return 2 if isinstance(exc, InvalidSetting) else 1
+        return failure_code(exc)
     except _UsageError as exc:
         return _misused(exc)
     except typer.Abort:
@@ -105,9 +104,7 @@ def execute(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as exc:
-        where = f": {exc.filename}" if exc.filename else ""
-        complain(f"{exc.strerror or exc}{where}")
-        return 1
+        return failure_code(exc)
     return code if isinstance(code, int) else 0
 
 

@@ -25,6 +25,19 @@ class CommandFailed(Exception):
         self.exit_code = exit_code
 
 
+def failure_code(exc: Exception) -> int:
+    """Say in one line what went wrong; return 1, or 2 where a setting is wrong."""
+    from holdfast.core.errors import HoldfastError, InvalidSetting
+
+    if isinstance(exc, HoldfastError):
+        complain(exc.message)
+        return 2 if isinstance(exc, InvalidSetting) else 1
+    where = f": {exc.filename}" if isinstance(exc, OSError) and exc.filename else ""
+    why = exc.strerror if isinstance(exc, OSError) else None
+    complain(f"{why or exc}{where}")
+    return 1
+
+
 def is_terminal() -> bool:
     """Whether somebody looks at standard output."""
     return sys.stdout.isatty()
