@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,6 +76,14 @@ def running_gateway(
         yield gateway
     finally:
         gateway.kill()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on, for a gateway that must come back where it was."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def sqlite_url(folder: Path) -> str:

@@ -13,6 +13,7 @@ from holdfast.cli import config as config_command
 from holdfast.cli import keys, sessions
 from holdfast.cli.backup import backup
 from holdfast.cli.bench import bench
+from holdfast.cli.chat import chat
 from holdfast.cli.doctor import doctor
 from holdfast.cli.sim import sim
 from holdfast.cli.status import status
@@ -63,6 +64,7 @@ def serve(
     run(load(config, flags=flags))
 
 
+app.command()(chat)
 app.command()(status)
 app.command()(doctor)
 app.command()(backup)

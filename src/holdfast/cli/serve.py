@@ -15,6 +15,7 @@ from holdfast.core.errors import InvalidSetting
 from holdfast.engine.log import listen
 from holdfast.ingress.http.application import Application
 from holdfast.settings import Settings
+from holdfast.settings.target import DEFAULT_URL
 
 
 class _Server(uvicorn.Server):
@@ -125,14 +126,23 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def _say_what_to_try(host: str, port: int) -> None:
-    base = f"http://{host}:{port}/v1"
+    base = f"http://{host}:{port}"
     body = '{"model":"holdfast-demo","messages":[{"role":"user","content":"I am Ada"}]}'
+    named = "" if base == DEFAULT_URL else f" --url {base}"
     print(
         f"""
-try:  curl {base}/chat/completions -H 'content-type: application/json' \\
-        -H 'X-Session-Key: me' -d '{body}'
-or:   openai.OpenAI(base_url="{base}", api_key="none", default_headers={{"X-Session-Key": "me"}})
-stop: Ctrl-C; what was said stays
+Try, in another terminal:
+
+  curl {base}/v1/chat/completions -H 'content-type: application/json' \\
+    -H 'X-Session-Key: me' -d '{body}'
+
+  holdfast chat{named}
+
+  python -c 'import openai; print(openai.OpenAI(base_url="{base}/v1", api_key="none")
+    .responses.create(model="holdfast-demo", input="Who am I?",
+    extra_headers={{"X-Session-Key": "me"}}).output_text)'
+
+Ctrl-C stops it; what was said stays.
 """,
         flush=True,
     )

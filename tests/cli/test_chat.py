@@ -1,0 +1,153 @@
+"""`holdfast chat`, typed in a real terminal, and fed through a pipe."""
+
+import json
+from pathlib import Path
+
+import httpx
+
+from holdfast.testing.simulator import ProviderSimulator
+from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway, sqlite_url
+from tests.acceptance.stories import gateway_before
+from tests.cli.conftest import House
+from tests.cli.terminals import Terminal, in_pipe
+
+
+def test_a_chat_streams_remembers_and_shows_session_and_turn(house: House) -> None:
+    with Terminal("chat", "talk", env=house.env) as terminal:
+        terminal.expect("talk with holdfast-demo: a new conversation")
+        terminal.expect("you: ")
+        terminal.type("I am Ada\n")
+        terminal.expect("You said: 'I am Ada'.")
+        terminal.expect("[ses_")
+        terminal.expect("generation 1")
+        terminal.expect("turn_")
+        terminal.expect("you: ")
+        terminal.type("who am I?\n")
+        terminal.expect("the first was 'I am Ada'.")
+        terminal.expect("you: ")
+        terminal.type("/history\n")
+        terminal.expect("user: I am Ada")
+        terminal.expect("user: who am I?")
+        terminal.expect("you: ")
+        terminal.type("/status\n")
+        terminal.expect("generation     1")
+        terminal.expect("you: ")
+        terminal.type("\x04")
+        assert terminal.wait().code == 0
+
+
+def test_new_begins_the_next_generation_with_the_rest_of_the_line(house: House) -> None:
+    house.say("fresh", "I am Ada")
+    with Terminal("chat", "fresh", env=house.env) as terminal:
+        terminal.expect("fresh with holdfast-demo: generation 1, 2 items")
+        terminal.type("/new and who am I?\n")
+        terminal.expect("generation 2 begins")
+        terminal.expect("You said: 'and who am I?'.")
+        terminal.expect("generation 2")
+        terminal.expect("you: ")
+        terminal.type("/quit\n")
+        outcome = terminal.wait()
+    assert outcome.code == 0
+    assert "I am Ada" not in outcome.out
+    shown = in_pipe("sessions", "list", "--key", "fresh", "--generations", "--json", env=house.env)
+    assert [one["generation"] for one in json.loads(shown.out)] == [2, 1]
+
+
+def test_in_a_pipe_each_line_is_a_message_and_only_answers_are_printed(house: House) -> None:
+    outcome = in_pipe("chat", "piped", said="I am Ada\n\nwho am I?\n", env=house.env)
+    assert (outcome.code, outcome.err) == (0, "")
+    first, second = outcome.out.splitlines()
+    assert first.endswith("You said: 'I am Ada'.")
+    assert second.endswith("the first was 'I am Ada'.")
+
+
+def test_a_trigger_is_what_the_configuration_says(house: House, tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[sessions.reset]\ntriggers = ["/forget"]\n')
+    said = "one\n/forget two\n/new three\n"
+    outcome = in_pipe("chat", "custom", "--config", str(config), said=said, env=house.env)
+    assert outcome.code == 0
+    assert "generation 2 begins; the old one stays" in outcome.out
+    assert "You said: '/new three'. I remember 1 earlier" in outcome.out
+
+
+def test_a_chat_goes_on_when_its_gateway_is_killed_while_it_answers(tmp_path: Path) -> None:
+    port = str(free_port())
+    with ProviderSimulator() as simulator, simulator.hold(times=1) as barrier:
+        gateway = GatewayProcess(
+            sqlite_url(tmp_path), "--upstream", simulator.base_url, "--port", port,
+            env={"HOLDFAST_UPSTREAM_KEY": "sk-chat"},
+        )  # fmt: skip
+        gateway.start()
+        url = {"HOLDFAST_URL": gateway.url}
+        try:
+            with Terminal("chat", "k", "--model", "gpt-4.1", env=url) as terminal:
+                terminal.expect("you: ")
+                terminal.type("remember me\n")
+                barrier.wait_held(1)
+                gateway.kill()
+                terminal.expect("waiting for it to come back")
+                barrier.release()
+                gateway.start()
+                terminal.expect("Messages seen: 1. Last text: remember me")
+                terminal.expect("you: ")
+                terminal.type("and now\n")
+                terminal.expect("Messages seen: 3. Last text: and now")
+                terminal.expect("you: ")
+                terminal.type("\x04")
+                assert terminal.wait().code == 0
+            found = httpx.get(f"{gateway.url}/v1/sessions", params={"key": "k"}).json()["data"]
+            assert [session["item_count"] for session in found] == [4]
+        finally:
+            gateway.kill()
+
+
+def test_a_turn_that_fails_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
+    with ProviderSimulator() as simulator:
+        simulator.add_fault("quota", times=1)
+        with gateway_before(simulator, sqlite_url(tmp_path), tmp_path) as gateway:
+            outcome = in_pipe(
+                "chat", "k", "--model", "gpt-4.1", said="one\ntwo\n",
+                env={"HOLDFAST_URL": gateway.url},
+            )  # fmt: skip
+    assert outcome.code == 1
+    assert len(outcome.err.splitlines()) == 1
+    assert "Last text: two" in outcome.out
+
+
+def test_a_chat_gives_up_on_a_gateway_that_does_not_come_back(tmp_path: Path) -> None:
+    outcome = in_pipe("chat", "k", "--url", "http://127.0.0.1:1", said="hello\n")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.count("\n") == 1
+    with running_gateway(sqlite_url(tmp_path)) as gateway:
+        env = {"HOLDFAST_URL": gateway.url}
+        with Terminal("chat", "k", "--patience", "0.5", env=env) as terminal:
+            terminal.expect("you: ")
+            gateway.kill()
+            terminal.type("hello\n")
+            terminal.expect("waiting for it to come back")
+            terminal.expect("no gateway at")
+            terminal.expect("you: ")
+            terminal.type("/quit\n")
+            assert terminal.wait().code == 0
+
+
+def test_ctrl_c_cancels_the_answer_and_not_the_chat(tmp_path: Path) -> None:
+    with (
+        ProviderSimulator() as simulator,
+        simulator.hold(times=1) as barrier,
+        gateway_before(simulator, sqlite_url(tmp_path), tmp_path) as gateway,
+        Terminal("chat", "k", "--model", "gpt-4.1", env={"HOLDFAST_URL": gateway.url}) as terminal,
+    ):
+        terminal.expect("you: ")
+        terminal.type("slow\n")
+        barrier.wait_held(1)
+        terminal.type("\x03")
+        terminal.expect("[cancelled]")
+        barrier.release()
+        terminal.expect("you: ")
+        terminal.type("quick\n")
+        terminal.expect("Last text: quick")
+        terminal.expect("you: ")
+        terminal.type("\x04")
+        assert terminal.wait().code == 0
