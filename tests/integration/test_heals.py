@@ -276,3 +276,21 @@ async def test_speakers_that_do_not_take_turns_are_healed_and_can_be_avoided_by_
                 assert text_of(answer).startswith("Messages seen: 1. Last text: one")
                 assert len(simulator.requests()) == calls
                 assert await heals(house) == [("shape", "repaired")][: calls - 1]
+                await house.respond(said)
+                assert len(simulator.requests()) == calls + 1, "it is known from then on"
+
+
+async def test_a_reference_to_an_item_that_is_not_there_is_refused_once() -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
+            first = await house.respond("one", None)
+            behind: Json = {"previous_response_id": first["id"]}
+            known = [{"type": "item_reference", "id": first["output"][-1]["id"]}]
+            again = await house.respond(
+                [*known, {"role": "user", "content": "two"}], None, **behind
+            )
+            assert text_of(again).startswith("Messages seen: 4.")
+            lost = [{"type": "item_reference", "id": "msg_nowhere"}]
+            failed = await house.post("/v1/responses", None, input=lost, **behind)
+            assert failed.status_code == 404
+            assert failed.json()["error"]["message"] == "Item with id 'msg_nowhere' not found."

@@ -103,6 +103,17 @@ def logs(draw: st.DrawFn) -> list[StoredItem]:
 
 
 cuts = st.tuples(st.integers(0, 16), st.integers(0, 16)).map(sorted)
+
+
+def cut_out(log: list[StoredItem], cut: list[int], *, is_compacted: bool) -> list[StoredItem]:
+    """Return a part of a log; compacted, a summary stands for what was before it."""
+    said = write_item({"type": "message", "role": "user", "content": "so far"})
+    summary = StoredItem(
+        "s", cut[0], 0, said.kind, None, None, said.fingerprint, False, said.body
+    )  # fmt: skip
+    return [*([summary] if is_compacted and cut[0] else []), *log[cut[0] : cut[1]]]
+
+
 quarantines = st.frozensets(st.integers(1, 16), max_size=3)
 
 
@@ -120,13 +131,16 @@ def responses_input(history: list[bytes], model: str, **how: bool) -> list[Json]
 
 
 @pytest.mark.parametrize("profile", RESPONSES)
-@given(log=logs(), cut=cuts, aside=quarantines, model=st.sampled_from(MODELS), plain=st.booleans())
+@given(
+    log=logs(), cut=cuts, aside=quarantines, model=st.sampled_from(MODELS), plain=st.booleans(),
+    is_compacted=st.booleans(),
+)  # fmt: skip
 @settings(max_examples=50)
 def test_a_responses_server_takes_any_log(
     profile: Any, log: list[StoredItem], cut: list[int], aside: frozenset[int], model: str,
-    plain: bool,
+    plain: bool, is_compacted: bool,
 ) -> None:  # fmt: skip
-    history = project(log[cut[0] : cut[1]], aside)
+    history = project(cut_out(log, cut, is_compacted=is_compacted), aside)
     sent = responses_input(history, model, is_plain=plain)
     world = World(Scenario(profile=profile))
     asked = read_asked(world, called(world, "responses", {"model": model, "input": sent}))
@@ -153,14 +167,19 @@ def _check_form(sent: list[Json]) -> None:
 
 
 @pytest.mark.parametrize("profile", CHATS)
-@given(log=logs(), cut=cuts, aside=quarantines, told=st.sampled_from([None, "be kind"]))
+@given(
+    log=logs(), cut=cuts, aside=quarantines, told=st.sampled_from([None, "be kind"]),
+    is_compacted=st.booleans(),
+)  # fmt: skip
 @settings(max_examples=50)
 def test_a_chat_server_takes_any_log(
-    profile: Any, log: list[StoredItem], cut: list[int], aside: frozenset[int], told: str | None
-) -> None:
+    profile: Any, log: list[StoredItem], cut: list[int], aside: frozenset[int], told: str | None,
+    is_compacted: bool,
+) -> None:  # fmt: skip
     world = World(Scenario(profile=profile))
     form = ChatForm(upstream="u", alternates=world.profile.strict_alternation)
-    sent = form.messages(told, project(log[cut[0] : cut[1]], aside))
+    history = project(cut_out(log, cut, is_compacted=is_compacted), aside)
+    sent = form.messages(told, history)
     read_messages(world, called(world, "chat", {"model": "m", "messages": sent}))
     assert all(message["content"] or message.get("tool_calls") for message in sent)
     assert told is None or sent[0]["content"].startswith(told), "instructions are always there"

@@ -94,7 +94,9 @@ def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> I
             continue  # half a call or half a thought is worth nothing
         if not item.call_id and (item.kind in OUTPUT_OF or item.kind in _OUTPUT_KINDS):
             continue
-        body = placeholder(item) if item.seq in quarantined else item.body
+        # What stands for a range (turn 0) has the number of its last item, and is not that item.
+        is_refused = item.seq in quarantined and item.turn_number > 0
+        body = placeholder(item) if is_refused else item.body
         if body is not None and item.kind == "message":
             body = without_emptiness(body)
         if body is None:

@@ -17,6 +17,7 @@ from holdfast.providers.names import Names, NewId, call_ids
 from holdfast.providers.upstream import Upstream, list_models, read_json
 
 PATH = "/chat/completions"
+ALTERNATION = "roles must alternate"
 _OURS = frozenset({"store", "stream", "messages", "model", "metadata", "stream_options"})
 _ONE_ANSWER: dict[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -34,6 +35,8 @@ class ChatProvider:
     def __init__(self, upstream: Upstream, new_id: NewId) -> None:
         self._upstream = upstream
         self._new_id = new_id
+        self._strict: set[str] = set()
+        """Models that have said they want speakers to take turns."""
 
     @property
     def name(self) -> str:
@@ -111,11 +114,17 @@ class ChatProvider:
         return ChatForm(
             upstream=self.name,
             is_strict=is_strict,
-            alternates=call.is_plain or self._upstream.settings.strict_alternation,
+            alternates=(
+                call.is_plain
+                or call.model in self._strict
+                or self._upstream.settings.strict_alternation
+            ),
         )
 
     def _placed(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
         """Return a failure with the items that it names, by their places in the call's own."""
+        if ALTERNATION in failure.message.lower():
+            self._strict.add(call.model)
         place = names_item(failure.param, failure.message)
         if place is not None:
             sources = self._form(call).sources(self._told(call), call.items)

@@ -183,6 +183,11 @@ def test_a_quarantined_item_is_a_placeholder_and_its_words_stay() -> None:
     ]
 
 
+def test_what_stands_for_a_range_is_not_the_last_item_of_it() -> None:
+    summary = stored(2, write_item(said("so far", "user")), turn_number=0)
+    assert project([summary], {2}) == [summary.body]
+
+
 def test_a_second_output_for_one_call_is_not_shown() -> None:
     values = [a_call("c1"), an_output("c1", "1"), an_output("c1", "2")]
     assert shown(log(*values)) == values[:2]

@@ -2,8 +2,12 @@
 
 import pytest
 
-from holdfast.core.commands import Delete, DropProviderState, Hide, Restore
+from holdfast.core.commands import Delete, DropProviderState, Fork, Hide, RecordHeal, Restore
+from holdfast.core.healing import Heal, read_heals
+from holdfast.core.ids import SessionId
 from holdfast.core.provider_state import ProviderState
+from holdfast.core.records import quarantined
+from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller
 
 ONE = ProviderState("openai", "acct-1", "m-1", b"\x00resp_1")
@@ -78,3 +82,51 @@ class ProviderStateContract:
         kept = await caller.read.provider_state(run.session.id)
         assert all(one.covers_seq <= 2 for one in kept)
         await caller.finish(cut_in, "e")
+
+    async def test_a_heal_is_kept_with_its_run_in_full_and_once(self, caller: Caller) -> None:
+        run = await caller.start("a", key="k")
+        heal = Heal(
+            "transient", "fell_back", "x", 0.5, upstream="u", model="m", status=500,
+            message="oh \u00e9", next_model="n",
+        )  # fmt: skip
+        for again in (False, True):
+            await caller.submit(RecordHeal(fence=run.fence, number=0, heal=heal, again=again))
+        (kept,) = await caller.read.runs(run.turn.id)
+        assert read_heals(kept.heals) == [heal]
+        events = await caller.read.events(run.session.id, after=0, limit=100)
+        assert [event.kind for event in events].count("turn.healed") == 1
+
+    async def test_items_that_are_set_aside_are_recorded_and_what_holds_them_is_dropped(
+        self, caller: Caller
+    ) -> None:
+        await caller.finish(await caller.start("a", key="k"), "b", provider_state=ONE)
+        run = await caller.start("c", "d", key="k")
+        heal = Heal("poison", "quarantined", "bad", items=(1, 3, 4), message="no")
+        await caller.submit(RecordHeal(fence=run.fence, number=0, heal=heal))
+        await caller.finish(run, "e")
+        view = await caller.read.session(caller.tenant, session_id=run.session.id)
+        assert view is not None
+        records = await caller.read.lineage_records(view.session)
+        assert [(one.kind, one.from_seq, one.to_seq) for one in records] == [
+            ("quarantine", 1, 1),
+            ("quarantine", 3, 4),
+        ]
+        assert quarantined(records) == {1, 3, 4}
+        assert await caller.read.provider_state(run.session.id) == []
+        visible = await caller.read.items(view.session, ItemQuery())
+        assert [item.seq for item in visible] == [1, 2, 3, 4, 5]
+
+    async def test_a_fork_has_the_records_of_what_it_shares_and_no_later_ones(
+        self, caller: Caller
+    ) -> None:
+        run = await caller.start("a", "b", key="k")
+        heal = Heal("poison", "quarantined", items=(1,))
+        await caller.submit(RecordHeal(fence=run.fence, number=0, heal=heal))
+        await caller.finish(run, "c")
+        fork = await caller.submit(
+            Fork(tenant=caller.tenant, session_id=run.session.id, new_id=SessionId("ses_fork"))
+        )
+        run = await caller.start("d", key="k")
+        later = Heal("poison", "quarantined", items=(2,))
+        await caller.submit(RecordHeal(fence=run.fence, number=0, heal=later))
+        assert quarantined(await caller.read.lineage_records(fork)) == {1}
