@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.changes import Decision
 from holdfast.core.commands import Command
-from holdfast.core.errors import StoreClosed, StoreUnavailable
+from holdfast.core.errors import InvalidInput, StoreClosed, StoreUnavailable
 
 MAX_BATCH = 256
 
@@ -47,6 +47,9 @@ class Committer:
         if self._is_closed:
             raise StoreClosed("the store is closed")
         loop = asyncio.get_running_loop()
+        if self._drain is not None and self._drain.get_loop() is not loop:
+            # What one loop finishes does not wake another: it would wait for ever.
+            raise InvalidInput("the store is in use on another event loop; open one for each")
         done: asyncio.Future[Decision[Any]] = loop.create_future()
         self._queue.append(_Job(command, done))
         if self._drain is None:

@@ -1,0 +1,73 @@
+"""Group commit: what arrives together is committed together, by one loop."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.core.changes import Decision
+from holdfast.core.commands import Command, Reserve
+from holdfast.core.errors import InvalidInput, StoreClosed
+from holdfast.core.ids import DEFAULT_TENANT, SessionId
+from holdfast.stores.committer import Committer, Result
+
+
+def command(name: str) -> Command[Any]:
+    return Reserve(tenant=DEFAULT_TENANT, candidate_id=SessionId(name))
+
+
+class Held:
+    """A driver whose commits wait to be let go, from whatever thread."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+
+    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
+        self.batches.append(len(commands))
+        self.begun.set()
+        await asyncio.to_thread(self.may_end.wait)
+        return [Decision(one) for one in commands]
+
+
+async def test_what_is_asked_for_in_one_step_is_one_commit() -> None:
+    driver = Held()
+    driver.may_end.set()
+    committer = Committer(driver)
+    found = await asyncio.gather(*(committer.submit(command(f"s{n}")) for n in range(9)))
+    assert driver.batches == [9]
+    answered = [one.outcome for one in found]
+    assert answered == [command(f"s{n}") for n in range(9)]
+
+
+async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
+    driver = Held()
+    committer = Committer(driver)
+    first = asyncio.create_task(committer.submit(command("first")))
+    await asyncio.to_thread(driver.begun.wait)
+    rest = [asyncio.create_task(committer.submit(command(f"s{n}"))) for n in range(5)]
+    await asyncio.sleep(0)
+    driver.may_end.set()
+    await asyncio.gather(first, *rest)
+    assert driver.batches == [1, 5]
+
+
+async def test_a_second_event_loop_is_refused_while_the_first_one_commits() -> None:
+    driver = Held()
+    committer = Committer(driver)
+    first = asyncio.create_task(committer.submit(command("first")))
+    await asyncio.to_thread(driver.begun.wait)
+
+    def use_elsewhere() -> None:
+        asyncio.run(committer.submit(command("second")))
+
+    with pytest.raises(InvalidInput, match="another event loop"):
+        await asyncio.to_thread(use_elsewhere)
+    driver.may_end.set()
+    await first
+    await committer.close()
+    with pytest.raises(StoreClosed):
+        await committer.submit(command("late"))
