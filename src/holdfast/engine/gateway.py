@@ -24,6 +24,7 @@ from holdfast.core.commands import (
 from holdfast.core.errors import (
     LaneTimeout,
     SessionBusy,
+    StoreClosed,
     StoreUnavailable,
     TurnCancelled,
     TurnInterrupted,
@@ -214,6 +215,8 @@ class Gateway:
             while not isinstance(outcome, Started):
                 left = until - self.clock.now()
                 await waiter.wait(min(left, self._look_again_in(outcome)))
+                if self.worker.is_stopping:
+                    raise StoreClosed(f"turn {queued.turn.id} waited when its store was closed")
                 outcome = await self._claim(queued.turn)
                 if not isinstance(outcome, Started) and until <= self.clock.now():
                     raise await self._give_up(queued.turn)

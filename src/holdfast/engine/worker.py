@@ -77,6 +77,7 @@ class Worker:
     async def stop(self) -> None:
         """End: stop adopted turns, and let others take at once what is left."""
         self.is_stopping = True
+        self._wakeups.wake_everybody()  # whoever waits for a lane here will not get it
         for task in [*self._tasks, *self._adopted]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._adopted, return_exceptions=True)

@@ -11,6 +11,7 @@ import holdfast
 from holdfast.core.errors import StoreClosed
 from holdfast.engine import turn_runner
 from holdfast.engine.embedded import Holdfast, SessionHandle
+from holdfast.engine.settings import LaneSettings
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -35,6 +36,36 @@ async def test_a_turn_that_is_left_after_its_store_was_closed_ends_at_once(url: 
     with pytest.raises(StoreClosed):
         async with asyncio.timeout(30):
             await turn.__aexit__(None, None, None)
+
+
+async def test_a_turn_that_waits_when_its_store_is_closed_is_told_at_once(url: str) -> None:
+    lanes = LaneSettings(lease_seconds=600.0)
+    async with holdfast.open(url, lanes=lanes) as hf:
+        session = await hf.session("k")
+        await session.turn("one").__aenter__()
+        waiting = asyncio.create_task(session.turn("two").__aenter__())
+        while (await session.view()).queued_turns == 0:  # noqa: ASYNC110 - the store has no event
+            await asyncio.sleep(0)
+    with pytest.raises(StoreClosed):
+        async with asyncio.timeout(30):
+            await waiting
+
+
+async def test_a_turn_that_waited_in_a_closed_store_can_be_sent_again(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        await session.turn("one").__aenter__()
+        waiting = asyncio.create_task(session.turn("two", idempotency_key="i").__aenter__())
+        while (await session.view()).queued_turns == 0:  # noqa: ASYNC110 - the store has no event
+            await asyncio.sleep(0)
+    await asyncio.gather(waiting, return_exceptions=True)
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with asyncio.timeout(30), session.turn("two", idempotency_key="i") as turn:
+            turn.add("answer")
+        statuses = [view.status for view in await session.turns()]
+        assert statuses == ["completed", "interrupted"]
 
 
 @pytest.mark.usefixtures("_no_patience")
