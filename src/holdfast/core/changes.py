@@ -98,6 +98,8 @@ class SessionSaved(msgspec.Struct, frozen=True, gc=False):
 
     session: Session
     read_version: int
+    is_log_only: bool = False
+    """Whether nothing changed but what an append changes, so that no index has to be touched."""
 
 
 class TurnAdded(msgspec.Struct, frozen=True, gc=False):

@@ -35,6 +35,10 @@ from holdfast.core.trail import ItemPlaceRow, TrailRow
 from holdfast.core.turn import Run, Turn
 
 OutcomeT = TypeVar("OutcomeT")
+LOG_FIELDS = frozenset(
+    {"head_seq", "record_no", "event_no", "turn_count", "hidden_count", "last_user_activity_at"}
+)
+"""What changes in a session's row when only its log grows."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -49,9 +53,12 @@ class Draft:
         self._changes: list[Change] = []
         self._aborted: list[RunId] = []
         self._wakes = False
+        self._is_log_only = True
 
     def set(self, **fields: Any) -> None:
         """Change fields of the session."""
+        if self._is_log_only and not fields.keys() <= LOG_FIELDS:
+            self._is_log_only = False
         self.session = replace(self.session, **fields)
 
     def add(self, change: Change) -> None:
@@ -194,7 +201,7 @@ class Draft:
         if self._is_new:
             return (SessionAdded(self.session), *self._changes)
         saved = replace(self.session, version=self._read_version + 1)
-        return (SessionSaved(saved, self._read_version), *self._changes)
+        return (SessionSaved(saved, self._read_version, self._is_log_only), *self._changes)
 
     def decide(self, outcome: OutcomeT) -> Decision[OutcomeT]:
         """Close the draft."""

@@ -52,6 +52,13 @@ ADD_SESSION = _insert("add_session", "sessions", Session)
 # The fence of every write to a session: void unless the row is the one the decision was made on.
 SAVE_SESSION = _update("save_session", "sessions", SESSION_CHANGING, "id = ?22 and version = ?23")
 
+# The same where only the log grew: the columns that indexes speak of are left alone.
+LOG_CHANGING = (
+    "version", "head_seq", "record_no", "event_no", "turn_count", "hidden_count",
+    "last_user_activity_at",
+)  # fmt: skip
+SAVE_LOG = _update("save_log", "sessions", LOG_CHANGING, "id = ?8 and version = ?9")
+
 # The session, and whether somebody living answers for its lane, in one read.
 _SESSION_WITH_OWNER = (
     f"select {columns(Session, 's.')}, w.alive_until from sessions s "

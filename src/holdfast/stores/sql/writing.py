@@ -11,12 +11,16 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Ask
 
 _session_changing = attrgetter(*sql.SESSION_CHANGING)
+_log_changing = attrgetter(*sql.LOG_CHANGING)
 _turn_changing = attrgetter(*sql.TURN_CHANGING)
 _run_changing = attrgetter(*sql.RUN_CHANGING)
 
 
 def _save_session(change: ch.SessionSaved) -> Iterator[Ask]:
     session = change.session
+    if change.is_log_only:
+        yield sql.SAVE_LOG, (*_log_changing(session), session.id, change.read_version)
+        return
     yield sql.SAVE_SESSION, (*_session_changing(session), session.id, change.read_version)
 
 
