@@ -202,6 +202,43 @@ def test_every_known_failure_mode_has_its_place_among_the_promises() -> None:
     assert len(told) == len(set(told)), "a failure is told in full once"
 
 
+FAILURES = REFERENCE / "failure-modes.md"
+NOT_BY_REQUEST = {"F45", "F47", "F50", "F65"}
+"""Disks, old files and clocks: no request brings them about, so they are tested where they are."""
+
+
+def _failure_rows() -> dict[str, list[str]]:
+    rows = [row for section in _sections(FAILURES) for row in section.rows]
+    assert len({row[0] for row in rows}) == len(rows), "a mode is listed twice"
+    return {row[0]: row for row in rows}
+
+
+def test_every_failure_mode_is_listed_with_its_tests_or_says_that_it_has_none() -> None:
+    rows = _failure_rows()
+    assert list(rows) == [f"F{number:02}" for number in range(1, 74)]
+    for name, (_, words, _, tests) in rows.items():
+        assert words, f"{name} says nothing"
+        is_covered = bool(NAMED_TEST.search(tests))
+        assert is_covered != tests.startswith("not covered yet"), name
+
+
+def test_a_failure_mode_lists_a_test_of_its_name_where_there_can_be_one() -> None:
+    rows = _failure_rows()
+    named: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for name in _tests_of(path):
+            if found := re.match(r"test_f(\d\d)_", name):
+                where = f"{path.relative_to(ROOT)}::{name}"
+                named.setdefault(f"F{found[1]}", set()).add(where)
+    for mode, tests in named.items():
+        listed = {f"{path}::{name}" for path, name in NAMED_TEST.findall(rows[mode][3])}
+        assert tests & listed, f"{mode} lists none of {sorted(tests)}"
+    for number in range(36, 74):
+        mode = f"F{number}"
+        is_open = rows[mode][3].startswith("not covered yet")
+        assert mode in named or is_open or mode in NOT_BY_REQUEST, f"{mode} has no test of its name"
+
+
 # ── the reference against the code ──────────────────────────────────────────────────────────
 
 

@@ -14,7 +14,7 @@ from holdfast.engine.gateway import Gateway
 from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.ingress.http.application import Application
 from holdfast.providers.settings import UpstreamSettings
-from holdfast.settings import Settings, StoreSettings
+from holdfast.settings import ResetSettings, Settings, StoreSettings
 from holdfast.testing.provider import ProviderSimulator
 
 Json = dict[str, Any]
@@ -90,6 +90,7 @@ async def open_upstream_house(
     heals: HealSettings | None = None,
     context: ContextSettings | None = None,
     store_url: str = "memory:",
+    reset: ResetSettings | None = None,
 ) -> AsyncIterator[UpstreamHouse]:
     """Open a gateway for the length of a block."""
     settings = Settings(
@@ -97,6 +98,7 @@ async def open_upstream_house(
         upstreams=upstreams,
         heals=heals or HealSettings(),
         context=context or ContextSettings(),
+        reset=reset or ResetSettings(),
     )
     async with open_application(settings) as application:
         house = UpstreamHouse(application)
