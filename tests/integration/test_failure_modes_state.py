@@ -39,7 +39,7 @@ async def last_turn(house: UpstreamHouse) -> Json:
 def three(simulator: ProviderSimulator) -> list[UpstreamSettings]:
     """Return an upstream of one model, which falls back to two others of another one."""
     return [
-        upstream(simulator, name="first", models=("gpt-4.1",), fallback=("gpt-4o", "o3")),
+        upstream(simulator, name="first", models=("gpt-4.1",), fallback=("gpt-4o", "o3", "gpt-4o")),
         upstream(simulator, name="others", key="other"),
     ]
 

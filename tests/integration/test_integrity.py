@@ -16,7 +16,8 @@ Json = dict[str, Any]
 async def codes(house: UpstreamHouse) -> list[str]:
     """Return the codes of what was healed, as the session's events tell them."""
     view = (await house.client.get("/v1/sessions?key=k")).json()["data"][0]
-    turns = (await house.client.get(f"/v1/sessions/{view['id']}/turns?order=asc")).json()["data"]
+    listed = await house.client.get(f"/v1/sessions/{view['id']}/turns?order=asc&limit=100")
+    turns = listed.json()["data"]
     found = []
     for turn in turns:
         told = (await house.client.get(f"/v1/turns/{turn['id']}")).json()
@@ -88,6 +89,20 @@ async def test_a_conversation_that_is_whole_is_left_alone_calls_and_outputs_incl
             assert await heals(house) == []
             used = {request.body["conversation"] for request in simulator.requests(api="responses")}
             assert len(used) == 1
+
+
+async def test_of_a_long_conversation_the_newest_part_is_compared() -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, state="conversation")
+        async with open_upstream_house(settings, heals=QUICK) as house:
+            for number in range(54):
+                await house.respond(f"turn {number}", model="gpt-4.1")
+            assert await codes(house) == []
+            simulator.add_fault("unlink", when={"api": "responses"}, times=1)
+            await house.respond("one more", model="gpt-4.1")
+            said = await house.respond("and the last", model="gpt-4.1")
+            assert text_of(said) == "Messages seen: 111. Last text: and the last"
+            assert await codes(house) == ["conversation_items_missing"]
 
 
 async def test_the_comparison_can_be_switched_off() -> None:

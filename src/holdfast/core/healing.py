@@ -171,6 +171,9 @@ def _fall_back(symptoms: Symptoms) -> Treatment | None:
 
 def _wait(symptoms: Symptoms, same: Sequence[Heal], limits: HealLimits) -> Treatment | None:
     pause = _pause(symptoms, len(same), limits)
+    if pause is not None:
+        # Waiting has an end also where the provider says to come back at once.
+        pause = max(pause, _backed_off(len(same), limits))
     waited = sum(heal.pause_seconds for heal in same)
     if pause is None or waited + pause > limits.busy_wait_seconds:
         return None
@@ -194,7 +197,11 @@ def _pause(symptoms: Symptoms, count: int, limits: HealLimits) -> float | None:
     if symptoms.retry_after is not None:
         asked = symptoms.retry_after
         return asked if asked <= limits.max_pause_seconds else None
-    return min(limits.first_pause_seconds * float(2**count), limits.max_pause_seconds)
+    return _backed_off(count, limits)
+
+
+def _backed_off(count: int, limits: HealLimits) -> float:
+    return min(limits.first_pause_seconds * float(2 ** min(count, 32)), limits.max_pause_seconds)
 
 
 _decode = msgspec.json.Decoder(list[Heal]).decode

@@ -180,10 +180,9 @@ class Asker:
 
     def _next_model(self, asking: Asking, done: Sequence[Heal]) -> str | None:
         """Return the next model that may be asked instead, and can be asked this."""
-        listed = list(self._fallbacks(asking.request.model))
-        last = next((heal.next_model for heal in reversed(done) if heal.next_model), None)
-        for model in listed[listed.index(last) + 1 :] if last in listed else listed:
-            if model != asking.request.model and self._can_be_asked(asking, model):
+        tried = {asking.request.model, *(heal.next_model for heal in done)}
+        for model in self._fallbacks(asking.request.model):
+            if model not in tried and self._can_be_asked(asking, model):
                 return model
         return None
 

@@ -1,6 +1,11 @@
 """What is done about a provider's failure: one heal for each class, bounded, never a loop."""
 
+import itertools
+from typing import get_args
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.errors import FailureClass
@@ -163,3 +168,33 @@ def test_heals_are_kept_as_they_were() -> None:
     heals = [Heal("busy", "waited", "conversation_locked", 0.5), Heal("transient", "retried")]
     assert read_heals(write_heals(heals)) == heals
     assert read_heals(None) == []
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(get_args(FailureClass)),
+            st.sampled_from([None, 0.0, 1.0]),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_whatever_a_provider_does_a_turn_has_an_end(
+    failures: list[tuple[FailureClass, float | None, bool]],
+) -> None:
+    done: list[Heal] = []
+    left = ["b", "c"]
+    for failure_class, retry_after, has_state in itertools.cycle(failures):
+        symptoms = Symptoms(
+            failure_class=failure_class, retry_after=retry_after, uses_state=has_state,
+            can_shrink=True, suspects=(1,), fallback=left[0] if left else None,
+        )  # fmt: skip
+        treatment = treat(symptoms, done, LIMITS)
+        if treatment is None:
+            break
+        if treatment.heal.action == "fell_back":
+            left.pop(0)
+        done.append(treatment.heal)
+        assert len(done) < 80
