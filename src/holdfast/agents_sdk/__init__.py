@@ -10,8 +10,17 @@ except ModuleNotFoundError as exc:
         "holdfast.agents_sdk needs the extra: pip install 'holdfast[agents]'", name=exc.name
     ) from exc
 
+from holdfast.agents_sdk.guard import GuardedConversation, Missing, guard
 from holdfast.agents_sdk.runner import HoldfastRunner
 from holdfast.agents_sdk.session import HoldfastSession
 from holdfast.core.errors import RunStateUsed, SessionClosed
 
-__all__ = ["HoldfastRunner", "HoldfastSession", "RunStateUsed", "SessionClosed"]
+__all__ = [
+    "GuardedConversation",
+    "HoldfastRunner",
+    "HoldfastSession",
+    "Missing",
+    "RunStateUsed",
+    "SessionClosed",
+    "guard",
+]

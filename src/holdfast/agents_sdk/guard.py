@@ -1,0 +1,218 @@
+"""OpenAI's Conversations, watched over: every item is also kept here, and nothing is missed twice.
+
+For those who stay with the provider's own memory. A provider that unlinks what was said, without a
+word, is noticed when the history is read; what is returned is the whole of it, from our log.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from agents import OpenAIConversationsSession
+from agents.items import TResponseInputItem
+from agents.memory.openai_conversations_session import start_openai_conversations_session
+
+from holdfast.agents_sdk.houses import StoreName
+from holdfast.agents_sdk.session import HoldfastSession
+from holdfast.agents_sdk.wire import to_items
+from holdfast.core.errors import InvalidItem
+from holdfast.core.items import NewItem
+from holdfast.engine.log import log
+
+OnMissing = Callable[["Missing"], None]
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """What a provider's conversation no longer has of what was added to it."""
+
+    conversation_id: str
+    items: tuple[TResponseInputItem, ...]
+    """The lost items, oldest first."""
+
+
+def guard(
+    session: OpenAIConversationsSession,
+    store: StoreName | None = None,
+    *,
+    url: str | None = None,
+    api_key: str | None = None,
+    key: str | None = None,
+    on_missing: OnMissing | None = None,
+) -> "GuardedConversation":
+    """Return a conversation of OpenAI's that loses nothing.
+
+    What is added goes to the provider and into the log; `key` names the log, and is best given:
+    else it follows the conversation's id. `on_missing` is told once of each loss.
+    """
+    return GuardedConversation(
+        session, lambda name: HoldfastSession(key or name, store, url=url, api_key=api_key),
+        on_missing,
+    )  # fmt: skip
+
+
+class GuardedConversation(OpenAIConversationsSession):
+    """A provider's conversation and our log of it; to the SDK it is the former."""
+
+    def __init__(
+        self,
+        remote: OpenAIConversationsSession,
+        open_log: Callable[[str], HoldfastSession],
+        on_missing: OnMissing | None,
+    ) -> None:
+        super().__init__(
+            conversation_id=remote._session_id,
+            openai_client=remote._openai_client,
+            session_settings=remote.session_settings,
+        )
+        self._open_log = open_log
+        self._on_missing = on_missing
+        self._log: HoldfastSession | None = None
+        self._told: set[str] = set()
+        self.missing: list[Missing] = []
+        """Losses that were noticed, the latest last."""
+
+    async def log(self) -> HoldfastSession:
+        """Return the log of the conversation."""
+        if self._log is None:
+            self._log = self._open_log(f"openai:{await self._get_session_id()}")
+        return self._log
+
+    # ── the SDK's protocol ──────────────────────────────────────────────────────────────────
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the whole history, from the log, once the provider's was compared with it."""
+        await self.check()
+        settings = self.session_settings
+        if limit is None and settings is not None:
+            limit = settings.limit
+        return await (await self.log()).get_items(limit)
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Add items at the provider and to the log."""
+        await super().add_items(items)
+        await (await self.log()).add_items(items)
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Take the last item out of the log's view, and away from the provider if it has it."""
+        item = await (await self.log()).pop_item()
+        if item is None:
+            return None
+        last = await super().get_items(limit=1)
+        if last and _marks(last) == _marks([item]):
+            await super().pop_item()
+        return item
+
+    async def clear_session(self) -> None:
+        """Delete the provider's conversation, and begin the log's next generation."""
+        own = await self.log() if self._session_id is not None else self._log
+        await super().clear_session()
+        if own is not None:
+            await own.clear_session()
+
+    # ── watching over it ────────────────────────────────────────────────────────────────────
+
+    async def check(self) -> Missing | None:
+        """Compare the provider's conversation with the log; return what it has lost, if anything.
+
+        What others added to the conversation is taken into the log.
+        """
+        own = await self.log()
+        here, there = await own.get_items(-1), await super().get_items(limit=_EVERYTHING)
+        lost, new = _compare(_marks(here), _marks(there))
+        if new:
+            await own.add_items([_without_id(there[place]) for place in new])
+        if not lost:
+            return None
+        found = Missing(await self._get_session_id(), tuple(here[place] for place in lost))
+        self._tell(found)
+        return found
+
+    def _tell(self, found: Missing) -> None:
+        name = msgspec.json.encode((found.conversation_id, found.items)).hex()
+        if name in self._told:
+            return
+        self._told.add(name)
+        self.missing.append(found)
+        log.warning(
+            "conversation.unlinked", conversation_id=found.conversation_id, items=len(found.items)
+        )
+        if self._on_missing is not None:
+            self._on_missing(found)
+
+    async def reseed(self) -> str:
+        """Begin a new conversation at the provider with the whole history; return its id.
+
+        The one that lost items is left as it is. Where the log follows the conversation's id, it
+        goes on under the new one.
+        """
+        await self.check()
+        own = await self.log()
+        history = await own.get_items(-1)
+        self._session_id = await start_openai_conversations_session(self._openai_client)
+        if history:
+            await super().add_items(list(history))
+        fresh = self._open_log(f"openai:{self._session_id}")
+        if fresh.session_id != own.session_id:
+            await fresh.add_items(history, batch_id=f"reseed:{self._session_id}")
+            await own.close()
+            self._log = fresh
+        return self._session_id
+
+    async def close(self) -> None:
+        """Close the log; the conversation stays."""
+        if self._log is not None:
+            await self._log.close()
+
+    async def __aenter__(self) -> "GuardedConversation":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+_EVERYTHING = 2**31 - 1
+
+
+def _marks(items: Sequence[Any]) -> list[bytes]:
+    """Return what tells items apart, whatever ids a provider gave them."""
+    return [_mark(item) for item in items]
+
+
+def _mark(item: Any) -> bytes:
+    try:
+        read: NewItem = to_items([item])[0]
+    except InvalidItem:
+        return b""
+    return read.fingerprint
+
+
+def _compare(here: list[bytes], there: list[bytes]) -> tuple[list[int], list[int]]:
+    """Return the places here that are missing there, and the places there that are not from here.
+
+    Reasoning has no mark, is the provider's own, and is not missed.
+    """
+    lost: list[int] = []
+    place = 0
+    for index, mark in enumerate(here):
+        if not mark:
+            continue
+        try:
+            found = there.index(mark, place)
+        except ValueError:
+            lost.append(index)
+        else:
+            place = found + 1
+    known: dict[bytes, int] = {}
+    for mark in here:
+        known[mark] = known.get(mark, 0) + 1
+    new: list[int] = []
+    for index, mark in enumerate(there):
+        if known.get(mark, 0):
+            known[mark] -= 1
+        elif mark:
+            new.append(index)
+    return lost, new
+
+
+def _without_id(item: Any) -> Any:
+    return {name: value for name, value in item.items() if name not in ("id", "status")}

@@ -1,0 +1,143 @@
+"""People who stay with the provider's Conversations: losses are noticed, told once, made good."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runner
+
+from holdfast.agents_sdk import HoldfastSession, Missing, guard
+from holdfast.testing.simulator import ProviderSimulator
+
+TURNS = ["hi", "what can you do?", "give me one example", "thanks"]
+MODEL = "gpt-5.4"
+
+
+@pytest.fixture
+def forgetful() -> Iterator[ProviderSimulator]:
+    scenario: dict[str, Any] = {"unlink_models": [MODEL]}
+    with ProviderSimulator(scenario) as simulator:
+        yield simulator
+
+
+@pytest.fixture
+async def client(forgetful: ProviderSimulator) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{forgetful.url}/v1", api_key="none") as client:
+        yield client
+
+
+def roles(items: list[Any]) -> str:
+    return "".join(item["role"][0] for item in items if item.get("role"))
+
+
+async def converse(session: Any, client: openai.AsyncOpenAI) -> None:
+    agent = Agent(name="tester", model=OpenAIResponsesModel(MODEL, client))
+    for text in TURNS:
+        await Runner.run(agent, text, session=session)
+
+
+async def lose(session: Any, client: openai.AsyncOpenAI) -> None:
+    """Have the provider lose earlier answers, by a call that does not come through the guard."""
+    await client.responses.create(model=MODEL, conversation=session.session_id, input="and now?")
+
+
+async def test_the_shipped_session_loses_the_assistants_messages(
+    client: openai.AsyncOpenAI,
+) -> None:
+    session = OpenAIConversationsSession(openai_client=client)
+    await converse(session, client)
+    assert roles(await session.get_items()) != "ua" * len(TURNS)
+
+
+async def test_a_guarded_conversation_gives_the_provider_nothing_to_lose(
+    client: openai.AsyncOpenAI, store: str
+) -> None:
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, store, key="k") as session:
+        await converse(session, client)
+        assert roles(await session.get_items()) == "ua" * len(TURNS)
+        assert session.missing == []
+
+
+async def test_a_loss_is_noticed_on_reading_told_once_and_not_seen_in_the_history(
+    client: openai.AsyncOpenAI, store: str
+) -> None:
+    told: list[Missing] = []
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, store, key="k", on_missing=told.append) as session:
+        await converse(session, client)
+        await lose(session, client)
+        items: list[Any] = await session.get_items()
+        assert roles(items) == "ua" * (len(TURNS) + 1)
+        assert [item["content"] for item in items if item.get("role") == "user"][:4] == TURNS
+        lost: list[Any] = [item for found in told for item in found.items]
+        assert roles(lost) == "aaaa"
+        await session.get_items()
+        assert len(told) == len(session.missing) == 1
+
+
+async def test_a_conversation_is_seeded_anew_with_the_whole_history(
+    client: openai.AsyncOpenAI, store: str
+) -> None:
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, store, key="k") as session:
+        await converse(session, client)
+        await lose(session, client)
+        assert await session.check() is not None
+        old = session.session_id
+        new = await session.reseed()
+        assert new != old
+        assert session.session_id == new
+        assert await session.check() is None
+        plain = OpenAIConversationsSession(conversation_id=new, openai_client=client)
+        assert roles(await plain.get_items()) == "ua" * (len(TURNS) + 1)
+        assert roles(await session.get_items()) == "ua" * (len(TURNS) + 1)
+
+
+async def test_the_log_follows_the_conversation_when_no_key_is_given(
+    client: openai.AsyncOpenAI, tmp_path: Path
+) -> None:
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, tmp_path / "guard.db") as session:
+        await converse(session, client)
+        new = await session.reseed()
+    later = OpenAIConversationsSession(conversation_id=new, openai_client=client)
+    async with guard(later, tmp_path / "guard.db") as session:
+        assert roles(await session.get_items()) == "ua" * len(TURNS)
+    async with HoldfastSession(f"openai:{new}", tmp_path / "guard.db") as log:
+        assert roles(await log.get_items()) == "ua" * len(TURNS)
+
+
+async def test_what_others_added_to_the_conversation_is_taken_in(
+    client: openai.AsyncOpenAI, store: str
+) -> None:
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, store, key="k") as session:
+        await session.add_items([{"role": "user", "content": "mine"}])
+        await inner_add(session.session_id, client)
+        items: list[Any] = await session.get_items()
+        assert len(items) == 2
+        assert "theirs" in str(items[1])
+        assert session.missing == []
+
+
+async def inner_add(conversation_id: str, client: openai.AsyncOpenAI) -> None:
+    other = OpenAIConversationsSession(conversation_id=conversation_id, openai_client=client)
+    await other.add_items([{"role": "user", "content": "theirs"}])
+
+
+async def test_popping_and_clearing_reach_both(client: openai.AsyncOpenAI, store: str) -> None:
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, store, key="k") as session:
+        assert await session.pop_item() is None
+        await session.add_items([{"role": "user", "content": text} for text in "ab"])
+        popped: Any = await session.pop_item()
+        assert popped["content"] == "b"
+        plain = OpenAIConversationsSession(conversation_id=session.session_id, openai_client=client)
+        assert len(await plain.get_items()) == len(await session.get_items()) == 1
+        await session.clear_session()
+        assert await session.get_items() == []
+        await session.add_items([{"role": "user", "content": "c"}])
+        assert len(await session.get_items(limit=5)) == 1
