@@ -24,10 +24,22 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise InvalidInput(f"messages[{index}] needs a role")
         if message["role"] in INSTRUCTION_ROLES:
+            _check_content(message, index)
             instructions.append(text_of(message.get("content")))
         else:
             items.extend(_items_of(message, index))
-    return "\n\n".join(instructions) or None, items
+    return "\n\n".join(instructions) or None, _paired(items)
+
+
+def _paired(items: list[Item]) -> list[Item]:
+    """Return the items with outputs of custom calls as what they are; Chat has one word for all."""
+    custom = {item["call_id"] for item in items if item["type"] == "custom_tool_call"}
+    return [
+        {**item, "type": "custom_tool_call_output"}
+        if item["type"] == "function_call_output" and item["call_id"] in custom
+        else item
+        for item in items
+    ]
 
 
 def _items_of(message: Message, index: int) -> list[Item]:
@@ -35,11 +47,13 @@ def _items_of(message: Message, index: int) -> list[Item]:
         case "user":
             return [{"type": "message", "role": "user", "content": _input(message, index)}]
         case "assistant":
-            return _assistant_items(message)
+            _check_content(message, index)
+            return _assistant_items(message, index)
         case "tool" | "function":
             call_id = message.get("tool_call_id") or message.get("name")
             if not isinstance(call_id, str):
                 raise InvalidInput(f"messages[{index}] answers no tool_call_id")
+            _check_content(message, index)
             output = message.get("content")
             return [{"type": "function_call_output", "call_id": call_id,
                      "output": output if isinstance(output, str) else text_of(output)}]  # fmt: skip
@@ -61,21 +75,45 @@ def _input_part(part: Any, index: int) -> dict[str, Any]:
         raise InvalidInput(f"messages[{index}] has a content part that is no object")
     match part.get("type"):
         case "text":
+            if not isinstance(part.get("text", ""), str):
+                raise InvalidInput(f"messages[{index}] has a text part without text")
             return {"type": "input_text", "text": part.get("text", "")}
         case "image_url":
-            image = part.get("image_url") or {}
+            image = _inner(part, "image_url", index)
             return {
                 "type": "input_image",
                 "image_url": image.get("url"),
                 "detail": image.get("detail", "auto"),
             }
         case "file":
-            return {"type": "input_file", **(part.get("file") or {})}
+            return {"type": "input_file", **_inner(part, "file", index)}
         case _:
             return part
 
 
-def _assistant_items(message: Message) -> list[Item]:
+def _inner(part: dict[str, Any], name: str, index: int) -> dict[str, Any]:
+    """Return the object in which a part says what it is about."""
+    inner = part.get(name) or {}
+    if not isinstance(inner, dict):
+        raise InvalidInput(f"messages[{index}] has {name} that is no object")
+    return inner
+
+
+def _check_content(message: Message, index: int) -> None:
+    """Refuse content that is neither text nor parts, or parts whose text is none."""
+    content = message.get("content")
+    if not isinstance(message.get("refusal") or "", str):
+        raise InvalidInput(f"messages[{index}] has a refusal that is no text")
+    if content is None or isinstance(content, str):
+        return
+    parts = content if isinstance(content, list) else [None]
+    for part in parts:
+        is_text = isinstance(part, dict) and isinstance(part.get("text", ""), str)
+        if not is_text:
+            raise InvalidInput(f"messages[{index}] has content that is neither text nor parts")
+
+
+def _assistant_items(message: Message, index: int) -> list[Item]:
     items: list[Item] = []
     text = text_of(message.get("content"))
     if text or not message.get("tool_calls"):
@@ -83,17 +121,27 @@ def _assistant_items(message: Message) -> list[Item]:
         if message.get("refusal"):
             part = {"type": "refusal", "refusal": message["refusal"]}
         items.append({"type": "message", "role": "assistant", "content": [part]})
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") or {}
-        items.append(
-            {
-                "type": "function_call",
-                "call_id": call.get("id"),
-                "name": function.get("name"),
-                "arguments": function.get("arguments", ""),
-            }
-        )
-    return items
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise InvalidInput(f"messages[{index}].tool_calls is a list")
+    return items + [_call_item(call, f"messages[{index}].tool_calls[{n}]")
+                    for n, call in enumerate(calls)]  # fmt: skip
+
+
+def _call_item(call: Any, where: str) -> Item:
+    kind = call.get("type", "function") if isinstance(call, dict) else None
+    said = call.get(kind) if isinstance(call, dict) and isinstance(kind, str) else None
+    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+        raise InvalidInput(f"{where} names no function")
+    if not isinstance(call.get("id"), str):
+        raise InvalidInput(f"{where} has no id")
+    text = said.get("input" if kind == "custom" else "arguments", "")
+    if not isinstance(text, str):
+        raise InvalidInput(f"{where} has arguments that are no text")
+    made = {"call_id": call["id"], "name": said["name"]}
+    if kind == "custom":
+        return {"type": "custom_tool_call", **made, "input": text}
+    return {"type": "function_call", **made, "arguments": text}
 
 
 def text_of(content: Any) -> str:
@@ -101,9 +149,8 @@ def text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(
-            part.get("text", "") for part in content if isinstance(part, dict) and "text" in part
-        )
+        texts = (part.get("text") for part in content if isinstance(part, dict))
+        return "".join(text for text in texts if isinstance(text, str))
     return ""
 
 

@@ -71,7 +71,7 @@ def _format(words: Words, value: Any, upstream: str) -> None:
     if not isinstance(value, dict):
         raise UnsupportedByUpstream("response_format", upstream)
     if value.get("type") == "json_schema":
-        value = {"type": "json_schema", **(value.get("json_schema") or {})}
+        value = {"type": "json_schema", **_inner(value, "json_schema", "response_format", upstream)}
     words.setdefault("text", {})["format"] = value
 
 
@@ -94,7 +94,7 @@ def _tool(tool: Any, index: int, upstream: str) -> Any:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind not in ("function", "custom"):
         raise UnsupportedByUpstream(f"tools[{index}].type", upstream)
-    inner = dict(tool.get(kind) or {})
+    inner = dict(_inner(tool, kind, f"tools[{index}]", upstream))
     if kind == "custom" and isinstance(inner.get("format"), dict):
         inner["format"] = _grammar(inner["format"])
     if kind == "function":
@@ -102,6 +102,21 @@ def _tool(tool: Any, index: int, upstream: str) -> Any:
         inner.setdefault("strict", False)
         inner.setdefault("parameters", None)
     return {"type": kind, **inner}
+
+
+def _inner(value: dict[str, Any], name: str, where: str, upstream: str) -> dict[str, Any]:
+    """Return the object in which Chat says more, or say that it is none."""
+    inner = value.get(name) or {}
+    if not isinstance(inner, dict):
+        raise UnsupportedByUpstream(f"{where}.{name}", upstream)
+    return inner
+
+
+def _allowed(tool: Any, upstream: str) -> dict[str, Any]:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if not isinstance(kind, str):
+        raise UnsupportedByUpstream("tool_choice.allowed_tools", upstream)
+    return {"type": kind, **_inner(tool, kind, "tool_choice", upstream)}
 
 
 def _grammar(form: dict[str, Any]) -> dict[str, Any]:
@@ -115,10 +130,10 @@ def _tool_choice(words: Words, value: Any, upstream: str) -> None:
         return
     kind = value.get("type") if isinstance(value, dict) else None
     if kind in ("function", "custom"):
-        words["tool_choice"] = {"type": kind, **(value.get(kind) or {})}
+        words["tool_choice"] = {"type": kind, **_inner(value, kind, "tool_choice", upstream)}
     elif kind == "allowed_tools":
-        allowed = value.get("allowed_tools") or {}
-        tools = [{"type": t.get("type"), **(t.get(t.get("type")) or {})} for t in allowed["tools"]]
+        allowed = _inner(value, kind, "tool_choice", upstream)
+        tools = [_allowed(tool, upstream) for tool in allowed.get("tools") or ()]
         words["tool_choice"] = {"type": kind, "mode": allowed.get("mode"), "tools": tools}
     else:
         raise UnsupportedByUpstream("tool_choice", upstream)

@@ -220,3 +220,28 @@ def test_nothing_that_can_be_sent_breaks_anything(
             await guest.ask(method, path, **more)
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/v1/conversations"])
+@pytest.mark.parametrize(
+    ("body", "encoding", "status"),
+    [
+        (b'{"model":"\xff","input":"x"}', "identity", 400),
+        (b'{"model":"x","input":"x","tools":"\xc3"}', "identity", 400),
+        ('{"model":"x","input":"x"}'.encode("utf-16"), "identity", 400),
+        (b"\xef\xbb\xbf{}", "identity", 400),
+        (b'{"input":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "identity", 400),
+        (b'{"items":1e999,"input":1e999}', "identity", 400),
+        (b'{"model":"x","input":"x"}', "gzip", 415),
+        (b"\x1f\x8b\x08\x00", "br", 415),
+    ],
+    ids=["byte", "deep byte", "utf-16", "bom", "deep", "infinite", "gzip", "br"],
+)
+async def test_bodies_that_are_no_text_are_refused(
+    path: str, body: bytes, encoding: str, status: int
+) -> None:
+    async with open_house() as house:
+        headers = {"content-type": "application/json", "content-encoding": encoding}
+        answer = await house.client.post(path, content=body, headers=headers)
+        assert answer.status_code == status, answer.text
+        check_shape(answer, body)

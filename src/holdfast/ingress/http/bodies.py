@@ -24,6 +24,8 @@ async def read_fields(request: Request) -> Fields:
     kind = (request.header(b"content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise UnsupportedType("send the body as application/json")
+    if (request.header(b"content-encoding") or "identity").strip().lower() != "identity":
+        raise UnsupportedType("send the body as it is, without a Content-Encoding")
     return parse_fields(await request.body())
 
 
@@ -33,8 +35,10 @@ async def read_optional_fields(request: Request) -> Fields:
 
 
 def parse_fields(body: bytes) -> Fields:
-    """Return the fields of a JSON object."""
+    """Return the fields of a JSON object; every byte of it must be text."""
     try:
+        if not body.isascii():
+            body.decode()
         return _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidInput(f"the body is not a JSON object: {exc}") from exc

@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidInput
-from holdfast.core.items import NewItem, message, read_item
+from holdfast.core.items import NewItem, message
 from holdfast.core.request import TurnRequest
 from holdfast.core.wishes import read_wish
 from holdfast.ingress.http.bodies import Fields, take, take_list
 from holdfast.ingress.http.metadata import take_metadata
+from holdfast.ingress.http.sent_items import read_sent_item
 
 _OURS = ("conversation", "input")
 TRIGGER = "compaction_trigger"
@@ -60,7 +61,7 @@ def read_input(fields: Fields) -> list[NewItem]:
     if bytes(raw).lstrip()[:1] == b'"':
         return [message("user", take(fields, "input", str))]
     listed = take_list(fields, "input")
-    return [read_item(bytes(one)) for one in listed or ()]
+    return [read_sent_item(bytes(one), f"input[{index}]") for index, one in enumerate(listed or ())]
 
 
 def read_asked(fields: Fields) -> TurnRequest:

@@ -9,13 +9,14 @@ from holdfast.core.commands import Append, Appended, Hide
 from holdfast.core.errors import InvalidInput, ItemNotFound, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.item_names import shown
-from holdfast.core.items import NewItem, read_item
+from holdfast.core.items import NewItem
 from holdfast.core.session import Session
 from holdfast.engine.gateway import Gateway
 from holdfast.ingress.http.asgi import Reply, Request, json_reply
 from holdfast.ingress.http.bodies import Fields, take_list
 from holdfast.ingress.http.pages import PageAsked, UnknownCursor, page
 from holdfast.ingress.http.references import References
+from holdfast.ingress.http.sent_items import read_sent_item
 from holdfast.ingress.http.session_headers import read_session_headers
 from holdfast.ingress.http.turns import Target, body_hash
 from holdfast.ports.store import ItemQuery, ListedItem, SessionView
@@ -132,7 +133,7 @@ def read_items(fields: Fields, *, most: int) -> list[NewItem] | None:
         return None
     if len(listed) > most:
         raise InvalidInput(f"items: at most {most} may be sent at once, these are {len(listed)}")
-    return [read_item(bytes(one)) for one in listed]
+    return [read_sent_item(bytes(one), f"items[{index}]") for index, one in enumerate(listed)]
 
 
 def item_value(listed: ListedItem) -> msgspec.Raw:
