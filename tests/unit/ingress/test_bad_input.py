@@ -31,6 +31,10 @@ ROUTES = [
     ("POST", "/v1/sessions/{session}/reset"),
     ("POST", "/v1/sessions/{session}/restore"),
     ("POST", "/v1/sessions/{session}/fork"),
+    ("POST", "/v1/sessions/{session}/compact"),
+    ("GET", "/v1/sessions/{session}/compactions"),
+    ("GET", "/v1/sessions/{session}/compactions/{item}"),
+    ("POST", "/v1/sessions/{session}/compactions/{item}/undo"),
     ("GET", "/v1/turns/{turn}"),
     ("POST", "/v1/turns/{turn}/cancel"),
 ]
@@ -42,7 +46,9 @@ NASTY = [
 ]  # fmt: skip
 HARD = ["\0", "a\0b", "x" * 5000, "😀", str(2**80), "-1"]
 """What a database with opinions on text and numbers might stumble over."""
-FIELDS = ["items", "metadata", "expected_session_id", "reason", "after_item"]
+FIELDS = [
+    "items", "metadata", "expected_session_id", "reason", "after_item", "model", "instructions",
+]  # fmt: skip
 NASTY_VALUES: list[Any] = [
     *NASTY, None, True, 0, -1, 2**70, 1.5, [], {}, [None], [[]], [{}], [{"type": "\0"}],
     [{"role": "user", "content": "\0"}], [{"type": "message", "id": "\0", "role": "user"}],
@@ -59,6 +65,8 @@ _TAKEN = {
     "restore": {"reason"},
     "cancel": {"reason"},
     "fork": {"after_item"},
+    "compact": {"model", "instructions"},
+    "undo": set(),
     "{}": {"metadata"},
 }
 """The fields that an endpoint looks at, by the end of its path."""
@@ -170,8 +178,10 @@ async def test_what_is_no_json_object_is_refused(body: bytes) -> None:
         for method, path in ROUTES:
             if method == "POST":
                 answer = await guest.ask(method, path, content=body, headers=headers)
-                is_optional = path.endswith(("/reset", "/restore", "/fork", "/cancel"))
-                assert answer.status_code == (200 if is_optional and not body else 400), path
+                is_optional = path.endswith(("/reset", "/restore", "/fork", "/cancel", "/compact"))
+                is_unknown = path.endswith("/undo") and not body
+                expected = 404 if is_unknown else 200 if is_optional and not body else 400
+                assert answer.status_code == expected, path
         form = {"content-type": "application/x-www-form-urlencoded"}
         refused = await guest.ask("POST", "/v1/conversations", content=b"a=b", headers=form)
         assert refused.status_code in (400, 415)

@@ -34,8 +34,10 @@ class Owner:
 
     async def settle(self) -> None:
         """Make one of everything."""
-        answer = await self._house.respond("one", headers=self.headers)
+        answer = await self._house.respond("one " * 400, headers=self.headers)
         session = answer.headers["x-session-id"]
+        await self._house.client.post(f"/v1/sessions/{session}/compact", headers=self.headers)
+        [compaction] = (await self.get(f"/v1/sessions/{session}/compactions"))["data"]
         items = (await self.get(f"/v1/sessions/{session}/items"))["data"]
         made = await self._house.client.post("/v1/conversations", json=ITEMS, headers=self.headers)
         name = made.json()["id"]
@@ -52,6 +54,7 @@ class Owner:
             "item": items[0]["id"],
             "conversation": name,
             "said": listed[0]["id"],
+            "compaction": compaction["id"],
         }
 
     async def get(self, path: str) -> Item:
@@ -65,7 +68,8 @@ class Owner:
         ids = self.ids
         paths = [
             "/v1/sessions?generations=true", f"/v1/sessions/{ids['session']}/items?view=log",
-            f"/v1/sessions/{ids['session']}/turns", f"/v1/conversations/{ids['conversation']}",
+            f"/v1/sessions/{ids['session']}/turns", f"/v1/sessions/{ids['session']}/compactions",
+            f"/v1/conversations/{ids['conversation']}",
             f"/v1/conversations/{ids['conversation']}/items", f"/v1/turns/{ids['turn']}",
         ]  # fmt: skip
         return [await self.get(path) for path in paths]
@@ -97,6 +101,11 @@ PROBES: list[tuple[str, str, Any, dict[str, str]]] = [
     ("POST", "/v1/sessions/{session}/restore", None, {}),
     ("POST", "/v1/sessions/{session}/fork", None, {}),
     ("POST", "/v1/sessions/{session}/fork", {"after_item": "{item}"}, {}),
+    ("POST", "/v1/sessions/{session}/compact", None, {}),
+    ("GET", "/v1/sessions/{session}/compactions", None, {}),
+    ("GET", "/v1/sessions/{session}/compactions/{compaction}", None, {}),
+    ("POST", "/v1/sessions/{session}/compactions/{compaction}/undo", None, {}),
+    ("POST", "/v1/responses/compact", {"model": "m", "previous_response_id": "{response}"}, {}),
     ("GET", "/v1/turns/{turn}", None, {}),
     ("POST", "/v1/turns/{turn}/cancel", None, {}),
     ("POST", "/v1/responses", {"model": "m", "input": "x", "conversation": "{conversation}"}, {}),
@@ -115,6 +124,9 @@ OWN: list[tuple[str, str, Any]] = [
     ("GET", "/v1/sessions/{own_session}/items?after={item}", None),
     ("GET", "/v1/sessions/{own_session}/turns?after={turn}", None),
     ("POST", "/v1/sessions/{own_session}/fork", {"after_item": "{item}"}),
+    ("GET", "/v1/sessions/{own_session}/compactions/{compaction}", None),
+    ("GET", "/v1/sessions/{own_session}/compactions?after={compaction}", None),
+    ("POST", "/v1/sessions/{own_session}/compactions/{compaction}/undo", None),
 ]
 
 
