@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 from holdfast.core.errors import ModelNotFound, ProviderFailure
@@ -101,7 +102,12 @@ class Upstreams:
 
 
 def _serves(settings: UpstreamSettings, model: str) -> bool:
-    return any(fnmatchcase(model, pattern) for pattern in settings.models)
+    return _matches(settings.models, model)
+
+
+@lru_cache(maxsize=1024)
+def _matches(patterns: tuple[str, ...], model: str) -> bool:
+    return any(fnmatchcase(model, pattern) for pattern in patterns)
 
 
 def _provider(upstream: Upstream, new_id: NewId) -> Provider:

@@ -1,6 +1,5 @@
 """The ASGI application: find the endpoint, answer in one shape, whatever happens."""
 
-import secrets
 import time
 
 from holdfast.core.errors import HoldfastError, ModelNotFound
@@ -165,7 +164,7 @@ class Application:
         if scope["type"] != "http":
             return
         request = Request(scope, receive, max_body_bytes=self._rules.body_bytes)
-        request.id = "req_" + secrets.token_hex(12)
+        request.id = self._gateway.ids.new("req")
         began = time.monotonic()
         try:
             reply = await self._reply(request)
@@ -184,7 +183,7 @@ class Application:
         request = Request(
             {**scope, "method": "GET"}, receive, max_body_bytes=self._rules.body_bytes
         )
-        request.id = "req_" + secrets.token_hex(12)
+        request.id = self._gateway.ids.new("req")
         socket = Socket(scope, receive, send)
         try:
             await self._admit(request)

@@ -43,6 +43,8 @@ class Request:
         self.is_admin = False
         self.query_string: bytes = scope.get("query_string", b"")
         self._headers: list[Header] = scope["headers"]
+        # Of several headers of a name the last one counts, as in a dictionary made of them.
+        self._by_name: dict[bytes, bytes] = dict(self._headers)
         self._receive = receive
         self._max_body_bytes = max_body_bytes
         self._body: bytes | None = None
@@ -57,7 +59,7 @@ class Request:
 
     def header(self, name: bytes) -> str | None:
         """Return a header's text, as UTF-8 where it is."""
-        value = self.raw_header(name)
+        value = self._by_name.get(name)
         if value is None:
             return None
         try:
@@ -67,10 +69,12 @@ class Request:
 
     def raw_header(self, name: bytes) -> bytes | None:
         """Return a header's bytes; of several, the last one."""
-        for key, value in reversed(self._headers):
-            if key == name:
-                return value
-        return None
+        return self._by_name.get(name)
+
+    @property
+    def has_doubled_headers(self) -> bool:
+        """Whether a header was sent more than once."""
+        return len(self._by_name) != len(self._headers)
 
     def raw_headers(self, name: bytes) -> list[bytes]:
         """Return the bytes of every header of a name."""

@@ -66,6 +66,8 @@ def read_session_headers(request: Request) -> SessionHeaders:
 
 def _refuse_doubled(request: Request) -> None:
     """Two headers that say two things leave nothing to go by."""
+    if not request.has_doubled_headers:
+        return
     for name in _SINGLE:
         if len(request.raw_headers(name)) > 1:
             raise InvalidInput(f"{name.decode()} was sent more than once")
@@ -95,9 +97,9 @@ def _idempotency_key(raw: str | None) -> str | None:
 
 
 def _on_busy(raw: str | None) -> OnBusy | None:
-    choices: tuple[Any, ...] = get_args(OnBusy)
     if raw is None:
         return None
+    choices: tuple[Any, ...] = get_args(OnBusy)
     for choice in choices:
         if raw == choice:
             chosen: OnBusy = choice
