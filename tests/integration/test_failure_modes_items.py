@@ -335,3 +335,16 @@ async def test_f73_instructions_are_told_each_time(mode: str) -> None:
             await house.respond("three", instructions="be kind")
             asked = simulator.requests(api="responses")
             assert {request.body["instructions"] for request in asked} == {"be kind"}
+
+
+async def test_f44_whatever_is_wrong_with_an_item_its_placeholder_is_taken() -> None:
+    wrong = {"type": "message", "role": "critic", "content": "x"}
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
+            asked = [wrong, {"role": "user", "content": "one"}]
+            said = await house.respond(asked, model="gpt-4.1")
+            assert text_of(said).endswith("Last text: one")
+            assert await heals(house) == [("poison", "quarantined")]
+            simulator.clear_record()
+            await house.respond("two", model="gpt-4.1")
+            assert len(simulator.requests()) == 1

@@ -3,11 +3,12 @@
 Only a request has these; the log keeps what it was given.
 """
 
+import re
 from typing import Any
 
 import msgspec
 
-from holdfast.core.interrupted import BLANK_PICTURE, OUTPUT_OF
+from holdfast.core.interrupted import BLANK_PICTURE
 from holdfast.core.items import OUTPUT_SUFFIX, StoredItem, item_value
 
 LEFT_OUT = "[left out: the model's server could not take this]"
@@ -18,6 +19,9 @@ MEDIA = frozenset(
 _MEDIA_MARKS = tuple(f'"{kind}"'.encode() for kind in sorted(MEDIA))
 _EMPTY_MARKS = (b'""', b'"content":[]', b'"content": []', b'"content":null', b'"content": null')
 _TEXTS = ("text", "refusal")
+_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal"})
+_ROLES = frozenset({"user", "assistant", "system", "developer"})
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -28,46 +32,62 @@ def has_media(item: StoredItem) -> bool:
 
 
 def placeholder(item: StoredItem) -> bytes | None:
-    """Return what is shown in the place of a refused item; None when nothing can be.
+    """Return what is shown in the place of a refused item; None when nothing is.
 
-    Texts around a picture stay; an item that holds none is replaced as a whole.
+    Whatever was wrong with it, this is not: only what makes it an item of its kind is kept, and
+    the texts around something else that may have been at fault.
     """
     value = item_value(item.body)
-    if item.kind == "message":
-        part = "output_text" if value.get("role") == "assistant" else "input_text"
-        return _encode({**value, "content": _spared(value.get("content"), part)})
-    if item.kind.endswith(OUTPUT_SUFFIX) and item.call_id:
-        return _encode({**value, "output": _output(item.kind, value.get("output"))})
-    if item.kind in OUTPUT_OF and item.call_id:
-        return _encode(_emptied(item.kind, value))
-    return None
+    match item.kind:
+        case "message":
+            said = _message(value)
+        case "function_call":
+            said = {"name": _name(value), "arguments": "{}"}
+        case "custom_tool_call":
+            said = {"name": _name(value), "input": LEFT_OUT}
+        case "computer_call_output":
+            said = {"output": {"type": "computer_screenshot", "image_url": BLANK_PICTURE}}
+        case "shell_call_output":
+            outcome = {"type": "exit", "exit_code": 0}
+            said = {"output": [{"stdout": LEFT_OUT, "stderr": "", "outcome": outcome}]}
+        case "apply_patch_call_output":
+            said = {"status": "completed", "output": LEFT_OUT}
+        case _ if item.call_id and item.kind.endswith(OUTPUT_SUFFIX):
+            output = value.get("output")
+            is_listed = isinstance(output, list)
+            said = {"output": _spared(output, "input_text") if is_listed else LEFT_OUT}
+        case _:
+            return None
+    called = {"call_id": item.call_id} if item.call_id else {}
+    return _encode({"type": item.kind, **called, **said})
 
 
-def _spared(content: Any, part: str) -> list[Any]:
+def _message(value: dict[str, Any]) -> dict[str, Any]:
+    role = value.get("role")
+    role = role if role in _ROLES else "user"
+    part = "output_text" if role == "assistant" else "input_text"
+    return {"role": role, "content": _spared(value.get("content"), part)}
+
+
+def _spared(content: Any, part: str) -> list[dict[str, str]]:
+    """Return the texts of a content, if something else in it may have been at fault."""
     stand_in = {"type": part, "text": LEFT_OUT}
-    if not isinstance(content, list):
+    texts = [_text_of(one) for one in content] if isinstance(content, list) else []
+    if all(text is not None for text in texts):
         return [stand_in]
-    kept = [stand_in if _is_media(one) else one for one in content]
-    return kept if stand_in in kept else [stand_in]
+    return [stand_in if text is None else {"type": part, "text": text} for text in texts]
 
 
-def _output(kind: str, output: Any) -> Any:
-    if kind == "computer_call_output":
-        return {"type": "computer_screenshot", "image_url": BLANK_PICTURE}
-    if kind == "shell_call_output":
-        return [{"stdout": LEFT_OUT, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
-    return _spared(output, "input_text") if isinstance(output, list) else LEFT_OUT
+def _text_of(part: Any) -> str | None:
+    if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS:
+        return None
+    text = part.get("text", part.get("refusal"))
+    return text if isinstance(text, str) else None
 
 
-def _emptied(kind: str, value: dict[str, Any]) -> dict[str, Any]:
-    """Return a call without its arguments: it stays, because its output does."""
-    if kind == "function_call":
-        return {**value, "arguments": "{}"}
-    return {**value, "input": LEFT_OUT} if kind == "custom_tool_call" else value
-
-
-def _is_media(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") in MEDIA
+def _name(value: dict[str, Any]) -> str:
+    """Return the name of a tool in letters that every server takes."""
+    return _ODD.sub("_", str(value.get("name") or "tool"))[:64]
 
 
 def without_emptiness(body: bytes) -> bytes | None:

@@ -59,8 +59,9 @@ _WORDS: tuple[tuple[str, FailureClass], ...] = (
     (r"roles must alternate", "shape"),
     (r"exceeds the context window", "overflow"),
     (r"maximum context length", "overflow"),
-    (r"prompt is too long", "overflow"),
-    (r"exceed context limit", "overflow"),
+    (r"exceeds? (the )?(available )?context (limit|size|length|window)", "overflow"),
+    (r"input token count .*exceeds", "overflow"),
+    (r"(input|prompt|request) is too long", "overflow"),
     (r"could not process image", "poison"),
     (r"image format .+ not supported", "poison"),
     (r"(invalid|unsupported) image", "poison"),
@@ -75,6 +76,9 @@ _BY_TEXT = tuple((re.compile(words, re.IGNORECASE), kind) for words, kind in _WO
 _PLACE = re.compile(r"\b(?:input|messages)(?:\.|\[|\.\[)(\d{1,6})\b")
 _CONTENT = re.compile(r"\.(?:text|output|arguments|content|image_url|file_data|input)\b")
 _REQUEST_STATUSES = frozenset({400, 413, 415, 422})
+_BY_STATUS: dict[int, FailureClass] = {409: "busy", 413: "overflow"}
+_ITEM_STATUSES = _REQUEST_STATUSES | {404, None}
+_TOO_LARGE = re.compile(r"request too large for", re.IGNORECASE)
 _MODEL_STATE_PARAMS = frozenset({"previous_response_id", "conversation"})
 
 
@@ -98,10 +102,14 @@ def classify(
     """Return the class of a failure; `status` is None for one that came inside a stream."""
     if code == "string_above_max_length" and _CONTENT.search(param or message):
         return "poison"  # too long is what was said, not what it is called
+    if _TOO_LARGE.match(message):
+        return "overflow"  # more at once than the account may send in a minute: less helps
     if code is not None and code in _BY_CODE:
         return _BY_CODE[code]
     for pattern, found in _BY_TEXT:
         if pattern.search(message):
+            if found == "poison" and status not in _ITEM_STATUSES:
+                continue  # a server that could not fetch something of its own
             # Gemini's quota text comes with the time to wait: then it is a limit, not an end.
             return "transient" if kind == "RESOURCE_EXHAUSTED" else found
     if status in _REQUEST_STATUSES and names_item(param, message) is not None:
@@ -128,7 +136,7 @@ def _by_status(status: int | None, kind: str | None, param: str | None) -> Failu
         return "stale_state"
     if status in (408, 425, 429) or status >= 500:
         return "transient"
-    return "busy" if status == 409 else "terminal"
+    return _BY_STATUS.get(status, "terminal")
 
 
 def failure_of(

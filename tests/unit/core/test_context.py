@@ -183,6 +183,26 @@ def test_a_quarantined_item_is_a_placeholder_and_its_words_stay() -> None:
     ]
 
 
+def test_a_placeholder_keeps_nothing_that_could_be_refused_again() -> None:
+    odd = {"type": "input_hologram", "data": 1}
+    values = [
+        {"type": "message", "role": "critic", "content": "x", "vendor": 1},
+        {**said(""), "content": [odd, {"type": "output_text", "text": "y", "annotations": 7}]},
+        {**a_call("c"), "name": "über tool", "arguments": "{", "vendor": 1},
+        {**an_output("c"), "output": 7},
+        {"type": "shell_call", "call_id": "s", "action": 7},
+        {"type": "shell_call_output", "call_id": "s", "output": 7},
+    ]
+    left = [msgspec.json.decode(body) for body in project(log(*values), set(range(1, 7)))]
+    spoken = [{"type": "output_text", "text": text} for text in (LEFT_OUT, "y")]
+    assert left == [
+        {**said("", "user"), "content": [{"type": "input_text", "text": LEFT_OUT}]},
+        {**said(""), "content": spoken},
+        {**a_call("c"), "name": "_ber_tool"},
+        an_output("c", LEFT_OUT),
+    ]
+
+
 def test_what_stands_for_a_range_is_not_the_last_item_of_it() -> None:
     summary = stored(2, write_item(said("so far", "user")), turn_number=0)
     assert project([summary], {2}) == [summary.body]

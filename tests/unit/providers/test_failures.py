@@ -1,5 +1,6 @@
 """What refusals mean: every listed fault of real providers, by code first and by words second."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -320,3 +321,40 @@ def test_a_refused_key_is_a_fault_of_the_gateway(status: int) -> None:
 )  # fmt: skip
 def test_any_body_is_read(body: bytes) -> None:
     assert failure_of(500, {}, body).failure_class == "transient"
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "want"),
+    [
+        (400, {"message": "x", "code": "invalid_image_url"}, "poison"),
+        (400, {"message": "Error while downloading https://a.example/b.png."}, "poison"),
+        (502, {"message": "Could not fetch the model's weights"}, "transient"),
+        (404, {"message": "No such File object: file-abc"}, "poison"),
+        (400, {"message": "The file 'file-abc' has expired."}, "poison"),
+        (400, {"message": "Nope.", "param": "input[3].content[1].image_url"}, "poison"),
+        (400, {"message": "messages.11.content.8.image.source: wrong"}, "poison"),
+        (400, {"message": "Nope.", "param": "tools[0].name"}, "terminal"),
+        (
+            400,
+            {"message": "Too long.", "code": "string_above_max_length",
+             "param": "input[1].content[0].text"},
+            "poison",
+        ),
+        (400, {"message": "Too long.", "code": "string_above_max_length",
+               "param": "input[1].call_id"}, "shape"),
+        (400, {"message": "the request exceeds the available context size"}, "overflow"),
+        (400, {"message": "Input is too long for requested model."}, "overflow"),
+        (413, {"message": "Request Entity Too Large"}, "overflow"),
+        (
+            429,
+            {"message": "Request too large for m in organization o on tokens per min (TPM): Limit "
+             "10, Requested 12.", "code": "rate_limit_exceeded"},
+            "overflow",
+        ),
+    ],
+)  # fmt: skip
+def test_what_one_item_or_its_length_is_to_blame_for(
+    status: int, said: dict[str, str], want: FailureClass
+) -> None:
+    body = json.dumps({"error": {"type": "invalid_request_error", **said}}).encode()
+    assert failure_of(status, {}, body).failure_class == want
