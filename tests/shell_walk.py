@@ -1,0 +1,146 @@
+"""Walks a page: its shell and Python blocks are run in order, and print what the page says.
+
+Servers that a page starts in the foreground stay up until its end, as in a terminal of their own.
+Names that stand for somebody's own (ports, hosts, folders) are replaced by those of the test.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WAIT_SECONDS = 60
+SERVERS = ("holdfast serve", "holdfast sim")
+
+
+class Block(NamedTuple):
+    """A block of a page: `note` is what follows the language."""
+
+    language: str
+    note: str
+    text: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Return the blocks of a page."""
+    return [
+        Block(language, note.strip(), text)
+        for language, note, text in FENCE.findall(page.read_text())
+    ]
+
+
+def commands_of(text: str) -> list[str]:
+    """Return the lines of a shell block, those that go on joined, without comments."""
+    joined = text.replace("\\\n", " ")
+    lines = [re.sub(r"\s+#.*$", "", line).strip() for line in joined.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+class Walker:
+    """Runs blocks in one folder, with one environment."""
+
+    def __init__(self, folder: Path, env: dict[str, str], instead: dict[str, str]) -> None:
+        self._folder = folder
+        self._env = env
+        self._instead = instead
+        self._groups: list[subprocess.Popen[Any]] = []
+        self._exports: dict[str, str] = {}
+
+    def __enter__(self) -> "Walker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """End what runs, and what it has left running."""
+        for group in self._groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group.pid, signal.SIGKILL)
+            group.wait(WAIT_SECONDS)
+            if group.stdout is not None:
+                group.stdout.close()
+        self._groups.clear()
+
+    def walk(self, page: Path, extras: set[str], targets: set[str]) -> int:
+        """Run a page; return how many blocks were run."""
+        blocks = blocks_of(page)
+        count = 0
+        for index, block in enumerate(blocks):
+            if block.language not in ("sh", "python") or block.note == "untested":
+                continue
+            following = blocks[index + 1] if index + 1 < len(blocks) else Block("", "", "")
+            if block.language == "python":
+                printed = self._run(["python", "-W", "ignore", "-c", self._own(block.text)])
+            else:
+                printed = self._shell(block.text, extras, targets)
+            if following.language == "text":
+                assert printed == following.text, f"after block {index} of {page.name}"
+            count += 1
+        return count
+
+    def _own(self, text: str) -> str:
+        for name, value in self._instead.items():
+            text = text.replace(name, value)
+        return text
+
+    def _shell(self, text: str, extras: set[str], targets: set[str]) -> str:
+        script: list[str] = []
+        for command in commands_of(self._own(text)):
+            if command.startswith("make "):
+                assert command.split()[1] in targets, command
+            elif command.startswith("pip install"):
+                named = re.findall(r"holdfast\[(\w+)\]", command)
+                assert named, f"{command} names no extra"
+                assert set(named) <= extras
+            elif command.startswith("source "):
+                pass
+            elif command.startswith("export "):
+                name, _, value = command.removeprefix("export ").partition("=")
+                self._exports[name] = value
+            elif command.startswith(SERVERS) and not command.rstrip().endswith("&"):
+                self._serve(command)
+            else:
+                script.append(command)
+        return self._run(["sh", "-e", "-c", "\n".join(script)]) if script else ""
+
+    def _run(self, command: list[str]) -> str:
+        printed, complaints = self._folder / "printed.log", self._folder / "complaints.log"
+        with printed.open("w") as out, complaints.open("w") as err:
+            # In a group of its own: what a script leaves in the background ends with the page.
+            process = subprocess.Popen(
+                command,
+                cwd=self._folder,
+                env={**self._env, **self._exports},
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        self._groups.append(process)
+        code = process.wait(WAIT_SECONDS)
+        assert code == 0, f"{command}\n{printed.read_text()}\n{complaints.read_text()}"
+        return printed.read_text()
+
+    def _serve(self, command: str) -> None:
+        self._end()  # what runs already would have been stopped to have its port
+        server = subprocess.Popen(
+            ["sh", "-c", f"exec {command}"],
+            cwd=self._folder,
+            env={**self._env, **self._exports},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._groups.append(server)
+        assert server.stdout is not None
+        seen = ""
+        for line in server.stdout:
+            seen += line
+            if " listening on " in line:
+                return
+        raise AssertionError(f"{command} did not start:\n{seen}")

@@ -1,0 +1,94 @@
+"""Every command and snippet of the README and the documentation is run, as it is written."""
+
+import os
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.simulator import ProviderSimulator
+from tests.acceptance.gateway_process import free_port
+from tests.shell_walk import Walker, blocks_of
+from tests.wheel import build_wheel, install
+
+ROOT = Path(__file__).parent.parent
+OPENCLAW = ROOT / "tests/importing/golden/openclaw"
+UNTESTED = {"deploy.md", "run-behind-nginx.md", "upgrade.md"}
+"""Pages with commands for machines that a test does not have; each says so."""
+PAGES = sorted(
+    page
+    for page in (ROOT / "docs").rglob("*.md")
+    if any(b.language == "sh" and b.note != "untested" for b in blocks_of(page))
+)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = set(PROJECT["project"]["optional-dependencies"])
+TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+
+@pytest.fixture
+def provider() -> Iterator[ProviderSimulator]:
+    """A provider that a page's gateway may talk to."""
+    with ProviderSimulator() as simulator:
+        yield simulator
+
+
+def walker(folder: Path, bin_folder: Path, provider: ProviderSimulator, store: str) -> Walker:
+    """Return a walker in a home of its own."""
+    home = folder / "home"
+    shutil.copytree(OPENCLAW, home / ".openclaw")
+    (folder / "backups").mkdir()
+    port, other = str(free_port()), str(free_port())
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "OPENAI_"))}
+    env = {
+        **kept,
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(home),
+        "XDG_DATA_HOME": str(home / "data"),
+        "HOLDFAST_SERVER_PORT": port,
+        "HOLDFAST_URL": f"http://127.0.0.1:{port}",
+        "HOLDFAST_SERVER_GRACE_SECONDS": "1",
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        "NO_COLOR": "1",
+    }
+    instead = {
+        "8377": port,
+        "8400": other,
+        "https://api.openai.com/v1": provider.base_url,
+        "http://127.0.0.1:11434/v1": provider.base_url,
+        "postgresql://user:password@host/database": f"'{store}'",
+        "/backups/": f"{folder / 'backups'}/",
+    }
+    return Walker(folder, env, instead)
+
+
+def test_the_wheel_in_an_empty_environment_does_what_the_readme_says(
+    tmp_path: Path, provider: ProviderSimulator, postgres_url: str
+) -> None:
+    build = tmp_path / "build"
+    build.mkdir()
+    bin_folder = install(build_wheel(build), tmp_path, "postgres", "agents")
+    walk = tmp_path / "walk"
+    walk.mkdir()
+    with walker(walk, bin_folder, provider, postgres_url) as walking:
+        assert walking.walk(ROOT / "README.md", EXTRAS, TARGETS) >= 7
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_do_what_it_says(
+    page: Path, tmp_path: Path, provider: ProviderSimulator, postgres_url: str
+) -> None:
+    with walker(tmp_path, Path(sys.executable).parent, provider, postgres_url) as walking:
+        walking.walk(page, EXTRAS, TARGETS)
+
+
+def test_what_is_not_run_is_said_to_be() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        notes = {block.note for block in blocks_of(page) if block.language == "sh"}
+        assert notes <= {"", "untested"}
+        if "untested" in notes:
+            assert page.name in UNTESTED
+            assert "not run by a test" in page.read_text()
