@@ -15,6 +15,7 @@ from holdfast.ports.store import ItemQuery
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.testing.provider import ProviderSimulator
 from tests.integration.test_heals import QUICK, heals, states
+from tests.integration.test_upstreams import TOOL
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream
 
 Json = dict[str, Any]
@@ -275,3 +276,48 @@ async def test_what_was_healed_is_told_by_the_turn_the_events_and_the_metrics() 
             assert view is not None
             events = await house.gateway.read.events(view.session.id, after=0, limit=100)
             assert [event.kind for event in events].count("turn.healed") == 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_f58_a_call_of_one_model_is_answered_to_another(mode: str, is_stream: bool) -> None:
+    with ProviderSimulator(faults=["constant_call_ids"]) as simulator:
+        settings = [
+            upstream(simulator, name="a", models=("gpt-5.4",), state=mode),
+            upstream(simulator, name="b", models=("gpt-5.5",), state=mode, key="another"),
+            upstream(simulator, name="c", models=("o3",), api="chat"),
+        ]
+        models = ["gpt-5.4", "o3", "gpt-5.5"]
+        async with open_upstream_house(*settings, heals=QUICK) as house:
+            for caller in models:
+                for answerer in models:
+                    asked: Json = {"tools": [TOOL], "stream": is_stream}
+                    words = f'call weather {{"city": "{caller} {answerer}"}}'
+                    called = await house.respond(words, model=caller, **asked)
+                    [call] = [one for one in called["output"] if one["type"] == "function_call"]
+                    rain = f"rain from {caller} to {answerer}"
+                    output = {"type": "function_call_output", "call_id": call["call_id"]}
+                    said = await house.respond(
+                        [{**output, "output": rain}], model=answerer, **asked
+                    )
+                    assert text_of(said).endswith(rain)
+            assert await heals(house) == []
+            assert all(request.fault is None for request in simulator.requests())
+
+
+async def test_a_server_that_wants_turns_taken_is_given_any_history() -> None:
+    with ProviderSimulator(profile="strict-alternation") as simulator:
+        settings = upstream(simulator, api="chat", strict_alternation=True)
+        async with open_upstream_house(settings, heals=QUICK) as house:
+            asked: Json = {"model": "llama", "tools": [TOOL]}
+            await house.respond('call weather {"city": "Ulm"}', **asked)
+            interrupt = {"X-On-Busy": "interrupt"}
+            await house.respond("never mind", model="llama", headers=interrupt)
+            simulator.add_fault("quota", times=1)
+            assert (await house.post("/v1/responses", input="x", model="llama")).status_code == 429
+            system = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "y"}]
+            said = await house.respond(system, model="llama", instructions="always")
+            assert said["status"] == "completed"
+            assert simulator.requests()[-1].body["messages"][0]["content"] == "always"
+            assert await heals(house) == []
+            assert [r.fault for r in simulator.requests()].count(None) == 3
