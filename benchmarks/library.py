@@ -17,7 +17,7 @@ from tests.postgres import private_server
 from benchmarks import peers
 from benchmarks.report import Report
 
-LENGTHS = (10, 1000, 10_000)
+LENGTHS = (10, 1000)
 APPENDS = 100
 READS = 20
 _SCRIPTS = Path(__file__).parent / "sessions"

@@ -13,18 +13,17 @@ async def main() -> None:
     where = sys.argv[1]
     url = where if "://" in where else f"sqlite:///{where}"
     async with holdfast.open(url) as engine:
+        sessions: dict[int, holdfast.SessionHandle] = {}
 
         async def prepare(length: int) -> None:
-            session = await engine.session(str(length))
-            await session.append([{"role": "user", "content": TEXT}] * length)
+            sessions[length] = await engine.session(str(length))
+            await sessions[length].append([{"role": "user", "content": TEXT}] * length)
 
         async def append(length: int) -> None:
-            session = await engine.session(str(length))
-            await session.append({"role": "user", "content": TEXT})
+            await sessions[length].append({"role": "user", "content": TEXT})
 
         async def read(length: int) -> None:
-            session = await engine.session(str(length))
-            assert len(await session.items()) >= length
+            assert len(await sessions[length].items()) >= length
 
         await measure(prepare, append, read)
 
