@@ -11,10 +11,17 @@ import pytest
 from agents import Runner, SQLiteSession
 
 from holdfast import HoldfastError
-from holdfast.agents_sdk import HoldfastRunner, HoldfastSession, RunStateUsed, SessionClosed
+from holdfast.agents_sdk import (
+    Compaction,
+    HoldfastRunner,
+    HoldfastSession,
+    RunStateUsed,
+    SessionClosed,
+)
 from holdfast.core.errors import IdempotencyMismatch, StoreUnavailable
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
 from tests.agents_sdk.fake_model import FakeModel, agent_of, calls, texts_of
+from tests.agents_sdk.test_compaction import summarize
 from tests.agents_sdk.test_runs import Bank, are_whole_blocks, cross
 from tests.agents_sdk.test_session_protocol import ODD, protocol_story, say
 
@@ -145,6 +152,19 @@ async def test_a_run_parked_before_a_clear_is_resumed_behind_it(session: Holdfas
     await session.clear_session()
     await HoldfastRunner.run(bank.agent, await bank.resumed(parked), session=session)
     assert await session.get_items() == []
+
+
+async def test_a_shortened_history_is_still_there(gateway: GatewayProcess) -> None:
+    compaction = Compaction(shorten=summarize, after_items=4)
+    key = f"compacted:{next(_numbers)}"
+    async with HoldfastSession(key, url=gateway.url, compaction=compaction) as session:
+        agent = agent_of(FakeModel())
+        for text in "ab":
+            await HoldfastRunner.run(agent, text, session=session)
+        assert texts_of(await session.get_items()) == ["summary of 4"]
+        assert texts_of(await session.history()) == [
+            "a", "answer to a", "b", "answer to b", "summary of 4",
+        ]  # fmt: skip
 
 
 async def test_a_closed_session_and_a_gateway_that_is_not_there_say_so(

@@ -10,12 +10,14 @@ except ModuleNotFoundError as exc:
         "holdfast.agents_sdk needs the extra: pip install 'holdfast[agents]'", name=exc.name
     ) from exc
 
+from holdfast.agents_sdk.compaction import Compaction, openai_compaction
 from holdfast.agents_sdk.guard import GuardedConversation, Missing, guard
 from holdfast.agents_sdk.runner import HoldfastRunner
 from holdfast.agents_sdk.session import HoldfastSession
 from holdfast.core.errors import RunStateUsed, SessionClosed
 
 __all__ = [
+    "Compaction",
     "GuardedConversation",
     "HoldfastRunner",
     "HoldfastSession",
@@ -23,4 +25,5 @@ __all__ = [
     "RunStateUsed",
     "SessionClosed",
     "guard",
+    "openai_compaction",
 ]

@@ -1,16 +1,16 @@
 """A session's store in this process."""
 
 import hashlib
-from collections.abc import Sequence
 
 from holdfast.agents_sdk.blocks import Block
 from holdfast.agents_sdk.houses import Lodging, StoreName
-from holdfast.agents_sdk.wire import Entry
+from holdfast.agents_sdk.wire import Read
 from holdfast.core.commands import Continue, Pop, Reserve, Reset
 from holdfast.core.errors import InvalidInput, SessionChanged
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import NewItem
 from holdfast.engine.held_lane import Done, Elsewhere, HeldLane, LaneAsked, LaneEnd
+from holdfast.ports.store import ItemQuery
 
 
 class EmbeddedBackend:
@@ -22,9 +22,7 @@ class EmbeddedBackend:
         self.lodging = Lodging(store)
         self.place = self.lodging.name
 
-    async def transcript(
-        self, session_id: SessionId | None, last: int | None
-    ) -> tuple[SessionId | None, Sequence[Entry]]:
+    async def transcript(self, session_id: SessionId | None, last: int | None) -> Read:
         """Return the end of what is visible, of one session or of the key's live one."""
         gateway = await self.lodging.gateway()
         found = await gateway.read.transcript(
@@ -33,7 +31,22 @@ class EmbeddedBackend:
             key=None if session_id is not None else self.key,
             last=last,
         )
-        return (found.session.id, found.entries) if found is not None else (None, ())
+        if found is None:
+            return Read(None)
+        return Read(found.session.id, found.entries, found.session.head_seq)
+
+    async def history(self) -> list[bytes]:
+        """Return all that was said in the live generation, what is summed up included."""
+        gateway = await self.lodging.gateway()
+        view = await gateway.read.session(self.tenant, key=self.key)
+        if view is None:
+            return []
+        listed = await gateway.read.listing(view.session, ItemQuery(view="log"))
+        return [
+            one.item.body
+            for one in listed
+            if one.hidden_by is None or one.hidden_by.kind == "replace"
+        ]
 
     async def reserve(self) -> SessionId:
         """Return the key's live session, made if there is none."""
@@ -58,21 +71,22 @@ class EmbeddedBackend:
     ) -> None:
         """Add a batch to a block, once."""
         gateway = await self.lodging.gateway()
-        appended = await gateway.continue_turn(
-            Continue(
-                tenant=self.tenant,
-                turn_id=block.turn_id,
-                ordinal=block.ordinal,
-                worker=gateway.worker.id,
-                candidate_id=gateway.new_session_id(),
-                key=self.key if block.session_id is None else None,
-                session_id=block.session_id,
-                items=items,
-                idempotency_key=batch_id,
-                body_hash=_hash(self.key, items) if batch_id is not None else None,
-                replaces_upto=replaces_upto,
-            )
+        command = Continue(
+            tenant=self.tenant,
+            turn_id=block.turn_id,
+            ordinal=block.ordinal,
+            worker=gateway.worker.id,
+            candidate_id=gateway.new_session_id(),
+            key=self.key if block.session_id is None else None,
+            session_id=block.session_id,
+            items=items,
+            idempotency_key=batch_id,
+            body_hash=_hash(self.key, items) if batch_id is not None else None,
+            replaces_upto=replaces_upto,
         )
+        # What replaces a history is of no use once others have written; all else may wait.
+        submit = gateway.continue_turn if replaces_upto is None else gateway.submit
+        appended = await submit(command)
         block.session_id = appended.session.id
         block.ordinal += 1
 

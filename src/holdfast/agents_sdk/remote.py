@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,7 +9,7 @@ import aiohttp
 import msgspec
 
 from holdfast.agents_sdk.blocks import Block
-from holdfast.agents_sdk.wire import Entry
+from holdfast.agents_sdk.wire import Read
 from holdfast.core import errors
 from holdfast.core.errors import HoldfastError, InvalidInput, RunFenced, StoreUnavailable
 from holdfast.core.ids import Key, SessionId, TurnId
@@ -30,6 +29,22 @@ class _Transcript(msgspec.Struct, frozen=True):
     session_id: SessionId | None
     data: list[msgspec.Raw]
     call_ids: list[str | None]
+    head_seq: int = 0
+
+
+class _Hiding(msgspec.Struct, frozen=True):
+    kind: str
+
+
+class _LogEntry(msgspec.Struct, frozen=True):
+    item: msgspec.Raw
+    hidden_by: _Hiding | None
+
+
+class _Page(msgspec.Struct, frozen=True):
+    data: list[_LogEntry]
+    has_more: bool
+    last_id: str | None
 
 
 class _Lane(msgspec.Struct, frozen=True):
@@ -134,15 +149,31 @@ class RemoteBackend:
             return {"x-session-id": session_id}
         return key_header(self.key)
 
-    async def transcript(
-        self, session_id: SessionId | None, last: int | None
-    ) -> tuple[SessionId | None, Sequence[Entry]]:
+    async def transcript(self, session_id: SessionId | None, last: int | None) -> Read:
         """Return the end of what is visible, of one session or of the key's live one."""
         path = "/v1/transcript" + (f"?last={last}" if last is not None else "")
         said = await self._line.ask("GET", path, self._names(session_id))
         found = msgspec.json.decode(said, type=_Transcript)
         entries = zip((bytes(one) for one in found.data), found.call_ids, strict=True)
-        return found.session_id, list(entries)
+        return Read(found.session_id, list(entries), found.head_seq)
+
+    async def history(self) -> list[bytes]:
+        """Return all that was said in the live generation, what is summed up included."""
+        session_id = (await self.transcript(None, 0)).session_id
+        kept: list[bytes] = []
+        after = ""
+        while session_id is not None:
+            path = f"/v1/sessions/{session_id}/items?view=log&limit=100{after}"
+            page = msgspec.json.decode(await self._line.ask("GET", path, {}), type=_Page)
+            kept += [
+                bytes(entry.item)
+                for entry in page.data
+                if entry.hidden_by is None or entry.hidden_by.kind == "replace"
+            ]
+            if not page.has_more:
+                break
+            after = f"&after={page.last_id}"
+        return kept
 
     async def reserve(self) -> SessionId:
         """Return the key's live session, made if there is none."""
@@ -185,7 +216,7 @@ class RemoteBackend:
     async def clear(self) -> None:
         """Begin the key's next generation, if it has one to retire."""
         while True:
-            session_id, _ = await self.transcript(None, 0)
+            session_id = (await self.transcript(None, 0)).session_id
             if session_id is None:
                 return
             try:

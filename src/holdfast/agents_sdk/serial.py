@@ -1,6 +1,7 @@
 """One run at a time: the session's lane, taken for a block of code, and kept while it lasts."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Protocol
@@ -56,6 +57,8 @@ class Lane:
         self._is_held = False
         self.result: str | None = None
         """What the run leaves behind for a repeat of it."""
+        self.afterwards: Callable[[], Awaitable[None]] | None = None
+        """What is to be done once the lane is free again."""
 
     @property
     def session_id(self) -> SessionId:
@@ -102,6 +105,8 @@ class Lane:
         if self._token is not None:
             _lanes.reset(self._token)
         await self._holder.end(self._end(error))
+        if error is None and self.afterwards is not None:
+            await self.afterwards()
 
     def _end(self, error: BaseException | None) -> LaneEnd:
         if error is None:

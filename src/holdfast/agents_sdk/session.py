@@ -2,25 +2,27 @@
 
 import asyncio
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
 from agents.items import TResponseInputItem
-from agents.memory import SessionSettings
+from agents.memory import OpenAIResponsesCompactionArgs, SessionSettings
 from agents.run_context import RunContextWrapper
 
 from holdfast.agents_sdk.blocks import Block, block_of, keep_block
+from holdfast.agents_sdk.compaction import Compaction
 from holdfast.agents_sdk.embedded import EmbeddedBackend
 from holdfast.agents_sdk.houses import StoreName
 from holdfast.agents_sdk.remote import RemoteBackend
 from holdfast.agents_sdk.serial import Lane, lane_here
-from holdfast.agents_sdk.wire import to_context, to_items, to_values
-from holdfast.core.errors import InvalidInput, SessionClosed
-from holdfast.core.ids import DEFAULT_TENANT, read_idempotency_key, read_key, read_tenant
-from holdfast.core.items import item_value
+from holdfast.agents_sdk.wire import Read, to_context, to_items, to_values
+from holdfast.core.errors import InvalidInput, SessionBusy, SessionClosed, SessionMoved
+from holdfast.core.ids import DEFAULT_TENANT, SessionId, read_idempotency_key, read_key, read_tenant
+from holdfast.core.items import NewItem, item_value
 from holdfast.engine.held_lane import Elsewhere, LaneAsked
 
 Wrapper = RunContextWrapper[Any] | None
+RunCompaction = Callable[..., Awaitable[None]]
 
 
 class HoldfastSession:
@@ -41,12 +43,14 @@ class HoldfastSession:
         api_key: str | None = None,
         tenant: str = DEFAULT_TENANT,
         session_settings: SessionSettings | dict[str, Any] | None = None,
+        compaction: Compaction | None = None,
     ) -> None:
         self.session_id = session_id
         self.session_settings = _settings(session_settings)
         self._key, self._tenant = read_key(session_id), read_tenant(tenant)
         self._backend = self._backend_at(store, url, api_key)
         self._place = f"{self._backend.place}\0{self._tenant}\0{self._key}"
+        self._compaction = compaction
         self._is_closed = False
 
     def _backend_at(
@@ -72,18 +76,18 @@ class HoldfastSession:
             return []
         lane = lane_here(self._place)
         if lane is not None:
-            _, entries = await self._backend.transcript(lane.session_id, last)
-            return to_context(entries)  # type: ignore[return-value] # plain dicts
+            seen = await self._backend.transcript(lane.session_id, last)
+            return to_context(seen.entries)  # type: ignore[return-value] # plain dicts
         block = block_of(wrapper, self._place) if wrapper is not None else None
         bound = block.session_id if block is not None else None
-        found, entries = await self._backend.transcript(bound, last)
+        seen = await self._backend.transcript(bound, last)
         if wrapper is None:
-            return to_values(entries)  # type: ignore[return-value] # plain dicts, as they were added
+            return to_values(seen.entries)  # type: ignore[return-value] # plain dicts, as they were added
         if block is None:
             # What the run saw is what it goes on with, whatever is cleared meanwhile.
-            met = found if found is not None else await self._backend.reserve()
+            met = seen.session_id or await self._backend.reserve()
             keep_block(wrapper, self._place, await self._backend.new_block(met))
-        return to_context(entries)  # type: ignore[return-value] # plain dicts, as they were added
+        return to_context(seen.entries)  # type: ignore[return-value] # plain dicts, as they were added
 
     async def add_items(
         self,
@@ -120,6 +124,56 @@ class HoldfastSession:
         """Begin the next generation, empty; the one before stays readable and can be restored."""
         self._check_open()
         await self._backend.clear()
+
+    @property
+    def run_compaction(self) -> RunCompaction:
+        """Shorten the history if it is time, or at once with `force`; nothing is lost by it.
+
+        Only a session that was given a `compaction` has this, and the SDK asks for it.
+        """
+        if self._compaction is None:
+            raise AttributeError("this session has no compaction; give it one")
+        return self._run_compaction
+
+    async def _run_compaction(
+        self, args: OpenAIResponsesCompactionArgs | None = None, *, wrapper: Wrapper = None
+    ) -> None:
+        self._check_open()
+        is_forced = bool(args and args.get("force"))
+        lane = lane_here(self._place)
+        if lane is not None:
+            # A run in its lane may still say something; what it hides must be all of it.
+            lane.afterwards = lambda: self._shorten(None, is_forced=is_forced)
+            return
+        block = block_of(wrapper, self._place) if wrapper is not None else None
+        bound = block.session_id if block is not None else None
+        await self._shorten(bound, is_forced=is_forced)
+
+    async def _shorten(self, session_id: SessionId | None, *, is_forced: bool) -> None:
+        seen = await self._backend.transcript(session_id, None)
+        items = to_values(seen.entries)
+        if self._compaction is None or not self._compaction.is_due(items, is_forced=is_forced):
+            return
+        shorter = to_items(await self._compaction.shorten(items))
+        try:
+            await self._replace(seen, shorter)
+        except (SessionMoved, SessionBusy):
+            return  # others have written meanwhile; it is tried again after the next run
+
+    async def _replace(self, seen: Read, items: tuple[NewItem, ...]) -> None:
+        block = await self._backend.new_block(seen.session_id)
+        await self._backend.add(block, items, replaces_upto=seen.head_seq)
+
+    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
+        """Put items in the place of all others; by this the SDK's own compaction loses nothing."""
+        self._check_open()
+        await self._replace(await self._backend.transcript(None, 0), to_items(items))
+        return True
+
+    async def history(self) -> list[TResponseInputItem]:
+        """Return all that was said in this generation, also what a compaction hides."""
+        self._check_open()
+        return [item_value(body) for body in await self._backend.history()]  # type: ignore[misc]
 
     # ── beyond it ───────────────────────────────────────────────────────────────────────────
 

@@ -2,16 +2,26 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.core.errors import InvalidItem
+from holdfast.core.ids import SessionId
 from holdfast.core.items import OUTPUT_SUFFIX, NewItem, item_value, read_item
 
 Item = dict[str, Any]
 Entry = tuple[bytes, str | None]
 """An item's bytes and its call id."""
+
+
+class Read(NamedTuple):
+    """The end of what is visible of a session: none, if there is no such session."""
+
+    session_id: SessionId | None
+    entries: Sequence[Entry] = ()
+    head_seq: int = 0
+
 
 _encode = msgspec.json.Encoder().encode
 _decode_all = msgspec.json.Decoder(list[Item]).decode

@@ -58,10 +58,14 @@ class TranscriptApi:
             return json_reply(
                 {"object": "transcript", "session_id": None, "data": [], "call_ids": []}
             )
-        body = b'{"object":"transcript","session_id":%s,"data":[%s],"call_ids":%s}' % (
-            _encode(found.session.id),
-            b",".join([entry[0] for entry in found.entries]),
-            _encode([entry[1] for entry in found.entries]),
+        body = (
+            b'{"object":"transcript","session_id":%s,"head_seq":%d,"data":[%s],"call_ids":%s}'
+            % (
+                _encode(found.session.id),
+                found.session.head_seq,
+                b",".join([entry[0] for entry in found.entries]),
+                _encode([entry[1] for entry in found.entries]),
+            )
         )
         return Reply(body)
 
@@ -75,9 +79,11 @@ class TranscriptApi:
             return json_reply({"object": "transcript.added", "turn_id": lane})
         if not items:
             return await self._reserve(request, headers)
-        done = await self._gateway.continue_turn(
-            self._batch(request, headers, fields, items, await body_hash(request))
-        )
+        batch = self._batch(request, headers, fields, items, await body_hash(request))
+        # What replaces a history is of no use once others have written; all else may wait.
+        may_wait = batch.replaces_upto is None
+        submit = self._gateway.continue_turn if may_wait else self._gateway.submit
+        done = await submit(batch)
         return json_reply(
             {
                 "object": "transcript.added",
