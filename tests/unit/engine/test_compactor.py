@@ -17,6 +17,7 @@ from holdfast.core.errors import (
     StoreUnavailable,
 )
 from holdfast.core.estimate import BYTES_PER_TOKEN
+from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.items import message
 from holdfast.engine.estimates import Estimates
 from holdfast.engine.settings import ContextSettings
@@ -80,6 +81,10 @@ async def test_a_compaction_whose_outcome_is_unknown_is_asked_about_and_made_onc
         await talk(house, 2)
         assert stores[0].seen[:2] == [False, True]
         assert len(await compactions(house)) == stores[0].seen.count(False)
+        view = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+        assert view is not None
+        records = await house.gateway.read.records(view.session)
+        assert len({(record.kind, record.body) for record in records}) == len(records)
 
 
 async def test_f68_what_arrives_while_a_summary_is_made_is_shown_word_for_word() -> None:
