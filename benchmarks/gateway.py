@@ -19,7 +19,7 @@ from benchmarks.report import Report
 from benchmarks.stub import CHUNKS
 
 CLIENTS = (1, 8, 32, 128)
-SECONDS = 3.0
+SECONDS = 2.0
 Start = Callable[[Path, Server], AbstractContextManager[Server]]
 
 

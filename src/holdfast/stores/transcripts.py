@@ -8,6 +8,7 @@ does not fit is read from the store.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import cast
 
 from holdfast.core.changes import Change, ContentErased, ItemErased, ItemsAdded, SessionAdded
 from holdfast.core.ids import SessionId
@@ -17,6 +18,7 @@ from holdfast.core.session import Session
 MAX_BYTES = 24 * 1024 * 1024
 ITEM_BYTES = 512
 """About what an item costs beside its body."""
+_ERASING = frozenset({ItemErased, ContentErased})
 _NOT_AS_STORED = "compaction"
 """Items of these kinds are shown otherwise than they are stored."""
 
@@ -47,15 +49,15 @@ class Transcripts:
     def note(self, changes: Sequence[Change]) -> None:
         """Take in what was committed here: new items extend, erased ones are forgotten at once."""
         for change in changes:
-            match change:
-                case ItemsAdded(items=items):
-                    self._extend(SessionId(items[0].session_id), items)
-                case SessionAdded(session=session):
-                    self._begin(session)
-                case ItemErased(session_id=session_id) | ContentErased(session_id=session_id):
-                    self.drop(session_id)
-                case _:
-                    pass
+            # Once for every row that is written: a comparison of types is the least it can be.
+            kind = type(change)
+            if kind is ItemsAdded:
+                items = cast(ItemsAdded, change).items
+                self._extend(SessionId(items[0].session_id), items)
+            elif kind is SessionAdded:
+                self._begin(cast(SessionAdded, change).session)
+            elif kind in _ERASING:
+                self.drop(cast(ItemErased, change).session_id)
 
     def find(self, session: Session) -> tuple[list[StoredItem], int] | None:
         """Return what is known of a session's context, and up to which item, if anything is."""
