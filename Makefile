@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: serve test check bench soak format clean
+.PHONY: serve test check bench docs soak format clean
 
 serve: $(READY)  ## a working gateway on SQLite with the demo model
 	$(BIN)/holdfast serve
@@ -24,6 +24,9 @@ lint: $(READY)
 
 bench: $(READY)  ## benchmarks, as ratios
 	$(BIN)/python -m benchmarks --publish
+
+docs: $(READY)  ## the documentation as a site, in build/site
+	$(BIN)/python -m website
 
 soak: $(READY)  ## long simulations
 	$(BIN)/pytest -n 2 --dist worksteal -m soak --timeout 7200 tests

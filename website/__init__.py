@@ -1,0 +1,1 @@
+"""The documentation as a site, and the pictures in it: `make docs`."""
