@@ -16,6 +16,7 @@ from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway, Handler
 from holdfast.engine.responder import Responder
 from holdfast.engine.settings import LaneSettings
+from holdfast.engine.storage import StorageGauge
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.settings import Settings
 from holdfast.stores.opening import open_store
@@ -94,6 +95,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         gateway.limits = settings.lanes.limits(
             can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
         )
+        gateway.storage = StorageGauge(store.read, settings.limits.stored_bytes)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )

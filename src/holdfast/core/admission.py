@@ -15,10 +15,9 @@ from holdfast.core.errors import (
     SessionBusy,
     SessionMoved,
     SessionNotFound,
-    TenantFull,
 )
 from holdfast.core.facts import Facts, Waiting
-from holdfast.core.identity import new_draft, unusable
+from holdfast.core.identity import new_draft, tenant_full, unusable
 from holdfast.core.intake import bring, new_turn, remember
 from holdfast.core.lane import (
     begin,
@@ -50,7 +49,8 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return repeat(command, facts)
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)
-    refusal = unusable(command, facts) or _moved(command, facts) or _tenant_full(command, facts)
+    full = tenant_full(command.limits, facts)
+    refusal = unusable(command, facts) or _moved(command, facts) or full
     if refusal is not None:
         return refuse(refusal)
     if facts.session is None:
@@ -60,13 +60,6 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     if _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
     return _accept_known(command, facts, facts.session)
-
-
-def _tenant_full(command: Accept, facts: Facts) -> HoldfastError | None:
-    most = command.limits.max_tenant_turns
-    if not most or facts.tenant_turns < most:
-        return None
-    return TenantFull(f"{facts.tenant_turns} turns are open, {most} may be")
 
 
 def _moved(command: Accept, facts: Facts) -> HoldfastError | None:
@@ -87,6 +80,9 @@ def _accept_child(
     if session.tenant != command.tenant or session.deleted_at is not None:
         return refuse(SessionNotFound(f"no session {session.id}"))
     # A compaction since then changes what is shown of the log, not what it says.
+    full = tenant_full(command.limits, facts)
+    if full is not None:
+        return refuse(full)
     is_head = session.head_seq == parent.seq and not facts.is_view_changed
     if session.is_live and is_head:
         if _joins(command, facts):

@@ -7,7 +7,7 @@ from holdfast.core.commands import Append, Appended
 from holdfast.core.draft import Draft
 from holdfast.core.errors import IdempotencyMismatch, SessionBusy, SessionDeleted
 from holdfast.core.facts import Facts
-from holdfast.core.identity import new_draft, unusable
+from holdfast.core.identity import new_draft, tenant_full, unusable
 from holdfast.core.intake import add_completed, remember
 from holdfast.core.repeats import claimed, is_implicit_repeat
 from holdfast.core.turn import USER_ACTIVITY
@@ -20,7 +20,7 @@ def append(command: Append, facts: Facts) -> Decision[Appended]:
         return _appended_before(command, facts)
     if facts.repeat is not None or is_implicit_repeat(command, facts):
         return _appended_before(command, facts)
-    refusal = unusable(command, facts)
+    refusal = unusable(command, facts) or tenant_full(command.limits, facts)
     if refusal is not None:
         return refuse(refusal)
     if session is None:

@@ -35,6 +35,8 @@ class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 3
     max_tenant_turns: int = 0
     """Turns of one tenant that may be open at a time, in all its sessions; zero means any."""
+    full_bytes: int = 0
+    """The bound on what the tenant may store, if it has reached it."""
     can_run_again: bool = False
     """Whether this worker has a handler for turns that nobody waits for on a socket."""
 
@@ -255,6 +257,7 @@ class Append(Command["Appended"], frozen=True, kw_only=True):
     retry_count: int = 0
     metadata: bytes = b"{}"
     """Of the session, should this append have to make one."""
+    limits: LaneLimits = LaneLimits()
 
 
 class Appended(msgspec.Struct, frozen=True):

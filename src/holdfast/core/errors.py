@@ -29,6 +29,7 @@ HoldfastError
 ├── SessionClosed           its own side closed it
 ├── LaneFull / LaneTimeout  the bounds of a lane
 ├── TenantFull              the bound of a tenant
+├── StorageFull             the tenant has stored as much as it may
 ├── RunFenced               this run no longer owns its session
 ├── TurnFailed              the work itself failed; carries the recorded code
 ├── ProviderFailure         what the model's server said, classified once
@@ -251,6 +252,12 @@ class TenantFull(HoldfastError):
 
     code = "tenant_full"
     retryable = True
+
+
+class StorageFull(HoldfastError):
+    """The tenant has stored as much as it may; reading and deleting go on."""
+
+    code = "storage_full"
 
 
 class LaneTimeout(HoldfastError):

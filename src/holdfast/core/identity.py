@@ -1,9 +1,15 @@
 """Which session an arrival means: the one it names, the live one of its key, or a new one."""
 
 from holdfast.core.changes import Decision
-from holdfast.core.commands import Accept, Append, Reserve
+from holdfast.core.commands import Accept, Append, LaneLimits, Reserve
 from holdfast.core.draft import Draft
-from holdfast.core.errors import HoldfastError, SessionNotFound, SessionRetired
+from holdfast.core.errors import (
+    HoldfastError,
+    SessionNotFound,
+    SessionRetired,
+    StorageFull,
+    TenantFull,
+)
 from holdfast.core.facts import Facts
 from holdfast.core.session import Session, begin_session
 
@@ -42,3 +48,13 @@ def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
         generation=facts.next_generation,
     )
     return Draft(session, now=facts.now, is_new=True)
+
+
+def tenant_full(limits: LaneLimits, facts: Facts) -> HoldfastError | None:
+    """Return why a tenant may take nothing more in, if it may not."""
+    if limits.full_bytes:
+        return StorageFull(f"this tenant has stored its {limits.full_bytes} bytes; delete some")
+    most = limits.max_tenant_turns
+    if not most or facts.tenant_turns < most:
+        return None
+    return TenantFull(f"{facts.tenant_turns} turns are open, {most} may be")

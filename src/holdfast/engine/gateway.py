@@ -33,6 +33,7 @@ from holdfast.core.errors import (
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.turn import RUN_AGAIN, Fence, OnBusy, Turn
 from holdfast.engine.settings import LaneSettings
+from holdfast.engine.storage import StorageGauge
 from holdfast.engine.turn_runner import FIRST_PAUSE_SECONDS, ActiveRun, left_end
 from holdfast.engine.wakeups import Wakeups
 from holdfast.engine.worker import Worker
@@ -80,6 +81,7 @@ class Gateway:
             store, self._wakeups, ids=ids, settings=self.settings, meter=self.meter
         )
         self.limits = self.settings.limits(can_run_again=handler is not None)
+        self.storage = StorageGauge(store.read, 0)
 
     @property
     def read(self) -> Reader:
@@ -347,7 +349,7 @@ class Gateway:
             idempotency_key=command.idempotency_key,
             body_hash=command.body_hash,
             retry_count=command.retry_count,
-            limits=self.limits,
+            limits=replace(self.limits, full_bytes=command.limits.full_bytes),
         )
         admission = await self.accept(accept)
         if isinstance(admission, Repeated):

@@ -184,6 +184,10 @@ class Reader(Protocol):
         """
         ...
 
+    async def stored_bytes(self, tenant: Tenant) -> int:
+        """Return how many bytes the items of a tenant's sessions have; it looks at all of them."""
+        ...
+
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
         """Return unnamed sessions that have an item of this id, the newest first, a few of them."""
         ...

@@ -104,11 +104,13 @@ class LimitSettings:
     """Requests that one tenant may send in a minute, to each process."""
     waiting_turns: int = 0
     """Turns of one tenant that may wait or run at a time, in all its sessions."""
+    stored_bytes: int = 0
+    """Bytes of items that one tenant may have stored; measured every few seconds."""
 
     def __post_init__(self) -> None:
         if self.body_bytes < 1024:
             raise InvalidSetting("limits.body_bytes must be at least 1024")
-        for name in ("requests_per_minute", "waiting_turns"):
+        for name in ("requests_per_minute", "waiting_turns", "stored_bytes"):
             if getattr(self, name) < 0:
                 raise InvalidSetting(f"limits.{name} must not be negative")
 

@@ -118,6 +118,10 @@ class SqlReader:
         """Return where a history ends that has one of these trails."""
         return await self._run(lambda _: repetition.trail_end(tenant, trails))
 
+    async def stored_bytes(self, tenant: Tenant) -> int:
+        """Return how many bytes the items of a tenant's sessions have."""
+        return await self._run(lambda _: repetition.stored_bytes(tenant))
+
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
         """Return unnamed sessions that have an item of this id."""
         return await self._run(lambda _: repetition.item_places(tenant, item_id))

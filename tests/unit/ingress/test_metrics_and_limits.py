@@ -5,9 +5,11 @@ import asyncio
 import httpx
 
 from holdfast.app import open_application
+from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.engine.settings import LaneSettings
+from holdfast.engine.storage import StorageGauge
 from holdfast.settings import LimitSettings, ServerSettings, Settings, StoreSettings
-from tests.in_process import open_house
+from tests.in_process import House, open_house
 
 ASK = {"model": "holdfast-demo", "messages": [{"role": "user", "content": "hi"}]}
 MEMORY = StoreSettings(url="memory:")
@@ -72,3 +74,53 @@ async def test_open_turns_of_a_tenant_can_be_bounded() -> None:
         house.model.door.set()
         assert (await running).status_code == 200
         assert (await house.chat([{"role": "user", "content": "two"}], "b")).status_code == 200
+
+
+async def test_what_a_tenant_stores_can_be_bounded() -> None:
+    async with open_house() as house:
+        house.gateway.storage = StorageGauge(house.gateway.read, 2000)
+        said = [{"role": "user", "content": "x" * 1500}]
+        first = await house.chat(said, headers={"Idempotency-Key": "once"})
+        assert first.status_code == 200
+        await house.chat(said)
+        for full in (
+            await house.chat(said),
+            await house.chat(said, "another"),
+            await house.respond("x", None),
+            await house.client.post("/v1/conversations", json={"items": said}),
+            await house.respond("x", None, previous_response_id=await _kept(house)),
+        ):
+            assert full.status_code == 429, full.text
+            assert full.json()["error"]["code"] == "storage_full"
+            assert full.headers["x-should-retry"] == "false"
+        # What came before is answered again, what is not stored is none of it, and all is read.
+        again = await house.chat(said, headers={"Idempotency-Key": "once"})
+        assert again.json() == first.json()
+        assert (await house.respond("x", None, store=False)).status_code == 200
+        session = first.headers["x-session-id"]
+        assert (await house.client.delete(f"/v1/sessions/{session}")).status_code == 200
+        house.gateway.storage = StorageGauge(house.gateway.read, 2000)
+        assert (await house.chat(said)).status_code == 200
+
+
+async def _kept(house: House) -> str:
+    """Return a response that was stored before there was a bound."""
+    gauge, house.gateway.storage = house.gateway.storage, StorageGauge(house.gateway.read, 0)
+    kept = await house.respond("kept", None)
+    house.gateway.storage = gauge
+    return str(kept.json()["id"])
+
+
+async def test_a_tenants_bytes_are_measured_and_then_counted() -> None:
+    async with open_house() as house:
+        now = [100.0]
+        gauge = StorageGauge(house.gateway.read, 300, lambda: now[0])
+        limits = house.gateway.limits
+        assert (await gauge.limits(DEFAULT_TENANT, limits)).full_bytes == 0
+        await house.chat([{"role": "user", "content": "x" * 500}])
+        # Another's bytes are seen with the next measurement, our own at once.
+        assert (await gauge.limits(DEFAULT_TENANT, limits)).full_bytes == 0
+        gauge.note(DEFAULT_TENANT, 301)
+        assert (await gauge.limits(DEFAULT_TENANT, limits)).full_bytes == 300
+        now[0] += 11
+        assert (await gauge.limits(DEFAULT_TENANT, limits)).full_bytes == 300

@@ -35,6 +35,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
     TooManyFollowers: 429,
     err.LaneTimeout: 429,
     err.TenantFull: 429,
+    err.StorageFull: 429,
     err.RunFenced: 503,
     err.TurnFailed: 502,
     err.ProviderFailure: 502,
@@ -53,6 +54,7 @@ RETRY_AFTER: dict[type[err.HoldfastError], int] = {
     err.LaneTimeout: 2,
     err.TenantFull: 2,
 }
+_NOT_AGAIN = (err.TurnCancelled, err.SessionRetired, err.SessionChanged, err.StorageFull)
 NO_RETRY: Header = (b"x-should-retry", b"false")
 
 _encode = msgspec.json.Encoder().encode
@@ -107,7 +109,7 @@ def reply_to(error: err.HoldfastError) -> Reply:
         headers.append((b"retry-after", str(math.ceil(error.retry_after_seconds)).encode()))
     if isinstance(error, NotAuthenticated):
         headers.append((b"www-authenticate", b"Bearer"))
-    if isinstance(error, err.TurnCancelled | err.SessionRetired | err.SessionChanged):
+    if isinstance(error, _NOT_AGAIN):
         headers.append(NO_RETRY)
     if isinstance(error, err.SessionRetired | err.SessionChanged) and error.live_id is not None:
         headers.append((b"x-session-id", error.live_id.encode()))

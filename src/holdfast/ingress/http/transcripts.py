@@ -97,8 +97,11 @@ class Transcripts:
             body_hash=await body_hash(request),
             retry_count=headers.retry_count,
             metadata=metadata,
+            limits=await gateway.storage.limits(request.tenant, gateway.limits),
         )
-        return await gateway.append(command, on_busy=headers.on_busy or "enqueue")
+        done = await gateway.append(command, on_busy=headers.on_busy or "enqueue")
+        gateway.storage.note(request.tenant, sum(len(item.body) for item in items))
+        return done
 
     async def reply(self, request: Request, done: Appended, count: int) -> Reply:
         """Answer with the items that were added, and note when the answer has left."""

@@ -145,10 +145,13 @@ class TurnDesk:
             rewind=found.rewind,
             seen_seq=found.seen_seq,
             brought=self._brought(found.brought, found.trail),
-            limits=gateway.limits,
+            limits=await gateway.storage.limits(request.tenant, gateway.limits),
             reset=self._reset,
         )
-        return await self.desk.take(accept, asked, is_live=asked.is_stream or asked.is_background)
+        is_live = asked.is_stream or asked.is_background
+        ticket = await self.desk.take(accept, asked, is_live=is_live)
+        gateway.storage.note(request.tenant, sum(len(item.body) for item in found.items))
+        return ticket
 
     def _brought(self, stone: Milestone | None, trail: bytes) -> Brought | None:
         """Return the history that comes with a request, to be found by others if it may be."""

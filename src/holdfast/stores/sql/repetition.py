@@ -59,3 +59,9 @@ def item_places(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:
     """Return unnamed sessions that have an item of this id."""
     rows = yield from every(sql.ITEM_PLACES, tenant, item_id)
     return [SessionId(row[0]) for row in rows]
+
+
+def stored_bytes(tenant: Tenant) -> Plan[int]:
+    """Return how many bytes the items of a tenant's sessions have."""
+    rows = yield from every(sql.STORED_BYTES, tenant)
+    return int(rows[0][0])

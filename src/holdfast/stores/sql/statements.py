@@ -385,6 +385,11 @@ ITEM_PLACES = Statement(
     "select session_id from item_places where tenant = ?1 and item_id = ?2 "
     "order by session_id desc limit 8",
 )
+STORED_BYTES = Statement(
+    "stored_bytes",
+    "select coalesce(sum(length(i.body)), 0) from items i join sessions s on s.id = i.session_id "
+    "where s.tenant = ?1",
+)
 STEPS = Statement(
     "steps",
     "select fingerprint, call_id from items where session_id = ?1 and seq between ?2 and ?3 "
