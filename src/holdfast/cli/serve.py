@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import gc
 import ipaddress
+import math
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 
@@ -14,21 +15,32 @@ from holdfast.app import open_application
 from holdfast.core.errors import InvalidSetting
 from holdfast.engine.log import listen
 from holdfast.ingress.http.application import Application
+from holdfast.ingress.http.wire import bounded_protocol
 from holdfast.settings import Settings
 from holdfast.settings.target import DEFAULT_URL
+
+LAST_WORDS_SECONDS = 5
+"""How long answers may take to leave once their turns have ended."""
 
 
 class _Server(uvicorn.Server):
     """Uvicorn, with the signals left to us: a second one means now."""
 
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, stop: Callable[[float], Awaitable[None]], grace: float
+    ) -> None:
         super().__init__(config)
-        self._on_stop = on_stop
+        self._stop = stop
+        self._grace = grace
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Have nothing new begun while running turns and their streams come to their end."""
-        self._on_stop()
+        """Have nothing new begun; turns end, or are broken off, before their readers are."""
+        stopping = asyncio.ensure_future(self._stop(self._grace))
         await super().shutdown(sockets)
+        if self.force_exit:
+            stopping.cancel()
+            await self._stop(0.0)
+        await asyncio.gather(stopping, return_exceptions=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -66,6 +78,7 @@ async def serve(settings: Settings) -> None:
     listen(settings.log.level, settings.log.format)
     listener = listening(settings.server.host, settings.server.port)
     host, port = listener.getsockname()[:2]
+    grace = settings.server.grace_seconds
     try:
         async with open_application(settings) as application:
             await _stay_home_without_keys(settings.server.host, application)
@@ -77,10 +90,12 @@ async def serve(settings: Settings) -> None:
                 proxy_headers=False,
                 server_header=False,
                 lifespan="off",
+                http=bounded_protocol(settings.limits.header_bytes),
                 ws_max_size=settings.limits.body_bytes,
-                timeout_graceful_shutdown=int(settings.server.grace_seconds) or 1,
+                # Turns have their grace; those who wait for them get to hear how they ended.
+                timeout_graceful_shutdown=math.ceil(grace) + LAST_WORDS_SECONDS,
             )
-            server = _Server(config, application.begin_stop)
+            server = _Server(config, application.stop, grace)
             _spare_the_collector()
             print(f"holdfast listening on http://{host}:{port}", flush=True)
             _say_what_to_try(host, port)

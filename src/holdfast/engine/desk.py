@@ -59,7 +59,12 @@ class Ticket:
         if self.recorded is not None:
             return self.recorded
         assert self.task is not None
-        return await asyncio.shield(self.task)
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if not self.task.cancelled():
+                raise
+            raise TurnInterrupted("the server was asked to stop; send it again") from None
 
     async def abandon(self) -> None:
         """Cancel the turn because its client has left, where that is the policy."""

@@ -152,7 +152,7 @@ class Worker:
             except StoreUnavailable:
                 return
             except HoldfastError as exc:
-                log.info("owed.not_needed", name=name, code=exc.code)
+                log.info("owed.not_needed", owed=name, code=exc.code)
             self._owed.pop(name, None)
             if isinstance(end, Finish):
                 self._wakeups.wake(end.fence.session_id)

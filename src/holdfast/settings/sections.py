@@ -98,6 +98,8 @@ class ResetSettings:
 class LimitSettings:
     """`[limits]`: bounds per request and per tenant; zero means none."""
 
+    header_bytes: int = 64 * 1024
+    """How long the headers of a request may be, the line with its path included."""
     body_bytes: int = 64 * 1024 * 1024
     """The longest request body."""
     requests_per_minute: int = 0
@@ -108,6 +110,8 @@ class LimitSettings:
     """Bytes of items that one tenant may have stored; measured every few seconds."""
 
     def __post_init__(self) -> None:
+        if self.header_bytes < 1024:
+            raise InvalidSetting("limits.header_bytes must be at least 1024")
         if self.body_bytes < 1024:
             raise InvalidSetting("limits.body_bytes must be at least 1024")
         for name in ("requests_per_minute", "waiting_turns", "stored_bytes"):

@@ -1,9 +1,12 @@
 """Events for operators."""
 
+import ast
 import logging
+from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.engine.log import log
 
 
@@ -22,6 +25,19 @@ def test_what_nobody_listens_to_is_not_even_written_down(
         log.info("run.ended", run_id="run_1")
         log.warning("run.odd", run_id="run_2")
     assert [one.getMessage() for one in caplog.records] == ["run.odd"]
+
+
+def test_no_event_carries_what_a_log_record_has_of_its_own() -> None:
+    taken = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+    wrong = [
+        f"{path.name}:{call.lineno}: {word.arg}"
+        for path in Path(holdfast.__file__).parent.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("log.")
+        for word in call.keywords
+        if word.arg in taken
+    ]
+    assert wrong == []
 
 
 def test_an_exception_comes_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:

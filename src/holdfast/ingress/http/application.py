@@ -149,6 +149,11 @@ class Application:
         self._events.close()
         self._transcripts.close()
 
+    async def stop(self, grace_seconds: float) -> None:
+        """Let running turns finish for a while, then break them off: whoever waits is told."""
+        self.begin_stop()
+        await self._desk.stop(grace_seconds)
+
     def look_again(self) -> None:
         """Look at the API keys of the store again before the next request."""
         self._doorkeeper.forget()

@@ -24,6 +24,9 @@ class ClientLeft(Exception):
     """The client closed the connection."""
 
 
+MAX_DIGITS = 18
+
+
 class BodyTooLarge(InvalidInput):
     """The body is longer than a body may be."""
 
@@ -82,17 +85,26 @@ class Request:
 
     def query(self) -> dict[str, str]:
         """Return the query parameters."""
-        return dict(parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True))
+        return dict(self._parameters())
 
     def query_list(self, name: str) -> list[str]:
         """Return every value of a parameter, also as clients write lists: `name[]`."""
-        pairs = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
-        return [value for key, value in pairs if key in (name, f"{name}[]")]
+        return [value for key, value in self._parameters() if key in (name, f"{name}[]")]
+
+    def _parameters(self) -> list[tuple[str, str]]:
+        try:
+            pairs = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
+        except ValueError as exc:
+            raise InvalidInput(f"the query cannot be read: {exc}") from exc
+        if any("\0" in part for pair in pairs for part in pair):
+            raise InvalidInput("the query has a NUL in it, which no parameter may have")
+        return pairs
 
     async def body(self) -> bytes:
         """Return the whole body, bounded."""
         if self._body is not None:
             return self._body
+        self._check_size(_announced(self.raw_header(b"content-length")))
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -101,13 +113,16 @@ class Request:
                 raise ClientLeft
             chunk = message.get("body", b"")
             size += len(chunk)
-            if size > self._max_body_bytes:
-                raise BodyTooLarge(f"a request body has at most {self._max_body_bytes} bytes")
+            self._check_size(size)
             chunks.append(chunk)
             if not message.get("more_body"):
                 break
         self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         return self._body
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_body_bytes:
+            raise BodyTooLarge(f"a request body has at most {self._max_body_bytes} bytes")
 
     async def until_left(self) -> None:
         """Return when the client has gone."""
@@ -115,6 +130,11 @@ class Request:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 return
+
+
+def _announced(length: bytes | None) -> int:
+    """Return how long a body says it is; the wire has seen to it that this is a number."""
+    return int(length[:MAX_DIGITS]) if length is not None and length.isdigit() else 0
 
 
 class Reply:

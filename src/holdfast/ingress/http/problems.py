@@ -107,6 +107,8 @@ def reply_to(error: err.HoldfastError) -> Reply:
         headers.append((b"retry-after", str(seconds).encode()))
     if isinstance(error, RateLimited):
         headers.append((b"retry-after", str(math.ceil(error.retry_after_seconds)).encode()))
+    if isinstance(error, BodyTooLarge):
+        headers.append((b"connection", b"close"))
     if isinstance(error, NotAuthenticated):
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, _NOT_AGAIN):

@@ -1,0 +1,113 @@
+"""Below the APIs: heads and bodies without end, bytes that are no HTTP, and a server that stops."""
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from holdfast.testing.provider import ProviderSimulator, provider_simulator
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway
+
+__all__ = ["provider_simulator"]
+
+ASKED = {"model": "gpt-4.1", "input": "hello"}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[GatewayProcess]:
+    with running_gateway("memory:") as started:
+        yield started
+
+
+def talk(gateway: GatewayProcess, *pieces: bytes) -> tuple[int, dict[str, Any]]:
+    """Send bytes, and return the answer to which the server closes the connection."""
+    address = urlsplit(gateway.url)
+    assert address.hostname is not None
+    with socket.create_connection((address.hostname, address.port or 0), timeout=30) as line:
+        try:
+            for piece in pieces:
+                line.sendall(piece)
+        except ConnectionError:
+            pass
+        answer = bytearray()
+        while piece := _received(line):
+            answer += piece
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+def _received(line: socket.socket) -> bytes:
+    try:
+        return line.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+def test_a_header_without_end_is_refused_while_it_comes(gateway: GatewayProcess) -> None:
+    opening = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-long: "
+    status, error = talk(gateway, opening, b"a" * 200_000, b"a" * 600_000)
+    assert (status, error["code"], error["type"]) == (
+        431, "headers_too_large", "invalid_request_error",
+    )  # fmt: skip
+
+
+def test_headers_that_are_many_or_long_are_refused(gateway: GatewayProcess) -> None:
+    lines = b"".join(b"x-%d: %s\r\n" % (n, b"a" * 1000) for n in range(70))
+    whole = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n" + lines + b"\r\n"
+    assert talk(gateway, whole)[0] == 431
+    fitting = {f"x-{n}": "a" * 1000 for n in range(60)}
+    assert httpx.get(f"{gateway.url}/v1/models", headers=fitting).status_code == 200
+
+
+def test_a_body_that_says_it_is_too_long_is_not_waited_for(gateway: GatewayProcess) -> None:
+    head = (
+        b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"content-length: 99999999999\r\n\r\n{"
+    )
+    status, error = talk(gateway, head)
+    assert (status, error["code"]) == (413, "body_too_large")
+
+
+def test_what_is_no_http_is_refused_in_the_one_shape(gateway: GatewayProcess) -> None:
+    status, error = talk(gateway, b"HELO there\r\n\r\n")
+    assert (status, error["code"]) == (400, "invalid_http")
+
+
+def test_a_query_with_a_nul_is_refused(gateway: GatewayProcess) -> None:
+    answer = httpx.get(f"{gateway.url}/v1/chat/completions?model=%00")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_whoever_waits_when_the_grace_is_over_is_told_how_it_ended(
+    tmp_path: Path, provider_simulator: ProviderSimulator
+) -> None:
+    env = {"HOLDFAST_UPSTREAM_KEY": "k", "HOLDFAST_SERVER_GRACE_SECONDS": "0.2"}
+    upstream = ("--upstream", provider_simulator.base_url)
+    barrier = provider_simulator.hold()
+    with (
+        running_gateway(f"sqlite:///{tmp_path}/a.db", *upstream, env=env) as gateway,
+        ThreadPoolExecutor() as pool,
+    ):
+        url = f"{gateway.url}/v1/responses"
+        streamed = ASKED | {"stream": True}
+        plain = pool.submit(httpx.post, url, json=ASKED, headers=_key("a"), timeout=60)
+        waiting = pool.submit(httpx.post, url, json=ASKED, headers=_key("a"), timeout=60)
+        stream = pool.submit(httpx.post, url, json=streamed, headers=_key("b"), timeout=60)
+        barrier.wait_held(2)
+        assert gateway.stop() == 0
+        for answer in (plain.result(), waiting.result()):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "turn_interrupted")
+            assert "retry-after" in answer.headers
+        assert "event: response.incomplete\n" in stream.result().text
+        assert stream.result().text.endswith("data: [DONE]\n\n")
+        barrier.remove()
+
+
+def _key(name: str) -> dict[str, str]:
+    return {"X-Session-Key": name}
