@@ -35,7 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in asked.only:
         print(f"{name}:", flush=True)
         began = time.perf_counter()
-        SECTIONS[name](found, is_short=asked.short)
+        try:
+            SECTIONS[name](found, is_short=asked.short)
+        except Exception as exc:  # one peer that breaks must not cost all the rest
+            if asked.short:
+                raise
+            found.note(f"{name} broke off: {type(exc).__name__}: {exc}")
         print(f"  ({time.perf_counter() - began:.0f} s)", flush=True)
     value = found.value()
     asked.out.mkdir(parents=True, exist_ok=True)

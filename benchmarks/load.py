@@ -72,9 +72,12 @@ def measure(server: Server, shape: Shape, folder: Path) -> Measured:
     """Load a server for a while, and return what it did and what that cost it."""
     run = _wrk if shutil.which("wrk") and shape.seconds >= 1 else _own
     run(server, msgspec.structs.replace(shape, seconds=shape.seconds * WARM_UP_SHARE), folder)
+    # Who leaves in a queue leaves turns behind, which are carried out all the same.
+    server.until_idle()
     before = server.cpu_seconds()
     done, per_second, p50, p99, failures = run(server, shape, folder)
     cpu = server.cpu_seconds() - before
+    server.until_idle()
     return Measured(
         requests=done,
         requests_per_second=per_second,

@@ -15,6 +15,7 @@ import psutil
 
 START_SECONDS = 90.0
 STOP_SECONDS = 20.0
+IDLE_SECONDS = 10.0
 
 
 def free_port() -> int:
@@ -44,6 +45,17 @@ class Server:
         """Return the processor time that it and its children took so far."""
         times = [one.cpu_times() for one in self._family()]
         return float(sum(one.user + one.system for one in times))
+
+    def until_idle(self) -> None:
+        """Wait until it has nothing left to do, for a while at most."""
+        until = time.perf_counter() + IDLE_SECONDS
+        before = self.cpu_seconds()
+        while time.perf_counter() < until:
+            time.sleep(0.2)
+            now = self.cpu_seconds()
+            if now - before <= 0.02:
+                return
+            before = now
 
     def rss_mb(self) -> float:
         """Return the memory that it and its children hold."""
