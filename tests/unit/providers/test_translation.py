@@ -100,7 +100,6 @@ def test_fields_that_ask_for_nothing_special_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"truncation": "auto"}, "truncation"),
         ({"max_tool_calls": 3}, "max_tool_calls"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
@@ -237,7 +236,6 @@ def test_a_reference_is_resolved_from_the_history() -> None:
 @pytest.mark.parametrize(
     ("item", "param"),
     [
-        ({"type": "compaction", "encrypted_content": "x"}, "input[0].type"),
         ({"type": "hologram"}, "input[0].type"),
         ({"role": "critic", "content": "x"}, "input[0].role"),
         ({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]},
