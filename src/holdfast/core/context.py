@@ -10,13 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import msgspec
 
 from holdfast.core.call_names import CallNames
-from holdfast.core.interrupted import INTERRUPTED, OUTPUT_OF, interrupted_output
+from holdfast.core.interrupted import INTERRUPTED, OUTPUT_KINDS, OUTPUT_OF, interrupted_output
 from holdfast.core.items import OUTPUT_SUFFIX, StoredItem
 from holdfast.core.placeholders import placeholder, without_emptiness
 
 __all__ = ["INTERRUPTED", "Shown", "continue_after", "project", "show"]
-
-_OUTPUT_KINDS = frozenset(OUTPUT_OF.values())
 
 
 class Shown(msgspec.Struct, frozen=True, gc=False):
@@ -92,7 +90,7 @@ def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> I
     for item in items:
         if item.is_partial and (item.call_id or item.kind == "reasoning"):
             continue  # half a call or half a thought is worth nothing
-        if not item.call_id and (item.kind in OUTPUT_OF or item.kind in _OUTPUT_KINDS):
+        if not item.call_id and (item.kind in OUTPUT_OF or item.kind in OUTPUT_KINDS):
             continue
         # What stands for a range (turn 0) has the number of its last item, and is not that item.
         is_refused = item.seq in quarantined and item.turn_number > 0

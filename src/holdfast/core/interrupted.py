@@ -14,6 +14,7 @@ OUTPUT_OF = {
     "computer_call": "computer_call_output",
 }
 """Calls that no server takes without their output."""
+OUTPUT_KINDS = frozenset(OUTPUT_OF.values())
 BLANK_PICTURE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk"
     "YAAAAAYAAjCB0C8AAAAASUVORK5CYII="

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.core.interrupted import OUTPUT_KINDS
 from holdfast.core.items import OUTPUT_SUFFIX
 
 NO_FINGERPRINT = b""
-ASKED_KINDS = frozenset({"message", "compaction_trigger", "configuration_update"})
-"""What a client says of its own accord, whatever it knows of the history."""
 ASSISTANT = "assistant"
+CALL_SUFFIX = "_call"
+MADE_KINDS = frozenset({"mcp_approval_request", "compaction"})
+"""What else only a model's server makes: calls are known by their names."""
 
 
 class SentItem(msgspec.Struct, frozen=True, gc=False):
@@ -27,14 +29,20 @@ class SentItem(msgspec.Struct, frozen=True, gc=False):
     call_id: str | None = None
 
     @property
-    def is_answer(self) -> bool:
-        """Whether a model or a tool said this: a client that sends it repeats a history."""
-        return self.role == ASSISTANT or (self.kind not in ASKED_KINDS and bool(self.kind))
+    def is_output(self) -> bool:
+        """Whether a client's tool said this: it comes by itself, or within a history."""
+        return self.kind in OUTPUT_KINDS and self.call_id is not None
 
     @property
     def repeats(self) -> bool:
-        """Whether only who repeats a history sends this: a tool's output also comes by itself."""
-        return self.is_answer and not self.kind.endswith(OUTPUT_SUFFIX)
+        """Whether a model said this: only who repeats a history sends it.
+
+        What cannot be compared, such as reasoning, tells nothing; nor does a kind that is nobody's.
+        """
+        if self.fingerprint == NO_FINGERPRINT:
+            return False
+        is_made = self.kind.endswith(CALL_SUFFIX) or self.kind in MADE_KINDS
+        return self.role == ASSISTANT or is_made
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):

@@ -50,7 +50,7 @@ async def recognise(
     client is known to send all it has (`is_whole`).
     """
     sent = [_sent(item) for item in items]
-    if not is_whole and not any(item.is_answer for item in sent):
+    if not is_whole and not any(item.repeats or item.is_output for item in sent):
         return Recognised(tuple(items))
     outline = await read.outline(tenant, session_id=session_id, key=key)
     if outline is None or not outline.entries:
