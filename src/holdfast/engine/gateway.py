@@ -148,8 +148,15 @@ class Gateway:
         outcome = submitting.result()
         if isinstance(outcome, Started):
             self._give_back(outcome.turn, outcome.fence, None)
-        elif isinstance(outcome, Queued):
+        elif isinstance(outcome, Queued) or self._is_left_waiting(outcome):
             self._leave_queue(outcome.turn)
+
+    def _is_left_waiting(self, repeated: Repeated) -> bool:
+        """Whether a repeat put its turn back into the queue, in our name, before it was left."""
+        turn, session = repeated.turn, repeated.session
+        is_queued = turn.is_open and session.active_turn_id != turn.id
+        is_ours = turn.owner == self.worker.id and not self._wakeups.is_cared_for(turn.id)
+        return is_queued and is_ours
 
     def _leave_queue(self, turn: Turn) -> None:
         """Have a turn that nobody waits for any more end, before others wait behind it."""
@@ -176,9 +183,10 @@ class Gateway:
                 since = self._wakeups.cared_since(started.turn.id)
                 started = await self._wait_for_lane(started, since=since)
             return ActiveRun(started, self.store, self._wakeups, self.meter)
-        except BaseException:
+        except BaseException as exc:
             self._wakeups.end_care(admission.turn.id)
-            if isinstance(admission, Queued):
+            is_ended = isinstance(exc, TurnInterrupted | TurnCancelled | TurnNotFound)
+            if isinstance(admission, Queued) and not is_ended:
                 self._leave_queue(admission.turn)
             raise
 

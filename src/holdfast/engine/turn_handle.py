@@ -16,6 +16,7 @@ from holdfast.core.errors import (
     TurnAlreadyDone,
     TurnCancelled,
     TurnFailed,
+    TurnInterrupted,
 )
 from holdfast.core.ids import RunId
 from holdfast.core.items import NewItem, item_value
@@ -69,20 +70,28 @@ class TurnHandle:
         while True:
             admission = await self._gateway.accept(self._accept)
             self._follow(admission.session)
-            if not isinstance(admission, Repeated):
-                await self._enter(admission)
+            if isinstance(admission, Repeated):
+                is_in = await self._attach(admission)
+            else:
+                is_in = await self._enter(admission)
+            if is_in:
                 return self
-            if await self._attach(admission):
-                return self
-            # It lost its worker while we stood by: now it is ours to carry on.
+            # It lost its worker or its caller while we stood by: now it is ours to carry on.
             self._accept = replace(self._accept, run_id=RunId(self._gateway.ids.new("run")))
 
-    async def _enter(self, admission: Started | Queued) -> None:
-        self._run = await self._gateway.enter(admission)
+    async def _enter(self, admission: Started | Queued) -> bool:
+        """Wait for the lane; a turn that others share may come to its end before it has it."""
+        try:
+            self._run = await self._gateway.enter(admission)
+        except TurnInterrupted:
+            if self._accept.idempotency_key is None:
+                raise
+            return False
         self._follow(self._run.session)
         self._task = asyncio.current_task()
         self._cancels = self._task.cancelling() if self._task is not None else 0
         self._run.on_lost(self._abort)
+        return True
 
     async def _attach(self, repeated: Repeated) -> bool:
         """Wait for the one turn of this request, and take its end as ours, if it comes to one."""

@@ -147,6 +147,9 @@ class Worker:
 
     async def _pay(self) -> None:
         for name, end in list(self._owed.items()):
+            if isinstance(end, Cancel) and self._wakeups.is_cared_for(end.turn_id):
+                self._owed.pop(name, None)  # somebody came back for the turn, and waits for it
+                continue
             try:
                 await self._store.submit(end)
             except StoreUnavailable:

@@ -11,13 +11,16 @@ from holdfast.core.commands import Bury, Cancel, Finish, Recover, Reset
 from holdfast.core.errors import RunFenced, StoreUnavailable, TurnCancelled
 from holdfast.core.ids import DEFAULT_TENANT, SessionId, TurnId
 from holdfast.engine.embedded import Holdfast, SessionHandle
+from holdfast.engine.settings import LaneSettings
 from holdfast.testing.caller import Caller
 from tests.unit.engine.test_leaving import FaultyStore, faulty_holdfast
 
 
 @pytest.fixture
 async def hf() -> AsyncIterator[Holdfast]:
-    async with holdfast.open("memory:") as opened:
+    # Nobody comes by to look: whoever loses its lane hears of it from the commit that took it.
+    lanes = LaneSettings(lease_seconds=600.0, poll_seconds=600.0)
+    async with holdfast.open("memory:", lanes=lanes) as opened:
         yield opened
 
 

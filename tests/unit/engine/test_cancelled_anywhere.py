@@ -99,6 +99,24 @@ async def test_a_turn_that_is_cut_off_at_any_step_of_its_waiting_holds_nobody_up
     await check_alive(session, "zero", "one")
 
 
+@pytest.mark.parametrize("steps", range(STEPS // 2))
+async def test_a_retry_that_is_cut_off_at_any_step_holds_nobody_up_either(
+    hf: Holdfast, steps: int
+) -> None:
+    session = await hf.session("k")
+    first = session.turn("zero", idempotency_key="i-zero")
+    await first.__aenter__()
+    first.add("first of zero")
+    first.add("second of zero")
+    await cancel_after(STEPS // 2, converse(session, "one"))
+    await cancel_after(steps, converse(session, "one"))
+    for _ in range(STEPS):
+        await asyncio.sleep(0)
+    assert (await session.view()).queued_turns == 0
+    await first.__aexit__(None, None, None)
+    await check_alive(session, "zero", "one")
+
+
 async def _end_after(steps: int, turn: holdfast.TurnHandle) -> None:
     for _ in range(steps):
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.commands import Bury, Recover
+from holdfast.core.commands import Bury, Cancel, Recover
 from holdfast.core.errors import (
     InvalidInput,
     InvalidItem,
@@ -424,6 +424,31 @@ async def test_whoever_stands_by_a_turn_that_is_interrupted_carries_it_on(
     assert await texts(session) == ["one", "carried on"]
     (view,) = await session.turns()
     assert (view.turn.id, view.status) == (turn.id, "completed")
+
+
+async def test_a_waiting_turn_that_somebody_else_left_is_carried_on_by_whoever_still_waits(
+    hf: Holdfast, session: SessionHandle
+) -> None:
+    async def wait_for_it() -> None:
+        async with session.turn("two", idempotency_key="i") as turn:
+            turn.add("second")
+
+    first = session.turn("one")
+    await first.__aenter__()
+    waiting = asyncio.create_task(wait_for_it())
+    await until_queued(session)
+    (queued, _) = await session.turns()
+    left = Cancel(
+        tenant=queued.turn.tenant, turn_id=queued.turn.id, outcome="interrupted",
+        code="caller_left", is_retryable=True,
+    )  # fmt: skip
+    await hf.gateway.submit(left)
+    first.add("first")
+    await first.__aexit__(None, None, None)
+    async with asyncio.timeout(IN_TIME):
+        await waiting
+    assert await texts(session) == ["one", "first", "two", "second"]
+    assert [view.status for view in await session.turns()] == ["completed", "completed"]
 
 
 async def test_a_repeat_of_a_cancelled_turn_is_told_so(session: SessionHandle) -> None:

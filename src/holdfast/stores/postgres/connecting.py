@@ -8,7 +8,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from holdfast.core.errors import DurabilityRefused, InvalidSetting, StoreError, StoreUnavailable
-from holdfast.stores.postgres.failures import meaning
+from holdfast.stores.postgres.failures import meaning, said
 from holdfast.stores.postgres.target import ALLOW_ASYNC_COMMIT, Target
 
 Connection = asyncpg.Connection | PoolConnectionProxy
@@ -90,9 +90,9 @@ class Connector:
             case "other":
                 return exc
             case "refused":
-                return StoreError(f"{where} refused us: {exc}")
+                return StoreError(f"{where} refused us: {said(exc)}")
             case _:
-                return StoreUnavailable(f"{where} cannot be reached: {exc or type(exc).__name__}")
+                return StoreUnavailable(f"{where} cannot be reached: {said(exc)}")
 
 
 async def close_quietly(connection: asyncpg.Connection) -> None:

@@ -69,16 +69,16 @@ def explain(exc: Exception) -> Exception:
         case "other":
             return exc
         case "refused":
-            explained: Exception = StoreError(f"the store refused a value: {_said(exc)}")
+            explained: Exception = StoreError(f"the store refused a value: {said(exc)}")
         case "lost_race" if isinstance(exc, asyncpg.IntegrityConstraintViolationError):
-            explained = StoreError(f"the store refused a value: {_said(exc)}")
+            explained = StoreError(f"the store refused a value: {said(exc)}")
         case _:
-            explained = StoreUnavailable(f"the store cannot be used now: {_said(exc)}")
+            explained = StoreUnavailable(f"the store cannot be used now: {said(exc)}")
     explained.__cause__ = exc
     return explained
 
 
-def _said(exc: Exception) -> str:
+def said(exc: Exception) -> str:
     """Return the first line: details may hold content, and content is not for logs."""
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
         return "a value that no column can take"
