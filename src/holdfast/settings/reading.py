@@ -39,16 +39,30 @@ class File:
             raise InvalidSetting(f"{path}: {exc}") from exc
         self._lines = text.splitlines()
 
-    def place(self, section: str, name: str) -> Place:
-        """Return where a field stands."""
-        here = ""
-        for number, line in enumerate(self._lines, 1):
+    def place(self, section: str, name: str, number: int = 0) -> Place:
+        """Return where a field stands; `number` counts the tables of one name."""
+        line = self._line_of(section, name, number) or self._line_of(section, "", number)
+        where = f"{self.path}:{line}" if line is not None else f"{self.path}"
+        return f"{where}: {section}.{name}"
+
+    def _line_of(self, section: str, name: str, number: int) -> int | None:
+        """Return the line of a field or, without a name, of its section's header."""
+        here, seen = "", -1
+        for at, line in enumerate(self._lines, 1):
             header = re.match(r"\s*\[+([^\]]+)\]+", line)
             if header:
                 here = header[1].strip()
-            elif here == section and re.match(rf"\s*\"?{re.escape(name)}\"?\s*=", line):
-                return f"{self.path}:{number}: {section}.{name}"
-        return f"{self.path}: {section}.{name}"
+                seen += here == section
+                if not name and here == section and seen == number:
+                    return at
+            elif (
+                name
+                and here == section
+                and seen == number
+                and re.match(rf"\s*\"?{re.escape(name)}\"?\s*=", line)
+            ):
+                return at
+        return None
 
 
 def read_file(path: Path) -> File:
@@ -95,14 +109,15 @@ class Sources:
             raise InvalidSetting(f"{name} is written as [[{name}]] tables")
         hints = _fields(kind)
         found = []
-        for one in listed:
+        for number, one in enumerate(listed):
             assert self._file is not None
             given = {}
             for field, value in one.items():
+                place = self._file.place(name, field, number)
                 if field not in hints:
-                    raise InvalidSetting(_unknown(self._file.place(name, field), field, hints))
-                given[field] = convert(value, hints[field], self._file.place(name, field))
-            found.append(self._build(name, kind, given))
+                    raise InvalidSetting(_unknown(place, field, hints))
+                given[field] = convert(value, hints[field], place)
+            found.append(self._build(name, kind, given, number))
         return found
 
     def overridden(self, name: str, kind: type[SectionT], *, needs: str) -> SectionT | None:
@@ -116,20 +131,32 @@ class Sources:
             return None
         return self._build(name, kind, given)
 
-    def _build(self, name: str, kind: type[SectionT], given: dict[str, Any]) -> SectionT:
+    def _build(
+        self, name: str, kind: type[SectionT], given: dict[str, Any], number: int = 0
+    ) -> SectionT:
         try:
             return kind(**given)
         except TypeError as exc:
             missing = re.findall(r"'(\w+)'", str(exc))
-            raise InvalidSetting(f"{name} needs {', '.join(missing)}") from exc
+            place = self._file.place(name, missing[0], number) if self._file and missing else name
+            raise InvalidSetting(
+                f"{place.rsplit(': ', 1)[0]}: {name} needs {', '.join(missing)}"
+            ) from exc
         except InvalidSetting as exc:
-            raise InvalidSetting(self._with_place(name, given, exc.message)) from exc
+            raise InvalidSetting(self._with_place(name, given, exc.message, number)) from exc
 
-    def _with_place(self, name: str, given: Mapping[str, Any], message: str) -> str:
+    def _with_place(self, name: str, given: Mapping[str, Any], message: str, number: int) -> str:
         """Say where the field stands that a section's own check refused."""
         for field in given:
-            if self._file is not None and f"{name}.{field}" in message:
-                return f"{self._file.place(name, field).rsplit(': ', 1)[0]}: {message}"
+            if not re.search(rf"\b{re.escape(field)}\b", message):
+                continue
+            variable = _variable(name, field)
+            if self._flags.get(name, {}).get(field) is not None:
+                return message
+            if variable in self._environment:
+                return f"{variable}: {message}"
+            if self._file is not None:
+                return f"{self._file.place(name, field, number).rsplit(': ', 1)[0]}: {message}"
         return message
 
     def _table(self, name: str) -> Mapping[str, Any]:
@@ -147,7 +174,7 @@ class Sources:
         flag = self._flags.get(section, {}).get(field)
         if flag is not None:
             return flag, FLAGS.get((section, field), f"--{field.replace('_', '-')}")
-        variable = f"HOLDFAST_{section.replace('.', '_')}_{field}".upper()
+        variable = _variable(section, field)
         if variable in self._environment:
             return self._environment[variable], variable
         if field in in_file:
@@ -181,6 +208,11 @@ def _fields(kind: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
     return {name: hints[name] for name in names if name not in NOT_FROM_OUTSIDE}
+
+
+def _variable(section: str, field: str) -> str:
+    """Return the environment variable of a field."""
+    return f"HOLDFAST_{section.replace('.', '_')}_{field}".upper()
 
 
 def _unknown(place: Place, name: str, known: "set[str] | Mapping[str, Any]") -> str:

@@ -1,0 +1,112 @@
+"""Every value of the configuration is checked, and a wrong one is named with its line."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from website import configuration
+
+from holdfast.core.errors import InvalidSetting
+from holdfast.providers.settings import UpstreamSettings
+from holdfast.settings import AccessKey, Settings, load
+from holdfast.settings.reading import NOT_FROM_OUTSIDE
+from tests.shell_walk import blocks_of
+
+ROOT = Path(__file__).parents[3]
+SECTIONS = {
+    configuration.SECTIONS.get(field.name, field.name): type(getattr(Settings(), field.name))
+    for field in dataclasses.fields(Settings)
+    if field.name not in ("upstreams", "keys")
+}
+FIELDS = [
+    (section, field.name, get_type_hints(kind)[field.name])
+    for section, kind in SECTIONS.items()
+    for field in dataclasses.fields(kind)
+]
+
+
+def _wrong(hint: Any) -> str:
+    """Return a value that a field cannot have, as TOML."""
+    if get_origin(hint) is Union or "UnionType" in str(type(hint)):
+        return _wrong(next(one for one in get_args(hint) if one is not type(None)))
+    return '"nonsense"' if hint in (int, float, bool) or get_origin(hint) is Literal else "7"
+
+
+@pytest.mark.parametrize(("section", "field", "hint"), FIELDS, ids=lambda v: str(v)[:40])
+def test_a_wrong_value_is_refused_with_file_line_and_what_may_be(
+    section: str, field: str, hint: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text(f"# a comment\n\n[{section}]\n{field} = {_wrong(hint)}\n")
+    with pytest.raises(InvalidSetting) as refused:
+        load(path, environment={})
+    assert refused.value.message.startswith(f"{path}:4: {section}.{field} is ")
+    for choice in get_args(hint) if get_origin(hint) is Literal else ():
+        assert str(choice) in refused.value.message
+    variable = f"HOLDFAST_{section.replace('.', '_')}_{field}".upper()
+    if hint in (int, float, bool):
+        with pytest.raises(InvalidSetting, match=f"^{variable} is "):
+            load(environment={variable: "nonsense"})
+
+
+FIRST = "[[upstream]]\nurl = 'http://a/v1'\n"
+RANGES = [
+    ("[server]\nport = 70000", 2, "65535"),
+    ("[server]\ngrace_seconds = -1", 2, "negative"),
+    ("[lanes]\nlease_seconds = 0", 2, "positive"),
+    ("[lanes]\nmax_waiting = -1", 2, "negative"),
+    ("[lanes]\nmax_attempts = 0", 2, "at least 1"),
+    ("[sessions]\nkeep_alive_seconds = 0", 2, "positive"),
+    ("[sessions.reset]\nidle_minutes = 0", 2, "positive"),
+    ("[sessions.reset]\nat = '25:00'", 2, "HH:MM"),
+    ("[sessions.reset]\ntimezone = 'Mars/Olympus'", 2, "IANA"),
+    ("[limits]\nbody_bytes = 1", 2, "1024"),
+    ("[limits]\nrequests_per_minute = -1", 2, "negative"),
+    ("[heals]\nturn_seconds = 0", 2, "positive"),
+    ("[[upstream]]\nurl = 'ftp://x'", 2, "http://"),
+    ("[[upstream]]\nname = 'a'", 1, "url"),
+    (FIRST + "[[upstream]]\nurl = 'http://b/v1'\napi = 'soap'", 5, "chat"),
+    (FIRST + "[[upstream]]\nurl = 'http://b/v1'\nmodles = []", 5, "models"),
+    (FIRST + "[[upstream]]\nurl = 'x'", 4, "http://"),
+    ("[[upstream]]\nurl = 'http://a/v1'\ncontext_tokens = 0", 3, "positive"),
+    ("[[upstream]]\nurl = 'http://a/v1'\nstate = 'chain'\napi = 'chat'", 3, "responses"),
+    ("[server]\nhots = 'x'", 2, "host"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line", "named"), RANGES, ids=lambda v: str(v)[:30])
+def test_a_value_out_of_its_range_is_refused_with_its_line(
+    text: str, line: int, named: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text(text + "\n")
+    with pytest.raises(InvalidSetting) as refused:
+        load(path, environment={})
+    assert refused.value.message.startswith(f"{path}:{line}: "), refused.value.message
+    assert named in refused.value.message
+
+
+def test_fractions_of_minutes_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text("[sessions.reset]\nmode = 'idle'\nidle_minutes = 0.5\nrollover = 'hard'\n")
+    assert load(path, environment={}).reset_policy.idle_seconds == 30.0
+
+
+def test_the_reference_of_the_file_is_what_the_code_says() -> None:
+    assert (ROOT / configuration.PAGE).read_text() == configuration.page(), "run `make docs`"
+    for kind in (UpstreamSettings, AccessKey):
+        for field in dataclasses.fields(kind):
+            if field.name not in NOT_FROM_OUTSIDE:
+                assert f"| `{field.name}` |" in configuration.page()
+
+
+@pytest.mark.parametrize("name", ["settings.md", "configuration.md"])
+def test_the_examples_of_a_page_load(name: str, tmp_path: Path) -> None:
+    blocks = [b for b in blocks_of(ROOT / "docs/reference" / name) if b.language == "toml"]
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(block.text)
+        environment = dict.fromkeys(re.findall(r'key_env = "(\w+)"', block.text), "secret")
+        assert load(path, environment=environment) != Settings()
