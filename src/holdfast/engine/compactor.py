@@ -14,6 +14,7 @@ from holdfast.core.budget import Plan, Room, plan, role_of
 from holdfast.core.commands import Compact
 from holdfast.core.compaction import (
     NOT_SHOWN,
+    SUMMARY_OPENING,
     Compaction,
     CompactionReason,
     Elision,
@@ -24,7 +25,7 @@ from holdfast.core.compaction import (
 )
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.estimate import Scale, field_tokens
-from holdfast.core.items import NewItem, StoredItem, read_item
+from holdfast.core.items import NewItem, StoredItem, message, read_item
 from holdfast.core.request import TurnRequest
 from holdfast.core.session import Usage
 from holdfast.core.summaries import (
@@ -90,7 +91,7 @@ class Compactor:
         self._windows: Windows = windows or (lambda _: None)
         self.settings = settings or ContextSettings()
         self.estimates = Estimates()
-        self._summariser = Summariser(route)
+        self._summariser = Summariser(route, gateway.meter)
 
     # ── before and after ────────────────────────────────────────────────────────────────────
 
@@ -326,8 +327,9 @@ class Compactor:
             name = self.settings.model or model
             told = prompt or self.settings.prompt
             summary = await self._summarise(everything, room, name, told)
-        size = int(room.summary_tokens * room.scale.bytes_per_token)
-        text = summary.text if summary is not None else left_out_note(everything, size)
+        # Where no model sums it up, the beginning and the end of what was said stand for it.
+        size = int(self.settings.summary_tokens * room.scale.bytes_per_token)
+        text = summary.text if summary is not None else transcript(items, size)
         told = standing_words(items)
         return f"{told}\n\n{text}" if told else text, summary.usage if summary else None
 
@@ -350,12 +352,14 @@ def _compaction(
     if not made.to_seq:
         return None
     size = int(room.summary_tokens * room.scale.bytes_per_token)
-    texts = [left_out_note(made, size)]
+    # Where everything goes, its beginning and its end are told, or nothing would be known of it.
+    texts = [transcript(made.replaced, size) if room.is_whole else left_out_note(made, size)]
     if summary is not None:
         texts.insert(0, summary.text)
     for text in texts:
         told = quoted(made, text, size // 2)
-        extra = room.scale.tokens(len(told.encode())) - room.summary_tokens
+        size_shown = room.scale.item(message("user", SUMMARY_OPENING + told).body)
+        extra = size_shown - room.summary_tokens
         after = made.tokens_after + max(extra, 0)
         if after < made.tokens_before:
             is_model = summary is not None and text == summary.text

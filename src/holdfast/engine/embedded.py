@@ -228,7 +228,7 @@ class SessionHandle:
     async def compact(self, model: Model | None = None) -> bool:
         """Have one summary stand for what was said so far; return whether that was less.
 
-        `model` writes the summary; without one it says how much is left out.
+        `model` writes the summary; without one it is the beginning and the end of what was said.
         """
         if model is not None and not callable(model):
             raise InvalidInput(f"a model is called with items, {type(model).__name__} cannot be")

@@ -1,16 +1,18 @@
 """Summaries by a model: asked once, bounded in what it reads and writes, never in a turn's way."""
 
+import time
 from collections.abc import Callable
 
 import msgspec
 
 from holdfast.core.budget import Plan
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.core.estimate import Scale
 from holdfast.core.items import item_value, message
 from holdfast.core.session import Usage
 from holdfast.core.summaries import clip, content_text, transcript
 from holdfast.engine.log import log
+from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, ModelCall, Provider
 
 _SHARE_OF_WINDOW = 0.8
@@ -28,8 +30,9 @@ class Summary(msgspec.Struct, frozen=True):
 class Summariser:
     """Asks a model to sum up what a plan leaves out."""
 
-    def __init__(self, route: Callable[[str], Provider]) -> None:
+    def __init__(self, route: Callable[[str], Provider], meter: Meter) -> None:
         self._route = route
+        self._meter = meter
 
     async def summarise(
         self, plan: Plan, *, model: str, prompt: str, room: int, most: int, scale: Scale
@@ -46,11 +49,18 @@ class Summariser:
             fields={"instructions": msgspec.Raw(msgspec.json.encode(prompt))},
             keeps_state=False,
         )
+        began, outcome, upstream = time.monotonic(), "left", "unknown"
         try:
-            answer = await self._route(model).answer(call)
+            provider = self._route(model)
+            upstream = provider.name
+            answer = await provider.answer(call)
+            outcome = answer.status
         except HoldfastError as error:
+            outcome = error.failure_class if isinstance(error, ProviderFailure) else error.code
             log.warning("summary.failed", model=model, code=error.code)
             return None
+        finally:
+            self._meter.upstream_answered(upstream, outcome, time.monotonic() - began)
         text = clip(_text(answer), int(most * scale.bytes_per_token)).strip()
         return Summary(text, model, answer.usage) if text else None
 

@@ -166,7 +166,8 @@ async def test_the_front_door_compacts_by_rule_lists_and_undoes() -> None:
             turn.add("done")
         assert len(shown) == 3
         assert shown[0].startswith("question 0")
-        assert "messages and 0 tool calls are left out" in shown[1]
+        assert "assistant: answer 0" in shown[1]
+        assert "[…]" in shown[1]
         await session.undo_compaction(made.id)
         [made] = await session.compactions()
         assert made.status == "undone"

@@ -10,7 +10,7 @@ from holdfast.core.access import hash_key
 from holdfast.core.commands import AddApiKey, RevokeApiKey
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import Tenant
-from holdfast.engine.settings import StreamSettings
+from holdfast.engine.settings import ContextSettings, StreamSettings
 from tests.in_process import House, ScriptedModel, open_house
 from tests.socket_client import SocketClient
 from tests.streaming import Stream, TalkingModel, kinds, numbers
@@ -271,3 +271,20 @@ async def test_a_model_that_fails_ends_the_response_and_not_the_connection(
         model.script = ScriptedModel().script
         client.create("hi", store=is_stored)
         assert (await client.response())[-1]["type"] == "response.completed"
+
+
+async def test_a_connection_may_ask_for_compaction_and_go_on_from_its_item() -> None:
+    elide = ContextSettings(mode="elide")
+    async with open_house(context=elide) as house, connected(house) as client:
+        client.create([{"role": "user", "content": "the word is plum"}], store=False)
+        first = (await client.response())[-1]["response"]["id"]
+        trigger = [{"type": "compaction_trigger"}]
+        client.create(trigger, store=False, previous_response_id=first)
+        told = await client.response()
+        assert "compaction.compacting" in kinds(told)
+        [item] = told[-1]["response"]["output"]
+        assert item["type"] == "compaction"
+        client.create([item, {"role": "user", "content": "what was it?"}], store=False)
+        assert (await client.response())[-1]["type"] == "response.completed"
+        assert house.model.shown[-1][-1] == "what was it?"
+        assert "the word is plum" in house.model.shown[-1][0]
