@@ -262,10 +262,13 @@ class World:
                 return
 
     def _is_quiet(self) -> bool:
-        """Whether nothing is open, and nobody is left of those who died."""
+        """Whether nothing is open, nobody is left of those who died, and the living know it.
+
+        One that was frozen and buried meanwhile has to find out, and begin again under a new name.
+        """
         open_turns = self.disk.rows("select id from turns where outcome is null")
-        workers = self.disk.rows("select id from workers")
-        return not open_turns and len(workers) <= len(self.replicas)
+        leases = [row[0] for row in self.disk.rows("select alive_until from workers")]
+        return not open_turns and len(leases) == len(self.replicas) and all(leases)
 
     async def _probe(self) -> list[Heard]:
         """Send one turn to every session that is live: each must answer, at once."""
