@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,8 +22,20 @@ from holdfast.core.estimate import DEFAULT_SCALE, estimate_tokens
 from holdfast.core.ids import SessionId
 from holdfast.core.items import StoredItem
 from holdfast.core.summaries import left_out_note, quoted
-from holdfast.simulator.apis.responses_input import _check_pairs, _check_reasoning
+from holdfast.providers.chat_messages import ChatForm
+from holdfast.simulator.apis.chat_input import read_messages
+from holdfast.simulator.apis.responses_input import _check_pairs, _check_reasoning, read_asked
+from holdfast.simulator.scenario import Scenario
+from holdfast.simulator.world import World
 from tests.properties.test_projection import logs
+from tests.properties.test_valid_requests import (
+    CHATS,
+    MODELS,
+    RESPONSES,
+    called,
+    responses_input,
+)
+from tests.properties.test_valid_requests import logs as makers_logs
 
 SESSION = SessionId("s")
 
@@ -77,6 +90,54 @@ def test_a_log_compacted_twice_projects_to_a_valid_request(
         request = project(show(_kept(log, shown), shown))
         accept(request)
         _begins_with_its_first_request(log, request)
+
+
+def compacted_twice(
+    log: list[StoredItem], sizes: tuple[int, int], *, elides: bool, is_whole: bool
+) -> list[StoredItem]:
+    """Return a log as it is shown after two compactions, as far as they are possible."""
+    shown = Shown(InForce())
+    for tokens in sizes:
+        room = Room(
+            tokens=tokens, scale=DEFAULT_SCALE, turn_number=log[-1].turn_number if log else 1,
+            summary_tokens=5, elides_first=elides, is_whole=is_whole,
+        )  # fmt: skip
+        shown = records_of(log, shown, room) or shown
+    return show(_kept(log, shown), shown)
+
+
+sizes = st.tuples(st.integers(0, 120), st.integers(0, 120))
+
+
+@pytest.mark.parametrize("profile", RESPONSES)
+@given(
+    log=makers_logs(), sizes=sizes, model=st.sampled_from(MODELS), elides=st.booleans(),
+    is_whole=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40)
+def test_a_responses_server_takes_any_log_compacted_twice(
+    profile: Any, log: list[StoredItem], sizes: tuple[int, int], model: str, elides: bool,
+    is_whole: bool,
+) -> None:  # fmt: skip
+    history = project(compacted_twice(log, sizes, elides=elides, is_whole=is_whole))
+    sent = responses_input(history, model)
+    world = World(Scenario(profile=profile))
+    asked = read_asked(world, called(world, "responses", {"model": model, "input": sent}))
+    assert asked.items == sent
+
+
+@pytest.mark.parametrize("profile", CHATS)
+@given(log=makers_logs(), sizes=sizes, elides=st.booleans(), is_whole=st.booleans())
+@settings(max_examples=40)
+def test_a_chat_server_takes_any_log_compacted_twice(
+    profile: Any, log: list[StoredItem], sizes: tuple[int, int], elides: bool, is_whole: bool
+) -> None:
+    world = World(Scenario(profile=profile))
+    form = ChatForm(upstream="u", alternates=world.profile.strict_alternation)
+    history = project(compacted_twice(log, sizes, elides=elides, is_whole=is_whole))
+    sent = form.messages("be kind", history)
+    read_messages(world, called(world, "chat", {"model": "m", "messages": sent}))
+    assert sent[0]["content"].startswith("be kind"), "instructions are always there"
 
 
 def _begins_with_its_first_request(log: list[StoredItem], request: list[bytes]) -> None:
