@@ -28,7 +28,7 @@ from holdfast.core.lane import (
     tail_position,
 )
 from holdfast.core.lifecycle import finished_seq, fork_of, retire, settled_seq
-from holdfast.core.repeats import Admission, found_again, is_implicit_repeat, repeat, resubmitted
+from holdfast.core.repeats import Admission, found_again, is_unmarked_repeat, repeat, resubmitted
 from holdfast.core.session import Session, begin_session
 from holdfast.core.turn import USER_ACTIVITY
 
@@ -45,7 +45,7 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return repeat(command, facts)
     if command.is_internal:
         return _accept_internal(command, facts)
-    if is_implicit_repeat(command, facts):
+    if is_unmarked_repeat(command, facts):
         return repeat(command, facts)
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)

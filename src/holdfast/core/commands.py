@@ -116,7 +116,9 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     parent: Parent | None = None
     """With `session_id`: go on behind this point; if it is not the head, in a fork of its own."""
     after_turn: int | None = None
-    """With `session_id`: the number of its last turn, behind which alone this one may wait."""
+    """The number of the session's last turn, behind which alone this one may come."""
+    same_as: tuple[TurnId, int] | None = None
+    """The turn and step of this session that took these very tool outputs in before."""
     brought: Brought | None = None
     """What becomes a turn of its own, completed, should the log be empty."""
     limits: LaneLimits = LaneLimits()

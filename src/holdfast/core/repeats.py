@@ -1,7 +1,7 @@
 """What came before: a request sent again is its one turn, answered, stood by, or taken up.
 
-Repeats are known by their idempotency key, by an SDK's own retry count, or, for a command whose
-outcome nobody heard, by the ids that it brought.
+Repeats are known by their idempotency key, by an SDK's own retry count, by the tool outputs that
+they bring a second time, or, for a command whose outcome nobody heard, by the ids that it brought.
 """
 
 from msgspec.structs import replace
@@ -40,6 +40,13 @@ def found_again(command: Accept, facts: Facts, turn: Turn) -> Decision[Admission
     return repeat(command, facts)
 
 
+def is_unmarked_repeat(command: Accept, facts: Facts) -> bool:
+    """Whether a request came before, although no idempotency key says so."""
+    if command.same_as is not None:
+        return facts.turn is not None
+    return is_implicit_repeat(command, facts)
+
+
 def is_implicit_repeat(command: Accept | Append, facts: Facts) -> bool:
     """Whether an SDK sends its latest request again of its own accord (and not a user)."""
     turn = facts.turn
@@ -63,8 +70,12 @@ def repeat(command: Accept, facts: Facts) -> Decision[Admission]:
         )
     if turn is None or session is None or session.deleted_at is not None:
         return refuse(SessionDeleted("the session of this request was deleted"))
-    step = row.step if row is not None else turn.step
-    if row is None and command.retry_count > 0:
+    step = turn.step
+    if row is not None:
+        step = row.step
+    elif command.same_as is not None:
+        step = command.same_as[1]
+    elif command.retry_count > 0:
         turn = replace(turn, retry_claim=command.retry_count)
     is_answered = facts.run is not None and facts.run.outcome == "completed"
     if is_answered or step != turn.step:

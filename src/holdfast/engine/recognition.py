@@ -6,11 +6,18 @@ from typing import Any
 import msgspec
 
 from holdfast.core.chat import text_of
-from holdfast.core.ids import Key, SessionId, Tenant
+from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import NewItem
+from holdfast.core.lane import unpack_items
 from holdfast.core.novelty import LogEntry, SentItem, find_new
+from holdfast.core.session import Session
+from holdfast.core.tool_outputs import sort_outputs
 from holdfast.core.trail import NO_TRAIL, Milestone, TrailRow, follow, milestones
-from holdfast.ports.store import OutlineEntry, Reader
+from holdfast.core.turn import Turn
+from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader
+
+QUEUE_LOOKED_AT = 100
+"""The last turns of a session that are looked at for outputs that wait with them."""
 
 
 class _Said(msgspec.Struct):
@@ -33,6 +40,10 @@ class Recognised(msgspec.Struct, frozen=True):
     """The end of the stored history that the request repeats and `items` follow."""
     trail: bytes = NO_TRAIL
     """Of everything that was sent, where its answer may be found by it."""
+    same_as: tuple[TurnId, int] | None = None
+    """The turn and step that took the very same tool outputs in before."""
+    after_turn: int | None = None
+    """The number of the last turn there was, where one more would change what is found."""
 
 
 async def recognise(
@@ -50,9 +61,12 @@ async def recognise(
     client is known to send all it has (`is_whole`).
     """
     sent = [_sent(item) for item in items]
-    if not is_whole and not any(item.repeats or item.is_output for item in sent):
+    is_history = is_whole or any(item.repeats for item in sent)
+    if not is_history and not any(item.is_output for item in sent):
         return Recognised(tuple(items))
     outline = await read.outline(tenant, session_id=session_id, key=key)
+    if not is_history:
+        return await _recognise_outputs(read, outline, items, sent)
     if outline is None or not outline.entries:
         brought = next(reversed(_milestones(sent, items)), None)
         seen = outline.settled_seq if outline is not None else 0
@@ -60,6 +74,59 @@ async def recognise(
     log = [_entry(entry) for entry in outline.entries]
     found = find_new(sent, log, is_whole=is_whole)
     return Recognised(tuple(items[found.new_from :]), found.rewind, outline.settled_seq)
+
+
+async def _recognise_outputs(
+    read: Reader, outline: Outline | None, items: Sequence[NewItem], sent: Sequence[SentItem]
+) -> Recognised:
+    """Find the calls that the outputs of a request without a history answer."""
+    if outline is None:
+        sort_outputs(sent, ())
+        return Recognised(tuple(items))
+    session = outline.session
+    log = [_entry(entry) for entry in (*outline.entries, *outline.running)]
+    waiting = await _waiting_outputs(read, session)
+    log += [LogEntry(0, item.fingerprint, item.kind, call_id=item.call_id) for item in waiting]
+    found = sort_outputs(sent, log, is_growing=session.active_run_id is not None)
+    same_as = None
+    if found.given is not None and not found.new:
+        queued = next(
+            (t for item, t in waiting.items() if item.call_id == found.given.call_id), None
+        )
+        same_as = (queued.id, queued.step) if queued else await _taker(read, session, found.given)
+    return Recognised(
+        tuple(items[index] for index in found.new),
+        seen_seq=outline.settled_seq,
+        same_as=same_as,
+        after_turn=session.turn_count,
+    )
+
+
+async def _waiting_outputs(read: Reader, session: Session) -> dict[NewItem, Turn]:
+    """Return the outputs that wait in a session's queue, each with its turn."""
+    if session.active_turn_id is None:
+        return {}
+    views = await read.turns(session.id, after=0, limit=QUEUE_LOOKED_AT, order="desc")
+    return {
+        item: view.turn
+        for view in reversed(views)
+        if view.turn.is_open
+        for item in unpack_items(view.turn.input)
+        if _sent(item).is_output
+    }
+
+
+async def _taker(read: Reader, session: Session, given: LogEntry) -> tuple[TurnId, int] | None:
+    """Return the turn and step that took an output in; none where that is to be done again."""
+    query = ItemQuery(after=given.seq - 1, limit=1, view="log")
+    item = (await read.items(session, query))[0]
+    if item.session_id != session.id:
+        return None
+    turn = (await read.turns(session.id, after=item.turn_number - 1, limit=1))[0].turn
+    if turn.outcome == "cancelled" or (turn.outcome == "failed" and not turn.is_retryable):
+        return None
+    runs = await read.runs(turn.id)
+    return turn.id, min((run.step for run in runs if run.first_seq > given.seq), default=turn.step)
 
 
 async def find_repeated(read: Reader, tenant: Tenant, items: Sequence[NewItem]) -> Recognised:

@@ -106,6 +106,8 @@ class Outline(msgspec.Struct, frozen=True):
     session: Session
     settled_seq: int
     entries: list[OutlineEntry]
+    running: list[OutlineEntry] = []
+    """What the turn that runs has in the log so far."""
 
 
 class Transcript(msgspec.Struct, frozen=True):
@@ -173,7 +175,7 @@ class Reader(Protocol):
     ) -> Outline | None:
         """Return the settled, visible log without its content, in one snapshot.
 
-        Items of a turn that runs are left out; those of one that waits for tools are not.
+        Items of a turn that runs are kept apart; those of one that waits for tools are not.
         """
         ...
 

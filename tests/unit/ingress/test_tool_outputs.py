@@ -1,9 +1,11 @@
 """Outputs of a client's tools that come by themselves: joined, late, repeated, or nobody's."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from holdfast.core.errors import ProviderFailure
 from holdfast.engine.settings import LaneSettings
 from tests.in_process import ScriptedModel, called, open_house, said
 
@@ -74,3 +76,88 @@ async def test_parallel_calls_answered_one_by_one_lose_nothing() -> None:
         await house.respond([_out("c2", "B")])
         assert house.model.shown[-1][:5] == ["both", "look()", "look()", "=A", "=B"]
         assert (await house.log())[:4] == ["both", "look()", "look()", "=A"]
+
+
+@pytest.mark.parametrize("lanes", [NO_WAIT, None], ids=["ended", "waiting"])
+async def test_an_output_of_no_call_is_refused(lanes: LaneSettings | None) -> None:
+    async with open_house(ScriptedModel(_script), lanes=lanes) as house:
+        await house.respond("one")
+        strange = await house.respond([_out("nobody", "x")])
+        assert strange.status_code == 400
+        assert strange.json()["error"]["param"] == "input"
+        assert "nobody" in strange.json()["error"]["message"]
+        assert await house.log() == ["one", "look()"]
+        assert (await house.respond([_out("c9", "x")], key="never seen")).status_code == 400
+
+
+async def test_another_output_for_an_answered_call_is_refused() -> None:
+    async with open_house(ScriptedModel(_script)) as house:
+        await house.respond("one")
+        await house.respond([_out("c1", "A")])
+        other = await house.respond([_out("c1", "B")])
+        assert other.status_code == 400
+        assert await house.log() == ["one", "look()", "=A", "seen 3"]
+
+
+async def test_the_same_output_again_is_answered_by_the_turn_that_took_it() -> None:
+    async with open_house(ScriptedModel(_script)) as house:
+        await house.respond("one")
+        first = await house.respond([_out("c1", "A")])
+        await house.respond("more")
+        again = await house.respond([_out("c1", "A")])
+        assert again.json()["id"] == first.json()["id"]
+        assert again.json()["output"] == first.json()["output"]
+        assert (await house.log()).count("=A") == 1
+
+
+@pytest.mark.parametrize("lanes", [None, NO_WAIT], ids=["joining", "late"])
+async def test_the_same_output_three_times_at_once_is_stored_once(
+    lanes: LaneSettings | None,
+) -> None:
+    async with open_house(ScriptedModel(_script), lanes=lanes) as house:
+        await house.respond("one")
+        replies = await asyncio.gather(*(house.respond([_out("c1", "A")]) for _ in range(3)))
+        assert {reply.status_code for reply in replies} == {200}
+        assert len({reply.json()["id"] for reply in replies}) == 1
+        assert await house.log(view="log") == ["one", "look()", "=A", "seen 3"]
+
+
+async def test_a_late_output_that_waits_in_the_queue_is_known_as_well() -> None:
+    async with open_house(ScriptedModel(_script), lanes=NO_WAIT) as house:
+        await house.respond("one")
+        await house.model.entered.acquire()
+        house.model.door.clear()
+        running = asyncio.create_task(house.respond("meanwhile"))
+        await house.model.entered.acquire()
+        first = asyncio.create_task(house.respond([_out("c1", "A")]))
+        await house.until_queued(1)
+        second = asyncio.create_task(house.respond([_out("c1", "A")], stream=True))
+        third = asyncio.create_task(house.respond("last"))
+        await house.until_queued(2)
+        house.model.door.set()
+        replies = await asyncio.gather(running, first, second, third)
+        assert {reply.status_code for reply in replies} == {200}
+        assert (await house.log(view="log")).count("=A") == 1
+
+
+async def test_an_output_that_was_given_comes_along_with_one_that_was_not() -> None:
+    async with open_house(ScriptedModel(_script)) as house:
+        await house.respond("both")
+        await house.respond([_out("c1", "A")])
+        await house.respond([_out("c1", "A"), _out("c2", "B")])
+        assert (await house.log(view="log")).count("=A") == 1
+        assert house.model.shown[-1][:5] == ["both", "look()", "look()", "=A", "=B"]
+
+
+async def test_an_output_whose_turn_failed_is_tried_again_and_not_stored_again() -> None:
+    async with open_house(ScriptedModel(_script)) as house:
+        await house.respond("one")
+
+        def refuse(_: list[Item]) -> list[Item]:
+            raise ProviderFailure("no", failure_class="terminal", status=400)
+
+        house.model.script = refuse
+        assert (await house.respond([_out("c1", "A")])).status_code == 400
+        house.model.script = _script
+        assert (await house.respond([_out("c1", "A")])).status_code == 200
+        assert await house.log() == ["one", "look()", "=A", "seen 3"]

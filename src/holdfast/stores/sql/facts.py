@@ -333,7 +333,16 @@ def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
 
 
 def _with_latest(command: Accept | Append, facts: Facts, session: Session) -> Plan[Facts]:
-    """Add the session's latest turn, should this be an SDK's own repeat of it."""
+    """Add the session's latest turn, should this be an SDK's own repeat of it.
+
+    Where the turn that is repeated is known, add that.
+    """
+    if isinstance(command, Accept) and command.same_as is not None:
+        turn_id, step = command.same_as
+        same = yield from find_turn(turn_id)
+        if same is None or same.session_id != session.id:
+            return facts
+        return (yield from _with_last_run(replace(facts, turn=same), same, step))
     if command.retry_count <= 0 or command.idempotency_key is not None:
         return facts
     row = yield from one(sql.LATEST_TURN, session.id)

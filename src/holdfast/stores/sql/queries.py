@@ -171,13 +171,14 @@ def outline(
     found = view.session
     active = yield from find_turn(found.active_turn_id)
     upto = settled_seq(found, active)
-    spans: list[Span] = [(1, upto)] if upto else []
+    spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
     if found.hidden_count:
-        spans = visible_spans((yield from find_hidden(found)), 1, upto)
+        spans = visible_spans((yield from find_hidden(found)), 1, found.head_seq)
     entries: list[OutlineEntry] = []
     for first, last in spans:
         entries.extend((yield from _outline_part(found, first, last)))
-    return Outline(found, upto, entries)
+    running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
+    return Outline(found, upto, entries[: len(entries) - len(running)], running)
 
 
 def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
