@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from holdfast.core.ids import SessionId, TurnId
+from holdfast.core.turn import Turn
 
 _ATTRIBUTE = "_holdfast_blocks"
 
@@ -17,6 +18,10 @@ class Block:
         self.ordinal = 0
         """The number of the next batch; it goes up once a batch is known to be in the log."""
         self.adding = asyncio.Lock()
+        self.is_loose = False
+        """Whether its batches belong to no run, and need not stay together."""
+        self.known: Turn | None = None
+        self.known_version = 0
 
 
 def block_of(wrapper: Any, name: str) -> Block | None:

@@ -71,14 +71,18 @@ class EmbeddedBackend:
     ) -> None:
         """Add a batch to a block, once."""
         gateway = await self.lodging.gateway()
+        is_again_loose = block.is_loose and block.ordinal > 0
         command = Continue(
             tenant=self.tenant,
             turn_id=block.turn_id,
             ordinal=block.ordinal,
             worker=gateway.worker.id,
             candidate_id=gateway.new_session_id(),
-            key=self.key if block.session_id is None else None,
-            session_id=block.session_id,
+            key=self.key if block.session_id is None or block.is_loose else None,
+            session_id=None if block.is_loose else block.session_id,
+            spare_turn_id=TurnId(gateway.ids.new("turn")) if is_again_loose else None,
+            known=block.known,
+            known_version=block.known_version,
             items=items,
             idempotency_key=batch_id,
             body_hash=_hash(self.key, items) if batch_id is not None else None,
@@ -88,7 +92,9 @@ class EmbeddedBackend:
         submit = gateway.continue_turn if replaces_upto is None else gateway.submit
         appended = await submit(command)
         block.session_id = appended.session.id
-        block.ordinal += 1
+        block.turn_id = appended.turn.id
+        block.ordinal = appended.turn.step + 1 if block.is_loose else block.ordinal + 1
+        block.known, block.known_version = appended.turn, appended.session.version
 
     async def pop(self, session_id: SessionId | None) -> bytes | None:
         """Take the last item out of the view and return it."""

@@ -193,6 +193,8 @@ class RemoteBackend:
         replaces_upto: int | None = None,
     ) -> None:
         """Add a batch to a block, once."""
+        if block.is_loose:
+            block.session_id, block.turn_id, block.ordinal = None, TurnId(_ids.new("turn")), 0
         names = self._names(block.session_id)
         sent: dict[str, Any] = {"items": [msgspec.Raw(item.body) for item in items]}
         if batch_id is not None:

@@ -51,6 +51,8 @@ class HoldfastSession:
         self._backend = self._backend_at(store, url, api_key)
         self._place = f"{self._backend.place}\0{self._tenant}\0{self._key}"
         self._compaction = compaction
+        self._loose: Block | None = None
+        """Where what belongs to no run is added, one after the other."""
         self._is_closed = False
 
     def _backend_at(
@@ -107,9 +109,13 @@ class HoldfastSession:
         if lane is not None and batch_id is None:
             await lane.add(batch)
             return
-        block = await self._block(wrapper)
+        block = await self._block(wrapper, batch_id)
         async with block.adding:
-            await self._backend.add(block, batch, batch_id)
+            try:
+                await self._backend.add(block, batch, batch_id)
+            except BaseException:
+                self._loose = None  # whether it was added is not known: another block is begun
+                raise
 
     async def pop_item(self, *, wrapper: Wrapper = None) -> TResponseInputItem | None:
         """Take the last item out of the view and return it; the log keeps it."""
@@ -234,13 +240,24 @@ class HoldfastSession:
             limit = self.session_settings.limit
         return None if limit is None or limit < 0 else limit
 
-    async def _block(self, wrapper: Wrapper) -> Block:
+    async def _block(self, wrapper: Wrapper, batch_id: str | None) -> Block:
         if wrapper is None:
-            return await self._backend.new_block(None)
+            return await self._loose_block(batch_id)
         block = block_of(wrapper, self._place)
         if block is None:
             block = await self._backend.new_block(None)
             keep_block(wrapper, self._place, block)
+        return block
+
+    async def _loose_block(self, batch_id: str | None) -> Block:
+        """Return a block for what belongs to no run; what is added at once has one of its own."""
+        loose = self._loose
+        if loose is not None and batch_id is None and not loose.adding.locked():
+            return loose
+        block = await self._backend.new_block(None)
+        if batch_id is None:
+            block.is_loose = True
+            self._loose = block
         return block
 
 

@@ -6,7 +6,7 @@ the same: where others came behind it, its block moves to the head with what is 
 
 from msgspec.structs import replace
 
-from holdfast.core.changes import Decision, IdempotencyAdded, IdempotencyRow, refuse
+from holdfast.core.changes import Decision, IdempotencyAdded, IdempotencyRow, TurnSaved, refuse
 from holdfast.core.commands import Appended, Continue, Pop, Popped
 from holdfast.core.draft import Draft
 from holdfast.core.errors import (
@@ -85,7 +85,7 @@ def _write(command: Continue, facts: Facts, draft: Draft) -> Decision[Appended]:
         turn = _moved_to_head(draft, facts, turn)
         last = draft.append(command.items, turn.number)
         turn = replace(turn, step=command.ordinal, kept_seq=last, last_seq=last, ended_at=facts.now)
-        draft.save_turn(turn)
+        draft.add(TurnSaved(turn, is_block_only=True))
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
     if command.idempotency_key is not None:
@@ -95,7 +95,7 @@ def _write(command: Continue, facts: Facts, draft: Draft) -> Decision[Appended]:
         )  # fmt: skip
         draft.add(IdempotencyAdded(row))
     draft.tell("items.appended", turn, first_seq=last - len(command.items) + 1, last_seq=last)
-    return draft.decide(Appended(draft.session, turn))
+    return draft.decide(Appended(draft.stored(), turn))
 
 
 def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
@@ -115,7 +115,7 @@ def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
 def _begun(command: Continue, session: Session, facts: Facts) -> Turn:
     """Return the turn as its first batch begins it: there is nothing that would tell its end."""
     return Turn(
-        id=command.turn_id,
+        id=command.spare_turn_id or command.turn_id,
         session_id=session.id,
         tenant=session.tenant,
         number=session.turn_count + 1,

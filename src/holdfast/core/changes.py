@@ -108,6 +108,8 @@ class TurnAdded(msgspec.Struct, frozen=True, gc=False):
 
 class TurnSaved(msgspec.Struct, frozen=True, gc=False):
     turn: Turn
+    is_block_only: bool = False
+    """Whether only its block grew, so that no index has to be touched."""
 
 
 class RunAdded(msgspec.Struct, frozen=True, gc=False):

@@ -288,6 +288,11 @@ class Continue(Command["Appended"], frozen=True, kw_only=True):
     source: Source = "user"
     idempotency_key: str | None = None
     body_hash: bytes | None = None
+    spare_turn_id: TurnId | None = None
+    """Where others came behind the turn, begin another one of this id instead of moving it."""
+    known: Turn | None = None
+    known_version: int = 0
+    """The turn as it was at a version of its session; while that stands, it is not read again."""
     replaces_upto: int | None = None
     """These items take the place of all that is visible up to here, the head as it was seen."""
 

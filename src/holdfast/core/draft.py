@@ -196,12 +196,17 @@ class Draft:
         self._aborted.append(run_id)
         self._wakes = True
 
+    def stored(self) -> Session:
+        """Return the session as this draft leaves it, its version included."""
+        if self._is_new:
+            return self.session
+        return replace(self.session, version=self._read_version + 1)
+
     def changes(self) -> tuple[Change, ...]:
         """Return the changes so far, the session's own row first: its fence guards the rest."""
         if self._is_new:
             return (SessionAdded(self.session), *self._changes)
-        saved = replace(self.session, version=self._read_version + 1)
-        return (SessionSaved(saved, self._read_version, self._is_log_only), *self._changes)
+        return (SessionSaved(self.stored(), self._read_version, self._is_log_only), *self._changes)
 
     def decide(self, outcome: OutcomeT) -> Decision[OutcomeT]:
         """Close the draft."""

@@ -81,7 +81,10 @@ def names_of(command: Command[Any]) -> list[Name]:
         case cmd.Accept() | cmd.Append():
             return list(_names_of_arrival(command))
         case cmd.Continue():
-            return [*_names_of_arrival(command), Name("turn", command.turn_id)]
+            names = [*_names_of_arrival(command), Name("turn", command.turn_id)]
+            if command.known is not None:
+                names.append(Name("session", command.known.session_id))
+            return names
         case cmd.Reserve(key=str(key)):
             return [Name("key", command.tenant, key)]
         case cmd.Import():

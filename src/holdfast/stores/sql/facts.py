@@ -181,10 +181,12 @@ def continue_facts(command: Continue, now: float) -> Plan[Facts]:
         found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
         if found is not None:
             return (yield from _repeated(IdempotencyRow(*found), now))
-    turn = None
-    if command.ordinal or command.again:
-        turn = yield from find_turn(command.turn_id)
-    if turn is not None:
+    if command.known is not None and not command.again:
+        facts = yield from lane_facts(command.known.session_id, now)
+        if facts.session is not None and facts.session.version == command.known_version:
+            return replace(facts, turn=command.known)
+    turn = yield from _turn_to_continue(command)
+    if turn is not None and (command.spare_turn_id is None or turn.id == command.spare_turn_id):
         facts = replace((yield from lane_facts(turn.session_id, now)), turn=turn)
     elif command.session_id is not None:
         facts = yield from lane_facts(command.session_id, now)
@@ -194,11 +196,20 @@ def continue_facts(command: Continue, now: float) -> Plan[Facts]:
     session = facts.session
     if session is None:
         return (yield from _with_generation(facts, command))
-    if turn is not None and turn.last_seq != session.head_seq:
-        return (yield from _with_block(facts, turn))
+    if facts.turn is not None and facts.turn.last_seq != session.head_seq:
+        return (yield from _with_block(facts, facts.turn))
     if command.replaces_upto is not None:
         return replace(facts, hidden=(yield from find_hidden(session)))
     return facts
+
+
+def _turn_to_continue(command: Continue) -> Plan[Turn | None]:
+    """Return the turn of a batch; one that may be begun anew is only looked for if it was."""
+    if command.spare_turn_id is not None:
+        return (yield from find_turn(command.spare_turn_id)) if command.again else None
+    if command.ordinal or command.again:
+        return (yield from find_turn(command.turn_id))
+    return None
 
 
 def pop_facts(command: Pop, now: float) -> Plan[Facts]:

@@ -12,6 +12,7 @@ from holdfast.stores.sql.plan import Ask
 
 _session_changing = attrgetter(*sql.SESSION_CHANGING)
 _log_changing = attrgetter(*sql.LOG_CHANGING)
+_block_changing = attrgetter(*sql.BLOCK_CHANGING)
 _turn_changing = attrgetter(*sql.TURN_CHANGING)
 _run_changing = attrgetter(*sql.RUN_CHANGING)
 
@@ -22,6 +23,14 @@ def _save_session(change: ch.SessionSaved) -> Iterator[Ask]:
         yield sql.SAVE_LOG, (*_log_changing(session), session.id, change.read_version)
         return
     yield sql.SAVE_SESSION, (*_session_changing(session), session.id, change.read_version)
+
+
+def _save_turn(change: ch.TurnSaved) -> Iterator[Ask]:
+    turn = change.turn
+    if change.is_block_only:
+        yield sql.SAVE_BLOCK, (*_block_changing(turn), turn.id)
+    else:
+        yield sql.SAVE_TURN, (*_turn_changing(turn), turn.id)
 
 
 def _save_provider_state(change: ch.ProviderStateSaved) -> Iterator[Ask]:
@@ -68,7 +77,7 @@ _WRITERS: dict[type, Callable[[Any], Iterator[Ask]]] = {
     ch.SessionAdded: lambda c: iter([(sql.ADD_SESSION, astuple(c.session))]),
     ch.SessionSaved: _save_session,
     ch.TurnAdded: lambda c: iter([(sql.ADD_TURN, astuple(c.turn))]),
-    ch.TurnSaved: lambda c: iter([(sql.SAVE_TURN, (*_turn_changing(c.turn), c.turn.id))]),
+    ch.TurnSaved: _save_turn,
     ch.RunAdded: lambda c: iter([(sql.ADD_RUN, astuple(c.run))]),
     ch.RunSaved: lambda c: iter([(sql.SAVE_RUN, (*_run_changing(c.run), c.run.id))]),
     ch.ItemsAdded: lambda c: iter([(sql.ADD_ITEM, astuple(item)) for item in c.items]),

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.core.commands import Appended, Pop, Popped
 from holdfast.core.errors import IdempotencyMismatch, SessionBusy, SessionMoved, SessionNotFound
-from holdfast.core.ids import Key, Tenant
+from holdfast.core.ids import Key, Tenant, TurnId
 from holdfast.core.session import Session
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller, text_of
@@ -103,6 +103,35 @@ class BlockContract:
         done = await _add(caller, "A", 0, "late", session_id=old.id)
         assert done.session.id == old.id
         assert await caller.texts(new) == []
+
+    async def test_a_turn_with_a_spare_goes_on_at_the_head_and_is_begun_anew_elsewhere(
+        self, caller: Caller
+    ) -> None:
+        first = await _add(caller, "A", 0, "a")
+        known = {"known": first.turn, "known_version": first.session.version}
+        second = await _add(caller, "A", 1, "b", spare_turn_id=TurnId("turn_S1"), **known)
+        assert (second.turn.id, second.turn.step) == (first.turn.id, 1)
+        await _add(caller, "B", 0, "between")
+        known = {"known": second.turn, "known_version": second.session.version}
+        spare = {"spare_turn_id": TurnId("turn_S2"), **known}
+        third = await _add(caller, "A", 2, "c", **spare)
+        assert third.turn.id == "turn_S2"
+        again = await _add(caller, "A", 2, "c", again=True, **spare)
+        assert again.turn.id == "turn_S2"
+        assert await caller.texts(first.session) == ["a", "b", "between", "c"]
+        assert_sound(await picture(caller, first.session.id))
+
+    async def test_what_is_known_of_a_turn_counts_only_at_its_version(self, caller: Caller) -> None:
+        first = await _add(caller, "A", 0, "a")
+        assert (await caller.session(first.session)).version == first.session.version
+        known = {"known": first.turn, "known_version": first.session.version}
+        new = await caller.reset(first.session)
+        done = await _add(caller, "A", 1, "b", spare_turn_id=TurnId("turn_S"), **known)
+        assert done.session.id == new.id
+        assert await caller.texts(first.session) == ["a"]
+        tail = await _add(caller, "A", 1, "tail", **known)
+        assert tail.session.id == first.session.id
+        assert await caller.texts(first.session) == ["a", "tail"]
 
     async def test_a_batch_does_not_push_in_where_a_run_has_the_lane(self, caller: Caller) -> None:
         await _add(caller, "A", 0, "question A")
