@@ -16,9 +16,14 @@ from holdfast.core.items import StoredItem, write_item
 from holdfast.providers.chat_messages import ChatForm
 from holdfast.providers.openai_responses import NOTHING_SAID
 from holdfast.providers.origin import Maker
-from holdfast.providers.replay import Replay
+from holdfast.providers.replay import Replay, kept_names
 from holdfast.simulator.apis.chat_input import read_messages
-from holdfast.simulator.apis.responses_input import OUTPUT_OF, OUTPUTS, read_asked
+from holdfast.simulator.apis.responses_input import (
+    OUTPUT_OF,
+    OUTPUTS,
+    check_items,
+    read_asked,
+)
 from holdfast.simulator.call import Call
 from holdfast.simulator.profiles import PROFILES
 from holdfast.simulator.scenario import Scenario
@@ -222,3 +227,31 @@ def test_nothing_of_the_log_is_shown_twice_and_only_outputs_are_made_up(
     assert len(places) == len(set(places))
     for one in shown:
         assert one.seq is not None or msgspec.json.decode(one.body)["type"] in OUTPUTS
+
+
+@given(log=logs(), covered=st.integers(0, 16), aside=quarantines)
+@settings(max_examples=60)
+def test_a_server_that_remembers_takes_what_is_new(
+    log: list[StoredItem], covered: int, aside: frozenset[int]
+) -> None:
+    """What was told up to a model's last word, and then what is new to it, are one conversation."""
+    told = log[:covered]
+    is_inside = told and covered < len(log) and log[covered].turn_number == told[-1].turn_number
+    if is_inside and told[-1].kind not in OUTPUT_OF:
+        return  # a turn goes on where its calls are answered, and nowhere else
+    new = continue_after(log, covered, aside)
+    if not new:
+        return
+    last_turn = told[-1].turn_number if told else 0
+    known = [
+        one.body
+        for one in show(told, aside)
+        if not (one.seq is None and one.call is not None and one.call.turn_number == last_turn)
+    ]
+    replay = Replay(maker=MAKERS["gpt-5.4"])
+    prior = [msgspec.json.decode(item) for item in replay.items(known)]
+    written = replay.write(new, project(log, aside), kept_names(known, new))
+    sent = [msgspec.json.decode(item) for item in written.items]
+    world = World(Scenario())
+    call = called(world, "responses", {"model": "gpt-5.4"})
+    assert check_items(world, call, prior, sent) == sent

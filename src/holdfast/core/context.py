@@ -46,9 +46,9 @@ def continue_after(
     last_turn = covered[-1] if covered else None
     new: list[bytes] = []
     for shown in show(listed, quarantined):
-        if shown.seq is not None and shown.seq <= covers_seq:
-            continue
         call = shown.call
+        if (shown.seq or covers_seq + 1) <= covers_seq and (call is None or call.seq <= covers_seq):
+            continue
         if call is None or call.seq > covers_seq or call.turn_number == last_turn:
             new.append(shown.body)
         elif shown.seq is not None:

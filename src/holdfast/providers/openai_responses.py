@@ -18,7 +18,7 @@ from holdfast.providers.failures import broken, names_item
 from holdfast.providers.kept import Kept, history_tokens, ignored, read_kept, verify, was_read
 from holdfast.providers.names import Names, NewId
 from holdfast.providers.origin import Maker
-from holdfast.providers.replay import Replay
+from holdfast.providers.replay import Replay, kept_names
 from holdfast.providers.responses_output import Ending, ResponsesOutput, item_events
 from holdfast.providers.responses_words import responses_words
 from holdfast.providers.retelling import Retelling
@@ -178,7 +178,9 @@ class ResponsesProvider:
             told = self._retelling.write(call.session_id, replay, call.items)
             body["input"] = msgspec.Raw(b"[%s]" % (told or NOTHING_SAID))
         else:
-            new = replay.items(call.new_items, call.items)
+            known = call.items[: len(call.items) - len(call.new_items)]
+            taken = kept_names(known, call.new_items)
+            new = replay.write(call.new_items, call.items, taken).items
             body["input"] = [_in_their_names(item, kept.calls) for item in new]
         if kept is not None and kept.conversation is not None:
             body["conversation"] = kept.conversation

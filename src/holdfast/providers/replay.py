@@ -139,6 +139,14 @@ def _free_name(name: str, taken: set[str]) -> str:
     return name
 
 
+def kept_names(history: Sequence[bytes], new: Sequence[bytes]) -> set[str]:
+    """Return the ids that a server was sent with a history, if any of what is new brings one."""
+    if not any(b'"id"' in body for body in new):
+        return set()
+    heads = (_read_head(body) for body in history if b'"id"' in body)
+    return {head.id for head in heads if head.id and (head.type or "message") not in _NAMELESS}
+
+
 def find_referred(name: Any, history: Sequence[bytes]) -> bytes | None:
     """Return the item of a history that a reference names; None when it is out of sight."""
     for body in history:

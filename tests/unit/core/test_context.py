@@ -275,3 +275,8 @@ def test_a_covered_call_that_never_ended_is_answered_once() -> None:
 def test_a_late_output_cannot_be_told_to_who_was_shown_a_made_up_one() -> None:
     first, second = [said("a", "user"), a_call("c1")], [said("b", "user"), said("c")]
     assert new_to(in_turns(first, second, [an_output("c1")]), 4) is None
+
+
+def test_an_output_that_was_there_before_its_call_is_told_with_it() -> None:
+    items = in_turns([an_output("c1")], [said("b", "user"), a_call("c1")])
+    assert new_to(items, 1) == [said("b", "user"), a_call("c1"), an_output("c1")]
