@@ -172,6 +172,13 @@ def test_every_make_target_that_a_page_names_exists(page: Path) -> None:
     assert set(named) <= targets
 
 
+def test_the_architecture_is_one_page_and_knows_every_room() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    assert len(page.splitlines()) <= 100
+    rooms = [p.name for p in (ROOT / "src/holdfast").iterdir() if (p / "__init__.py").exists()]
+    assert [room for room in rooms if f"`{room}`" not in page] == []
+
+
 # ── the promises ────────────────────────────────────────────────────────────────────────────
 
 

@@ -11,8 +11,9 @@ from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sq
 class House:
     """A gateway, and people who talk to it."""
 
-    def __init__(self, gateway: GatewayProcess) -> None:
+    def __init__(self, gateway: GatewayProcess, store: str = "") -> None:
         self.url = gateway.url
+        self.store = store
         self.env = {"HOLDFAST_URL": gateway.url}
 
     def say(self, key: str, text: str) -> dict[str, str]:
@@ -30,5 +31,6 @@ class House:
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """A gateway with the demo model."""
-    with running_gateway(sqlite_url(tmp_path_factory.mktemp("house"))) as gateway:
-        yield House(gateway)
+    store = sqlite_url(tmp_path_factory.mktemp("house"))
+    with running_gateway(store) as gateway:
+        yield House(gateway, store)

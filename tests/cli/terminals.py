@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
@@ -66,12 +67,16 @@ class Terminal:
     """A command in a terminal of its own; what it prints is read until it has been seen."""
 
     def __init__(
-        self, *arguments: str, columns: int = 100, env: dict[str, str] | None = None
+        self,
+        *arguments: str,
+        columns: int = 100,
+        env: dict[str, str] | None = None,
+        program: Sequence[str] = COMMAND,
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self._process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*program, *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,

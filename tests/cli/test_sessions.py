@@ -1,9 +1,13 @@
 """`holdfast sessions` and `holdfast status`, in a terminal and in a pipe."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from holdfast.testing.simulator import ProviderSimulator
+from tests.acceptance.gateway_process import sqlite_url
+from tests.acceptance.stories import gateway_before
 from tests.cli.conftest import House
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal, lines_of
 
@@ -36,12 +40,15 @@ def test_a_list_in_json_is_what_the_gateway_says(house: House) -> None:
     assert (session["id"], session["turn_count"]) == (said["session"], 1)
 
 
-def test_more_sessions_than_one_page_are_all_listed(house: House) -> None:
-    for number in range(103):
-        house.say(f"many:{number}", "hello")
+def test_more_sessions_than_one_page_are_all_listed(
+    house: House, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "many.jsonl"
+    path.write_text('{"messages":[{"role":"user","content":"hello"}]}\n' * 103)
+    in_process(capsys, "sessions", "import", str(path), "--store", house.store)
     listed = in_pipe("sessions", "list", "--limit", "0", "--json", env=house.env)
     keys = {session["key"] for session in json.loads(listed.out)}
-    assert {f"many:{number}" for number in range(103)} <= keys
+    assert {f"many:{number}" for number in range(1, 104)} <= keys
     fewer = in_pipe("sessions", "list", "--limit", "3", "--json", env=house.env)
     assert len(json.loads(fewer.out)) == 3
 
@@ -65,6 +72,22 @@ def test_show_tells_the_story_of_a_session(house: House) -> None:
     assert [one["generation"] for one in told["generations"]] == [1, 2]
     assert [turn["id"] for turn in told["turns"]] == [second["turn"]]
     assert told["turns"][0]["runs"][0]["status"] == "completed"
+
+
+def test_show_tells_what_was_healed_and_what_failed(tmp_path: Path) -> None:
+    with ProviderSimulator() as simulator:
+        simulator.add_fault("R07", times=1)
+        with gateway_before(simulator, sqlite_url(tmp_path), tmp_path) as gateway:
+            env = {"HOLDFAST_URL": gateway.url}
+            assert in_pipe("chat", "k", "--model", "gpt-4.1", said="one\n", env=env).code == 0
+            simulator.add_fault("quota", times=1)
+            assert in_pipe("chat", "k", "--model", "gpt-4.1", said="two\n", env=env).code == 1
+            shown = in_pipe("sessions", "show", "k", env=env)
+    first, second = shown.out.splitlines()[-2:]
+    assert "completed" in first
+    assert "healed: stripped_opaque" in first
+    assert "failed" in second
+    assert "quota" in second
 
 
 def test_items_are_printed_in_order_and_cannot_steer_the_terminal(house: House) -> None:

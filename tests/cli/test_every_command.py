@@ -1,0 +1,82 @@
+"""Every command there is, in a terminal and in a pipe: its help, and what it says to nonsense."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from holdfast.cli.commands import app
+from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal, lines_of
+
+
+def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, child in sorted(getattr(command, "commands", {}).items()):
+        yield from _commands(child, (*path, name))
+
+
+COMMANDS = list(_commands(typer.main.get_command(app)))
+EVERY = pytest.mark.parametrize("command", COMMANDS, ids=lambda path: " ".join(path) or "holdfast")
+
+
+# One process for all of them: a terminal is what is tried here, not the start of Python.
+HELP = """
+import json, sys
+from holdfast.cli.commands import execute
+for path in json.loads(sys.argv[1]):
+    print("begin", *path)
+    print("ended", execute([*path, "--help"]))
+"""
+
+
+def test_every_command_has_help_that_fits_a_terminal() -> None:
+    program = [sys.executable, "-c", HELP]
+    with Terminal(json.dumps(COMMANDS), columns=80, program=program) as terminal:
+        outcome = terminal.wait()
+    assert outcome.code == 0
+    assert max(len(line) for line in lines_of(outcome)) <= 80
+    assert lines_of(outcome).count("ended 0") == len(COMMANDS)
+
+
+@EVERY
+def test_help_is_printed_and_is_no_failure(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = in_process(capsys, *command, "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "Usage" in outcome.out
+
+
+@EVERY
+def test_an_option_that_is_none_is_one_line_and_exit_code_2(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = in_process(capsys, *command, "--no-such-option")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+
+
+def test_the_version_is_told_in_a_terminal_and_in_a_pipe() -> None:
+    assert in_terminal("--version").out == in_pipe("--version").out
+    assert in_pipe("--version").out.startswith("holdfast ")
+
+
+def test_a_shell_can_be_taught_the_commands() -> None:
+    script = in_pipe("--show-completion", "bash")
+    assert script.code == 0
+    assert "holdfast" in script.out or "complete" in script.out
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "config", "show"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert b"Traceback" not in err
