@@ -59,6 +59,17 @@ async def test_f70_a_request_that_is_refused_as_too_long_is_compacted_and_sent_a
             assert (view.session.turn_count, view.session.item_count) == (12, 36)
 
 
+async def test_f70_a_window_that_is_set_too_large_costs_one_refusal_and_no_more() -> None:
+    with small() as simulator:
+        behind = upstream(simulator, context_tokens=100 * WINDOW)
+        async with open_upstream_house(behind, heals=QUICK, context=ELIDE) as house:
+            await fill(house, 20)
+            refused = [r for r in simulator.requests() if r.fault == "R10"]
+            assert len(refused) == 1
+            assert await heals(house) == [("overflow", "shrunk")]
+            assert await told(house, "session.compacted") >= 2
+
+
 @pytest.mark.parametrize("mode", ["model", "elide"])
 async def test_f70_a_tool_output_larger_than_the_window_is_shown_short_and_answered(
     mode: Any,

@@ -148,8 +148,9 @@ class Compactor:
         return fixed + sum(scale.item(item.body) for item in history)
 
     def window(self, upstream: str, model: str) -> int | None:
-        """Return the window of a model: as configured, else as its server has shown it."""
-        return self._windows(model) or self.estimates.of(upstream, model).window
+        """Return the window of a model: as configured, or less where its server has refused it."""
+        known = (self._windows(model), self.estimates.of(upstream, model).window)
+        return min((window for window in known if window is not None), default=None)
 
     def _bounds(self, put: Put, wish: Wish) -> Bounds | None:
         """Return the bounds of a request; None where nothing is known and nothing was wished."""
