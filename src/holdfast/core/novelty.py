@@ -56,14 +56,22 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Novelty(msgspec.Struct, frozen=True):
-    """The request's items from `new_from` on are new; `rewind` hides what they replace."""
+    """The request's items from `new_from` on are new; `rewind` hides what they replace.
+
+    With `new_upto`, what stands there and behind is an answer that is to be given again.
+    """
 
     new_from: int
     rewind: tuple[int, int] | None = None
+    new_upto: int | None = None
 
 
 def find_new(
-    sent: Sequence[SentItem], log: Sequence[LogEntry], *, is_whole: bool = False
+    sent: Sequence[SentItem],
+    log: Sequence[LogEntry],
+    *,
+    is_whole: bool = False,
+    open_from: int | None = None,
 ) -> Novelty:
     """Compare a request with the log of the turns that were complete when it arrived.
 
@@ -71,13 +79,44 @@ def find_new(
     that the log ends with: the rest is new; (c) the longest beginning found earlier in the log: a
     rewind to there; (d) nothing in common: the client's history takes the place of ours.
 
-    With `is_whole` the client is known to send all it has, so that (a) says nothing.
+    With `is_whole` the client is known to send all it has, so that (a) says nothing. A turn that
+    has not ended begins at `open_from`: what the log has of it is recognised, and never hidden.
     """
     if not log or not (is_whole or any(item.repeats for item in sent)):
         return Novelty(0)
     found = _find_new(sent, log)
     strange = _renamed_calls(sent, found.new_from, log)
-    return _find_new(_apart(sent, strange), log) if strange else found
+    if strange:
+        # Who answers a call under a name of its own speaks for the turn that made it.
+        return _find_new(_apart(sent, strange), log)
+    return found if open_from is None else _beside(found, sent, log, open_from)
+
+
+def _beside(
+    found: Novelty, sent: Sequence[SentItem], log: Sequence[LogEntry], open_from: int
+) -> Novelty:
+    """Return what is new beside a turn that goes on: nothing of it is hidden.
+
+    An answer before it that is to be given again will stand behind it: so does its question then.
+    """
+    if found.rewind is None or found.rewind[0] >= open_from - 1:
+        return Novelty(found.new_from)
+    after, upto = found.rewind[0], open_from - 1
+    if found.new_from < len(sent) or after < log[0].seq:
+        return Novelty(found.new_from, (after, upto))
+    asked_upto = len(sent)
+    while asked_upto and _is_models(sent[asked_upto - 1]):
+        asked_upto -= 1
+    asked_from = asked_upto
+    while asked_from and not _is_models(sent[asked_from - 1]):
+        asked_from -= 1
+    before = [entry.seq for entry in log if entry.seq <= after]
+    place = max(len(before) - (asked_upto - asked_from), 0)
+    return Novelty(asked_from, (before[place] - 1, upto), asked_upto)
+
+
+def _is_models(item: SentItem) -> bool:
+    return item.repeats or item.fingerprint == NO_FINGERPRINT
 
 
 def _renamed_calls(

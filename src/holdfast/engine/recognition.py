@@ -72,8 +72,15 @@ async def recognise(
         seen = outline.settled_seq if outline is not None else 0
         return Recognised(tuple(items), seen_seq=seen, brought=brought)
     log = [_entry(entry) for entry in outline.entries]
-    found = find_new(sent, log, is_whole=is_whole)
-    return Recognised(tuple(items[found.new_from :]), found.rewind, outline.settled_seq)
+    found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
+    is_again = found.new_from == len(sent) or found.new_upto is not None
+    return Recognised(
+        tuple(items[found.new_from : found.new_upto]),
+        found.rewind,
+        outline.settled_seq,
+        # What is to be answered again stands elsewhere if another turn comes first.
+        after_turn=outline.session.turn_count if is_again else None,
+    )
 
 
 async def _recognise_outputs(

@@ -108,6 +108,8 @@ class Outline(msgspec.Struct, frozen=True):
     entries: list[OutlineEntry]
     running: list[OutlineEntry] = []
     """What the turn that runs has in the log so far."""
+    open_from: int | None = None
+    """Where the turn begins that runs or waits for its tools."""
 
 
 class Transcript(msgspec.Struct, frozen=True):

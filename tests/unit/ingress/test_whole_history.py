@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from holdfast.engine.settings import LaneSettings
 from tests.in_process import ScriptedModel, called, open_house, said
 
@@ -140,3 +142,59 @@ async def test_a_client_that_knows_nothing_of_what_its_provider_searched_is_reco
         await house.chat([_user("one"), _assistant("found"), _user("two")])
         assert (await house.log(view="log")).count("one") == 1
         assert len(await house.log(view="log")) == 6
+
+
+async def test_a_second_tab_never_hides_a_turn_that_waits_for_its_tools() -> None:
+    def script(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        is_call = items[-1].get("type") == "message" and items[-1]["content"][0]["text"] == "call"
+        return [called("look", "c1")] if is_call else [said(f"seen {len(items)}")]
+
+    async with open_house(ScriptedModel(script)) as house:
+        await house.chat([_user("t1")])
+        known = [_user("t1"), _assistant("seen 1")]
+        asked = await house.chat([*known, _user("call")])
+        call = asked.json()["choices"][0]["message"]["tool_calls"][0]
+        second = asyncio.create_task(house.chat([*known, _user("tab2")]))
+        await house.until_queued(1)
+        history = [
+            *known, _user("call"), {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "here"},
+        ]  # fmt: skip
+        done = await house.chat(history)
+        assert done.headers["x-turn-id"] == asked.headers["x-turn-id"]
+        assert (await second).status_code == 200
+        assert await house.log() == [
+            "t1", "seen 1", "call", "look()", "=here", "seen 5", "tab2", "seen 7",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["call"], ["edited"]], ids=["regenerated", "repeated", "edited"]
+)
+async def test_nothing_that_is_sent_hides_a_turn_that_waits_for_its_tools(more: list[str]) -> None:
+    lanes = LaneSettings(tool_wait_seconds=0.2)
+    script = [[said("a1")], [called("look", "c1")], [said("a2")]]
+    async with open_house(ScriptedModel(lambda _: script.pop(0)), lanes=lanes) as house:
+        await house.chat([_user("t1")])
+        await house.chat([_user("t1"), _assistant("a1"), _user("call")])
+        late = await house.chat([_user("t1"), _assistant("a1"), *(_user(text) for text in more)])
+        assert late.status_code == 200
+        log = await house.log()
+        at = log.index("call")
+        assert log[at + 1] == "look()"
+        assert log[-1] == "a2"
+
+
+async def test_an_answer_that_is_wanted_again_beside_a_running_turn_follows_its_question() -> None:
+    async with open_house() as house:
+        await house.chat([_user("one")])
+        await house.model.entered.acquire()
+        house.model.door.clear()
+        running = asyncio.create_task(house.chat([_user("two")]))
+        await house.model.entered.acquire()
+        again = asyncio.create_task(house.chat([_user("one"), _assistant("re:one")]))
+        await house.until_queued(1)
+        house.model.door.set()
+        assert (await running).status_code == (await again).status_code == 200
+        assert await house.log() == ["two", "re:two", "one", "re:one"]
+        assert house.model.shown[-1] == ["two", "re:two", "one"]

@@ -5,7 +5,7 @@ import msgspec
 from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import StoredItem
-from holdfast.core.lifecycle import settled_seq
+from holdfast.core.lifecycle import finished_seq, settled_seq
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import Record, Span, in_force, visible_spans
 from holdfast.core.session import Session
@@ -178,7 +178,15 @@ def outline(
     for first, last in spans:
         entries.extend((yield from _outline_part(found, first, last)))
     running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
-    return Outline(found, upto, entries[: len(entries) - len(running)], running)
+    settled = entries[: len(entries) - len(running)]
+    return Outline(found, upto, settled, running, _open_from(found, active, now))
+
+
+def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
+    """Return where the turn begins that has the lane; one whose tools are overdue has ended."""
+    if active is None or (of.hold_until is not None and of.hold_until <= now):
+        return None
+    return finished_seq(of, active) + 1
 
 
 def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
