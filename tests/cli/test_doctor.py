@@ -339,6 +339,15 @@ def test_a_store_that_cannot_be_reached_is_one_line(capsys: pytest.CaptureFixtur
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
 
 
+@pytest.mark.parametrize("command", ["doctor", "keys list", "sessions import ."])
+def test_a_store_of_an_unknown_kind_is_one_line_without_its_password(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = in_process(capsys, *command.split(), "--store", "mysql://me:secret@db/x")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert "secret" not in outcome.err
+
+
 def test_every_kind_of_finding_is_documented() -> None:
     page = DOCUMENTED.read_text()
     for code, kind in KINDS.items():

@@ -1,6 +1,7 @@
 """From a URL to an open, migrated store."""
 
 import sqlite3
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -27,11 +28,20 @@ async def open_store(url: str, *, clock: Clock) -> SqlStore:
         return await _open_memory(clock)
     if url.startswith("sqlite:"):
         return await _open_sqlite(sqlite_path(url), clock)
-    if url.startswith(("postgresql:", "postgresql+", "postgres:")):
-        return await _open_postgres(url)
-    raise InvalidSetting(
-        f"store url {_without_secret(url)!r} is none of memory:, sqlite:///file.db, postgresql://…"
-    )
+    check_known(url)
+    return await _open_postgres(url)
+
+
+def check_known(url: str) -> None:
+    """Refuse a URL of a kind that we do not know, or whose driver is not installed."""
+    known = (MEMORY, "sqlite:", "postgresql:", "postgresql+", "postgres:")
+    if not url.startswith(known):
+        raise InvalidSetting(
+            f"store url {_without_secret(url)!r} is none of memory:, sqlite:///file.db, "
+            "postgresql://…"
+        )
+    if url.startswith("postgres") and find_spec("asyncpg") is None:
+        raise InvalidSetting("PostgreSQL needs the extra: pip install 'holdfast[postgres]'")
 
 
 def sqlite_path(url: str) -> Path:
@@ -87,12 +97,8 @@ async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
 
 
 async def _open_postgres(url: str) -> SqlStore:
-    try:
-        from holdfast.stores.postgres import open_postgres
-    except ModuleNotFoundError as exc:
-        raise InvalidSetting(
-            "PostgreSQL needs the extra: pip install 'holdfast[postgres]'"
-        ) from exc
+    from holdfast.stores.postgres import open_postgres
+
     return await open_postgres(url)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from holdfast.core.errors import StoreUnavailable
-from holdfast.stores.opening import MEMORY, sqlite_path
+from holdfast.stores.opening import MEMORY, check_known, sqlite_path
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.appearance import Outside, missing_from, steps_left
 from holdfast.stores.sqlite import DIALECT
@@ -18,6 +18,7 @@ async def look_at(url: str) -> Outside:
         return Outside(kind="memory")
     if url.startswith("sqlite:"):
         return _look_at_file(sqlite_path(url))
+    check_known(url)
     from holdfast.stores.postgres.outside import look_at_postgres
 
     return await look_at_postgres(url, wanted_columns())
