@@ -29,10 +29,9 @@ from holdfast.agents_sdk import HoldfastSession
 SESSIONS = (1, 8, 64)
 LENGTHS = (10, 1000, 10_000)
 SECONDS = 1.5
+ROUNDS = 5
 READS = 25
 ITEM: Any = {"role": "user", "content": "a message of ordinary length, as people write them. " * 4}
-
-Open = Callable[[int], AsyncIterator[list[Session]]]
 
 
 class Kind:
@@ -108,24 +107,22 @@ def _postgres_kinds(url: str) -> list[Kind]:
 
 
 class Times:
-    """How long things took, one by one."""
+    """How long things took, one by one, and how long all of it."""
 
     def __init__(self) -> None:
         self.each: list[float] = []
-        self.began = time.perf_counter()
-        self.ended = self.began
+        self.seconds = 0.0
 
     async def take(self, work: Awaitable[Any]) -> None:
         """Do one thing."""
         began = time.perf_counter()
         await work
-        self.ended = time.perf_counter()
-        self.each.append(self.ended - began)
+        self.each.append(time.perf_counter() - began)
 
     @property
     def rate(self) -> float:
         """Things a second, all together."""
-        return len(self.each) / max(self.ended - self.began, 1e-9)
+        return len(self.each) / max(self.seconds, 1e-9)
 
     def ms(self, share: float) -> float:
         """A quantile, in milliseconds."""
@@ -133,41 +130,60 @@ class Times:
         return 1000 * ranked[min(int(len(ranked) * share), len(ranked) - 1)]
 
 
-async def _appends(kind: Kind, count: int, seconds: float) -> Times:
-    async with kind.opened(*(f"{count} {n}" for n in range(count))) as sessions:
-        for session in sessions:
-            await session.add_items([ITEM])
-        times = Times()
-        until = times.began + seconds
+async def _append(sessions: list[Session], seconds: float, times: Times) -> None:
+    """Have every session appended to, over and over, for a while."""
+    began = time.perf_counter()
 
-        async def work(session: Session) -> None:
-            while time.perf_counter() < until:
-                await times.take(session.add_items([ITEM]))
+    async def work(session: Session) -> None:
+        while time.perf_counter() - began < seconds:
+            await times.take(session.add_items([ITEM]))
 
-        await asyncio.gather(*(work(session) for session in sessions))
-        return times
+    await asyncio.gather(*(work(session) for session in sessions))
+    times.seconds += time.perf_counter() - began
 
 
-async def _reads(kind: Kind, length: int, last: int | None, reads: int) -> Times:
-    async with kind.opened(f"long {length}") as (session,):
-        have = len(await session.get_items(1)) and len(await session.get_items())
-        for begin in range(have, length, 500):
-            await session.add_items([ITEM] * min(500, length - begin))
-        times = Times()
+async def _appends(kinds: list[Kind], count: int, seconds: float) -> dict[str, Times]:
+    """Measure all kinds in turns, so that what else the machine does falls on each of them."""
+    found = {kind.name: Times() for kind in kinds}
+    async with AsyncExitStack() as stack:
+        names = [f"{count} {n}" for n in range(count)]
+        opened = [await stack.enter_async_context(kind.opened(*names)) for kind in kinds]
+        for sessions in opened:
+            for session in sessions:
+                await session.add_items([ITEM])
+        for _ in range(ROUNDS):
+            for kind, sessions in zip(kinds, opened, strict=True):
+                await _append(sessions, seconds / ROUNDS, found[kind.name])
+    return found
+
+
+async def _reads(kinds: list[Kind], length: int, last: int | None, reads: int) -> dict[str, Times]:
+    """Measure all kinds in turns, one read of each at a time."""
+    found = {kind.name: Times() for kind in kinds}
+    async with AsyncExitStack() as stack:
+        opened: list[tuple[str, Session]] = []
+        for kind in kinds:
+            (session,) = await stack.enter_async_context(kind.opened(f"long {length}"))
+            for begin in range(len(await session.get_items()), length, 500):
+                await session.add_items([ITEM] * min(500, length - begin))
+            opened.append((kind.name, session))
         for _ in range(reads):
-            await times.take(session.get_items(last))
-        return times
+            for name, session in opened:
+                await found[name].take(session.get_items(last))
+    for times in found.values():
+        times.seconds = sum(times.each)
+    return found
 
 
 async def _measure(report: Report, kinds: list[Kind], *, is_short: bool) -> None:
     sessions, lengths = ((1,), (10,)) if is_short else (SESSIONS, LENGTHS)
     seconds, reads = (0.05, 2) if is_short else (SECONDS, READS)
     for count in sessions:
-        found = {kind.name: await _appends(kind, count, seconds) for kind in kinds}
+        found = await _appends(kinds, count, seconds)
         _tell(report, kinds[0].database, f"appends, {count} sessions", found, by_rate=True)
     for last, name in ((20, "last 20"), (None, "all")):
         for length in lengths:
-            found = {kind.name: await _reads(kind, length, last, reads) for kind in kinds}
+            found = await _reads(kinds, length, last, reads)
             _tell(report, kinds[0].database, f"read {name} of {length:,}", found, by_rate=False)
 
 

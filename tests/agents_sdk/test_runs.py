@@ -3,13 +3,15 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agents import Agent, RunConfig, Runner, RunState, Session, SQLiteSession, function_tool
+from agents.extensions.memory import AsyncSQLiteSession
+from agents.extensions.memory.sqlalchemy_session import SQLAlchemySession
 from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import create_async_engine
 
 import holdfast
 from holdfast.agents_sdk import HoldfastRunner, HoldfastSession, RunStateUsed
@@ -17,13 +19,21 @@ from holdfast.core.errors import IdempotencyMismatch, TurnAlreadyDone
 from tests.agents_sdk.fake_model import FakeModel, agent_of, calls, says, texts_of
 
 
-@asynccontextmanager
-async def shipped_session(tmp_path: Path) -> AsyncIterator[SQLiteSession]:
-    session = SQLiteSession("s", tmp_path / "shipped.db")
-    try:
+@pytest.fixture(params=["SQLiteSession", "AsyncSQLiteSession", "SQLAlchemySession"])
+async def shipped(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Session]:
+    """Each session that is shipped with the SDK and keeps its history in a database."""
+    if request.param == "SQLiteSession":
+        session = SQLiteSession("s", tmp_path / "shipped.db")
         yield session
-    finally:
         session.close()
+    elif request.param == "AsyncSQLiteSession":
+        own = AsyncSQLiteSession("s", tmp_path / "shipped.db")
+        yield own
+        await own.close()
+    else:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shipped.db'}")
+        yield SQLAlchemySession("s", engine=engine, create_tables=True)
+        await engine.dispose()
 
 
 def are_whole_blocks(texts: list[str]) -> bool:
@@ -53,9 +63,8 @@ async def test_runs_that_cross_read_back_as_whole_blocks(session: HoldfastSessio
     assert are_whole_blocks(texts)
 
 
-async def test_the_shipped_session_interleaves_runs_that_cross(tmp_path: Path) -> None:
-    async with shipped_session(tmp_path) as shipped:
-        assert not are_whole_blocks(await cross(shipped))
+async def test_the_shipped_session_interleaves_runs_that_cross(shipped: Session) -> None:
+    assert not are_whole_blocks(await cross(shipped))
 
 
 async def test_many_runs_with_tools_stay_whole(shared: HoldfastSession) -> None:
@@ -159,16 +168,15 @@ async def test_a_streamed_run_has_the_lane_until_its_block_is_left(
     assert texts_of(await session.get_items()) == ["A", "answer to A"]
 
 
-async def test_the_shipped_session_gives_a_second_run_half_of_the_first(tmp_path: Path) -> None:
+async def test_the_shipped_session_gives_a_second_run_half_of_the_first(shipped: Session) -> None:
     model = FakeModel()
     model.gates = [asyncio.Event()]
     agent = agent_of(model)
-    async with shipped_session(tmp_path) as shipped:
-        first = asyncio.create_task(Runner.run(agent, "A", session=shipped))
-        await model.arrivals.get()
-        await Runner.run(agent, "B", session=shipped)
-        model.gates[0].set()
-        await first
+    first = asyncio.create_task(Runner.run(agent, "A", session=shipped))
+    await model.arrivals.get()
+    await Runner.run(agent, "B", session=shipped)
+    model.gates[0].set()
+    await first
     assert texts_of(model.asked[1]) == ["A", "B"]
 
 
@@ -187,13 +195,12 @@ async def test_a_retry_after_a_failure_does_not_double_the_question(
     assert texts_of(await session.get_items()) == ["hi", "hello"]
 
 
-async def test_a_retry_with_the_shipped_session_doubles_the_question(tmp_path: Path) -> None:
+async def test_a_retry_with_the_shipped_session_doubles_the_question(shipped: Session) -> None:
     model = FakeModel([ConnectionError("gone"), "hello"])
-    async with shipped_session(tmp_path) as shipped:
-        with pytest.raises(ConnectionError):
-            await Runner.run(agent_of(model), "hi", session=shipped)
+    with pytest.raises(ConnectionError):
         await Runner.run(agent_of(model), "hi", session=shipped)
-        assert texts_of(await shipped.get_items()) == ["hi", "hi", "hello"]
+    await Runner.run(agent_of(model), "hi", session=shipped)
+    assert texts_of(await shipped.get_items()) == ["hi", "hi", "hello"]
 
 
 async def test_a_retry_leaves_out_what_the_torn_run_had_begun(session: HoldfastSession) -> None:
@@ -342,16 +349,17 @@ async def test_a_run_that_had_read_before_a_clear_writes_nothing_behind_it(
     assert await session.get_items() == []
 
 
-async def test_the_shipped_session_takes_the_tail_of_a_cleared_run_for_new(tmp_path: Path) -> None:
+async def test_the_shipped_session_takes_the_tail_of_a_cleared_run_for_new(
+    shipped: Session,
+) -> None:
     model = FakeModel()
     model.gates = [asyncio.Event()]
-    async with shipped_session(tmp_path) as shipped:
-        run = asyncio.create_task(Runner.run(agent_of(model), "A", session=shipped))
-        await model.arrivals.get()
-        await shipped.clear_session()
-        model.gates[0].set()
-        await run
-        assert texts_of(await shipped.get_items()) == ["answer to A"]
+    run = asyncio.create_task(Runner.run(agent_of(model), "A", session=shipped))
+    await model.arrivals.get()
+    await shipped.clear_session()
+    model.gates[0].set()
+    await run
+    assert texts_of(await shipped.get_items()) == ["answer to A"]
 
 
 # ── parked for a decision ───────────────────────────────────────────────────────────────────
@@ -419,13 +427,12 @@ async def test_a_resumption_that_failed_is_not_tried_again_from_the_same_state(
     assert bank.paid == ["paid"]
 
 
-async def test_the_shipped_session_lets_a_parked_run_pay_twice(tmp_path: Path) -> None:
+async def test_the_shipped_session_lets_a_parked_run_pay_twice(shipped: Session) -> None:
     bank = Bank(calls("pay", call_id="call_pay"), "it is paid", "it is paid")
-    async with shipped_session(tmp_path) as shipped:
-        result = await Runner.run(bank.agent, "pay", session=shipped)
-        parked = result.to_state().to_string()
-        for _ in range(2):
-            await Runner.run(bank.agent, await bank.resumed(parked), session=shipped)
+    result = await Runner.run(bank.agent, "pay", session=shipped)
+    parked = result.to_state().to_string()
+    for _ in range(2):
+        await Runner.run(bank.agent, await bank.resumed(parked), session=shipped)
     assert bank.paid == ["paid", "paid"]
 
 
@@ -513,8 +520,7 @@ async def test_constant_call_ids_do_not_scramble_what_a_model_is_shown(
     assert [item["call_id"] for item in stored if "call_id" in item] == ["call_0"] * 4
 
 
-async def test_constant_call_ids_make_the_shipped_session_lose_calls(tmp_path: Path) -> None:
-    async with shipped_session(tmp_path) as shipped:
-        model = await ask_twice(shipped)
+async def test_constant_call_ids_make_the_shipped_session_lose_calls(shipped: Session) -> None:
+    model = await ask_twice(shipped)
     shown: list[Any] = model.asked[-1]
     assert [item.get("output") for item in shown if "output" in item] == ["saw b"]
