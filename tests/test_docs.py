@@ -23,7 +23,12 @@ from holdfast.core.commands import Command
 from holdfast.core.errors import HoldfastError
 from holdfast.core.summaries import DEFAULT_PROMPT
 from holdfast.core.turn import Outcome
-from holdfast.engine.settings import ContextSettings, HealSettings, StreamSettings
+from holdfast.engine.settings import (
+    ContextSettings,
+    HealSettings,
+    RetentionSettings,
+    StreamSettings,
+)
 from holdfast.ingress.http import application
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
 from holdfast.settings import (
@@ -335,6 +340,7 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
         StoreSettings,
         ResetSettings,
         LimitSettings,
+        RetentionSettings,
         LogSettings,
         AccessKey,
         UpstreamSettings,

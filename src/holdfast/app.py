@@ -1,7 +1,9 @@
 """How it is put together: a URL becomes a store, a store becomes a running engine."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.core.access import hash_key
@@ -15,7 +17,7 @@ from holdfast.engine.desk import Desk
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway, Handler
 from holdfast.engine.responder import Responder
-from holdfast.engine.settings import LaneSettings
+from holdfast.engine.settings import LaneSettings, RetentionSettings
 from holdfast.engine.storage import StorageGauge
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.settings import Settings
@@ -108,6 +110,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         )
         desk = Desk(gateway, responder)
         await gateway.start()
+        sweeping = _sweep(gateway, settings.retention)
         try:
             yield Application(
                 gateway,
@@ -118,6 +121,8 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
                 compactor=compactor,
             )
         finally:
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
             await desk.stop(settings.server.grace_seconds)
             await gateway.stop()
     finally:
@@ -140,3 +145,15 @@ def _rules(settings: Settings) -> "HouseRules":
         requests_per_minute=settings.limits.requests_per_minute,
         reset=settings.reset_policy,
     )
+
+
+def _sweep(gateway: Gateway, settings: RetentionSettings) -> "asyncio.Future[None]":
+    """Begin what retention asks for, if it asks for anything."""
+    if not settings.is_on:
+        return asyncio.get_running_loop().create_future()
+    from holdfast.engine.retention import Retention
+    from holdfast.ingress.http.archive import SessionArchive
+
+    archive = SessionArchive(gateway, Path(settings.archive))
+    retention = Retention(gateway, settings, archive.keep)
+    return asyncio.create_task(retention.run(), name="holdfast-retention")

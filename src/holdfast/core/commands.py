@@ -225,11 +225,19 @@ class Restore(Command[Session], frozen=True, kw_only=True):
 
 
 class Delete(Command[Session], frozen=True, kw_only=True):
-    """Erase a session and leave a tombstone."""
+    """Erase a session and leave a tombstone; with `idle_seconds`, if it was idle for so long."""
 
     tenant: Tenant
     session_id: SessionId
     cascade: bool = False
+    idle_seconds: float | None = None
+
+
+class Prune(Command[bool], frozen=True, kw_only=True):
+    """Forget old journals of ended turns, idempotency keys and events; is there more of them?"""
+
+    worker: WorkerId
+    older_than_seconds: float
 
 
 class Fork(Command[Session], frozen=True, kw_only=True):

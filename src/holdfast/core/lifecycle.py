@@ -147,6 +147,8 @@ def delete(command: Delete, facts: Facts) -> Decision[Session]:
         if command.again:
             return Decision(session)
         return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if command.idle_seconds is not None and not _is_idle(facts, session, command.idle_seconds):
+        return refuse(SessionBusy(f"session {session.id} was spoken to in the meantime"))
     visible_forks = [fork for fork in facts.forks if fork.is_visible]
     if visible_forks and not command.cascade:
         return refuse(
@@ -165,6 +167,15 @@ def delete(command: Delete, facts: Facts) -> Decision[Session]:
         changes.extend(child.changes())
     woken = (session.id, *(fork.id for fork in facts.forks))
     return Decision(draft.session, tuple(changes), woken, tuple(aborted))
+
+
+def _is_idle(facts: Facts, session: Session, seconds: float) -> bool:
+    if facts.open_turns:
+        return False
+    times = [session.created_at]
+    if facts.turn is not None:
+        times += [facts.turn.accepted_at, facts.turn.ended_at or 0.0]
+    return max(times) < facts.now - seconds
 
 
 def _bury(draft: Draft) -> None:

@@ -85,6 +85,35 @@ class LaneSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSettings:
+    """`[retention]`: what is erased by itself; nothing, unless it is set."""
+
+    sessions_days: float = 0.0
+    """Sessions in which nothing has happened for so many days are archived, then erased."""
+    archive: str = ""
+    """The folder for archived sessions; needed with `sessions_days`."""
+    traces_days: float = 0.0
+    """Journals of ended streams, idempotency keys and events are forgotten after so many days."""
+    sweep_minutes: float = 60.0
+    """How often this is looked after."""
+
+    def __post_init__(self) -> None:
+        if not self.sessions_days >= 0:
+            raise InvalidSetting("retention.sessions_days must not be negative")
+        if self.sessions_days and not self.archive:
+            raise InvalidSetting("retention.archive: say where sessions are archived")
+        if self.traces_days and not self.traces_days >= 1:
+            raise InvalidSetting("retention.traces_days must be at least 1")
+        if not self.sweep_minutes > 0:
+            raise InvalidSetting("retention.sweep_minutes must be positive")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.sessions_days or self.traces_days)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HealSettings:
     """How far a turn goes to be answered when its provider fails."""
 

@@ -192,6 +192,15 @@ class Reader(Protocol):
         """Return how many bytes the items of a tenant's sessions have; it looks at all of them."""
         ...
 
+    async def idle_sessions(
+        self, seconds: float, *, after: SessionId, limit: int
+    ) -> list[tuple[Tenant, SessionId]]:
+        """Return sessions of all tenants in which nothing has happened for so long, by id.
+
+        Sessions that others point into are not among them.
+        """
+        ...
+
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
         """Return unnamed sessions that have an item of this id, the newest first, a few of them."""
         ...

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.core.reset import ResetPolicy
-from holdfast.engine.settings import ContextSettings, HealSettings, LaneSettings, StreamSettings
+from holdfast.engine.settings import (
+    ContextSettings,
+    HealSettings,
+    LaneSettings,
+    RetentionSettings,
+    StreamSettings,
+)
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings.reading import Sources, read_file
 from holdfast.settings.sections import (
@@ -47,6 +53,7 @@ class Settings:
     context: ContextSettings = field(default_factory=ContextSettings)
     reset: ResetSettings = field(default_factory=ResetSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
     upstreams: tuple[UpstreamSettings, ...] = ()
     """`[[upstream]]` of the configuration, in order; with none, the demo model answers."""
@@ -79,6 +86,7 @@ def load(
         context=sources.section("context", ContextSettings),
         reset=sources.section("sessions.reset", ResetSettings),
         limits=sources.section("limits", LimitSettings),
+        retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),
         upstreams=_upstreams(sources, env),
         keys=tuple(key.filled(env) for key in sources.tables("key", AccessKey)),

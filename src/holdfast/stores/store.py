@@ -32,7 +32,7 @@ from holdfast.ports.store import (
     TurnView,
 )
 from holdfast.stores.committer import Committer, Result
-from holdfast.stores.sql import listing, queries, records, repetition
+from holdfast.stores.sql import listing, queries, records, repetition, retention
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Plan, every
 from holdfast.stores.transcripts import Transcripts, is_as_stored
@@ -121,6 +121,12 @@ class SqlReader:
     async def stored_bytes(self, tenant: Tenant) -> int:
         """Return how many bytes the items of a tenant's sessions have."""
         return await self._run(lambda _: repetition.stored_bytes(tenant))
+
+    async def idle_sessions(
+        self, seconds: float, *, after: SessionId, limit: int
+    ) -> list[tuple[Tenant, SessionId]]:
+        """Return sessions in which nothing has happened for so long."""
+        return await self._run(lambda now: retention.idle_sessions(seconds, after, limit, now))
 
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
         """Return unnamed sessions that have an item of this id."""

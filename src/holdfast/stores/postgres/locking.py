@@ -97,7 +97,7 @@ def names_of(command: Command[Any]) -> list[Name]:
         case cmd.Reset() | cmd.Restore():
             rivals = [Name("session", command.session_id), Name("rival", command.session_id)]
             return [*rivals, *_names_of_repeat(command)]
-        case cmd.Renew() | cmd.Bury():
+        case cmd.Renew() | cmd.Bury() | cmd.Prune():
             return [Name("worker", command.worker)]
         case _:
             return list(_names_in_fields(command))

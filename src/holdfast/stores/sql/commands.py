@@ -22,7 +22,7 @@ from holdfast.core.changes import Decision, refuse
 from holdfast.core.commands import Command
 from holdfast.core.errors import RunFenced
 from holdfast.core.facts import Facts
-from holdfast.stores.sql import facts, records
+from holdfast.stores.sql import facts, records, retention
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 from holdfast.stores.sql.writing import writes
@@ -77,6 +77,8 @@ def plan(command: Command[Any], now: float) -> Plan[Planned]:
     if isinstance(command, cmd.Deliver):
         marks: list[Ask] = [(sql.MARK_DELIVERED, (*step, now)) for step in command.steps]
         return Planned(Decision(None), marks)
+    if isinstance(command, cmd.Prune):
+        return Planned(*(yield from retention.prune(command, now)))
     read, decide = _DECIDED[type(command)]
     known = yield from read(command, now)
     decision = decide(command, known)

@@ -443,6 +443,8 @@ def lifecycle_facts(
     if isinstance(command, Fork | Hide):
         facts = replace(facts, hidden=(yield from find_hidden(session)))
     if isinstance(command, Delete):
+        latest = yield from one(sql.LATEST_TURN, session.id)
+        facts = replace(facts, turn=Turn(*latest) if latest else None)
         facts = replace(facts, forks=(yield from _every_fork(session)))
     if isinstance(command, Reset | Restore | Delete):
         retired = facts.live if isinstance(command, Restore) and facts.live else session

@@ -392,6 +392,30 @@ STORED_BYTES = Statement(
     "select coalesce(sum(length(i.body)), 0) from items i join sessions s on s.id = i.session_id "
     "where s.tenant = ?1",
 )
+# ── Retention ───────────────────────────────────────────────────────────────────────────────
+
+IDLE_SESSIONS = Statement(
+    "idle_sessions",
+    "select s.tenant, s.id from sessions s where s.id > ?2 and s.deleted_at is null "
+    "and s.active_turn_id is null and s.created_at < ?1 "
+    "and not exists (select 1 from turns t where t.session_id = s.id "
+    "and (t.outcome is null or t.accepted_at >= ?1 or t.ended_at >= ?1)) "
+    "and not exists (select 1 from sessions f where f.parent_id = s.id and f.deleted_at is null) "
+    "order by s.id limit ?3",
+)
+FORGET_JOURNALS = Statement(
+    "forget_journals",
+    "delete from journals where turn_id < ?1 and exists "
+    "(select 1 from turns t where t.id = journals.turn_id and t.outcome is not null)",
+)
+# A bounded part of the oldest: whoever prunes comes again while there is more.
+FORGET_EVENTS = Statement(
+    "forget_events",
+    "delete from events where at < ?1 and position in "
+    "(select position from events order by position limit 1000)",
+)
+OLDEST_EVENT = Statement("oldest_event", "select at from events order by position limit 1")
+
 STEPS = Statement(
     "steps",
     "select fingerprint, call_id from items where session_id = ?1 and seq between ?2 and ?3 "

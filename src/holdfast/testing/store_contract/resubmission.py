@@ -276,6 +276,11 @@ async def _recover(caller: Caller, clock: HandClock) -> Command[Any]:
     return cmd.Recover(session_id=run.session.id, worker=caller.worker)
 
 
+async def _prune(caller: Caller, _: HandClock) -> Command[Any]:
+    await caller.converse("a", "b", key="k")
+    return cmd.Prune(worker=caller.worker, older_than_seconds=86_400.0)
+
+
 async def _renew(caller: Caller, _: HandClock) -> Command[Any]:
     return cmd.Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS)
 

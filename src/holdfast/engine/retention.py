@@ -1,0 +1,78 @@
+"""Retention, where it is asked for: idle sessions are archived and erased, old traces forgotten.
+
+What counts is the last activity, judged again in the transaction that erases. Whatever could not
+be archived stays.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from holdfast.core.commands import Delete, Prune
+from holdfast.core.errors import Conflict, HoldfastError, NotFound
+from holdfast.core.ids import SessionId, Tenant
+from holdfast.engine.gateway import Gateway
+from holdfast.engine.log import log
+from holdfast.engine.settings import RetentionSettings
+
+DAY_SECONDS = 86_400.0
+PAGE = 100
+MAX_PRUNES = 1000
+
+Archive = Callable[[Tenant, SessionId], Awaitable[None]]
+"""Keeps a session somewhere else; it may be erased only once this has returned."""
+
+
+class Retention:
+    """Sweeps a store from time to time."""
+
+    def __init__(self, gateway: Gateway, settings: RetentionSettings, archive: Archive) -> None:
+        self._gateway = gateway
+        self._settings = settings
+        self._archive = archive
+
+    async def run(self) -> None:
+        """Sweep until cancelled; a store that is away is swept the next time."""
+        while True:
+            try:
+                await self.sweep()
+            except HoldfastError as exc:
+                log.warning("retention.broke_off", code=exc.code)
+            except OSError as exc:
+                log.warning("retention.not_archived", reason=type(exc).__name__)
+            await asyncio.sleep(self._settings.sweep_minutes * 60)
+
+    async def sweep(self) -> int:
+        """Do what is due, and return how many sessions were erased."""
+        if self._settings.traces_days:
+            await self._prune(self._settings.traces_days * DAY_SECONDS)
+        if not self._settings.sessions_days:
+            return 0
+        return await self._erase_idle(self._settings.sessions_days * DAY_SECONDS)
+
+    async def _prune(self, seconds: float) -> None:
+        for _ in range(MAX_PRUNES):
+            worker = self._gateway.worker.id
+            if not await self._gateway.submit(Prune(worker=worker, older_than_seconds=seconds)):
+                return
+
+    async def _erase_idle(self, seconds: float) -> int:
+        erased, after = 0, SessionId("")
+        while True:
+            page = await self._gateway.read.idle_sessions(seconds, after=after, limit=PAGE)
+            for tenant, session_id in page:
+                erased += await self._erase(tenant, session_id, seconds)
+                after = session_id
+            if len(page) < PAGE:
+                return erased
+
+    async def _erase(self, tenant: Tenant, session_id: SessionId, seconds: float) -> int:
+        await self._archive(tenant, session_id)
+        command = Delete(tenant=tenant, session_id=session_id, idle_seconds=seconds)
+        try:
+            await self._gateway.submit(command)
+        except (Conflict, NotFound) as exc:
+            # Somebody spoke to it in the meantime, or erased it.
+            log.info("retention.kept", session_id=session_id, code=exc.code)
+            return 0
+        log.info("retention.erased", session_id=session_id)
+        return 1

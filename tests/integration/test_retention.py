@@ -1,0 +1,137 @@
+"""Retention: only where it is asked for, by last activity, archived first, judged again."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.commands import Delete
+from holdfast.core.errors import InvalidSetting, SessionBusy
+from holdfast.core.ids import DEFAULT_TENANT, SessionId, Tenant
+from holdfast.engine.retention import DAY_SECONDS, Retention
+from holdfast.engine.settings import RetentionSettings
+from holdfast.ingress.http.archive import SessionArchive
+from tests.in_process import House, open_house
+
+AT_ONCE = 1e-9
+"""So few days that whatever is not happening now is long ago."""
+
+
+@pytest.fixture(name="store_url", params=["sqlite", "postgres"])
+def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path / 'h.db'}"
+
+
+@pytest.fixture(name="house")
+async def _house(store_url: str) -> AsyncIterator[House]:
+    async with open_house(store_url=store_url) as house:
+        yield house
+
+
+def _retention(house: House, folder: Path, days: float) -> Retention:
+    settings = RetentionSettings(sessions_days=days, archive=str(folder))
+    return Retention(house.gateway, settings, SessionArchive(house.gateway, folder).keep)
+
+
+async def test_idle_sessions_are_archived_and_erased(house: House, tmp_path: Path) -> None:
+    replies = [await house.respond(f"said {n}", f"k{n}") for n in range(3)]
+    folder = tmp_path / "archive"
+    assert await _retention(house, folder, 1).sweep() == 0
+    assert not folder.exists()
+    assert await _retention(house, folder, AT_ONCE).sweep() == 3
+    assert (await house.client.get("/v1/sessions")).json()["data"] == []
+    name = replies[0].headers["x-session-id"]
+    lines = (folder / "default" / f"{name}.jsonl").read_text().splitlines()
+    head, session, *entries = map(json.loads, lines)
+    assert head["object"] == "session.export"
+    assert (session["id"], session["key"]) == (name, "k0")
+    said = [entry["item"]["content"][0]["text"] for entry in entries]
+    assert said == ["said 0", "re:said 0"]
+    # The key goes on, in its next generation.
+    again = await house.respond("back", "k0")
+    assert again.headers["x-session-generation"] == "2"
+
+
+async def test_a_session_that_runs_or_that_others_point_into_stays(
+    house: House, tmp_path: Path
+) -> None:
+    first = await house.respond("one", None)
+    await house.respond("left", None, previous_response_id=first.json()["id"])
+    await house.respond("right", None, previous_response_id=first.json()["id"])
+    house.model.door.clear()
+    running = await house.respond("runs", "busy", background=True)
+    retention = _retention(house, tmp_path, AT_ONCE)
+    # The fork goes first; what it pointed into is nobody's afterwards.
+    assert await retention.sweep() == 1
+    assert await retention.sweep() == 1
+    listed = (await house.client.get("/v1/sessions")).json()["data"]
+    assert [one["id"] for one in listed] == [running.headers["x-session-id"]]
+
+
+async def test_a_session_that_is_spoken_to_while_it_is_archived_stays(
+    house: House, tmp_path: Path
+) -> None:
+    reply = await house.respond("one", "k")
+    archive = SessionArchive(house.gateway, tmp_path)
+
+    async def archive_and_speak(tenant: Tenant, session_id: SessionId) -> None:
+        await archive.keep(tenant, session_id)
+        house.model.door.clear()
+        await house.respond("still here", "k", background=True)
+
+    settings = RetentionSettings(sessions_days=AT_ONCE, archive=str(tmp_path))
+    assert await Retention(house.gateway, settings, archive_and_speak).sweep() == 0
+    house.model.door.set()
+    found = await house.client.get(f"/v1/sessions/{reply.headers['x-session-id']}")
+    assert found.status_code == 200
+    with pytest.raises(SessionBusy):
+        await house.gateway.submit(
+            Delete(
+                tenant=DEFAULT_TENANT,
+                session_id=SessionId(reply.headers["x-session-id"]),
+                idle_seconds=DAY_SECONDS,
+            )
+        )
+
+
+async def test_what_cannot_be_archived_is_not_erased(house: House, tmp_path: Path) -> None:
+    await house.respond("one", "k")
+    folder = tmp_path / "no folder"
+    folder.write_text("")
+    with pytest.raises(OSError, match="no folder"):
+        await _retention(house, folder, AT_ONCE).sweep()
+    assert len((await house.client.get("/v1/sessions")).json()["data"]) == 1
+
+
+async def test_old_traces_are_forgotten_and_answers_stay(house: House) -> None:
+    headers = {"Idempotency-Key": "once"}
+    reply = await house.respond("one", "k", stream=True, headers=headers)
+    assert reply.status_code == 200
+    session = reply.headers["x-session-id"]
+    name = "resp_" + reply.headers["x-turn-id"].removeprefix("turn_")
+    retention = Retention(house.gateway, RetentionSettings(traces_days=1), _nowhere)
+    await retention.sweep()
+    assert len(await house.gateway.read.events(SessionId(session), after=0, limit=9)) == 3
+    await retention._prune(-1.0)
+    assert await house.gateway.read.events(SessionId(session), after=0, limit=9) == []
+    assert (await house.client.get(f"/v1/responses/{name}")).json()["status"] == "completed"
+    again = await house.respond("one", "k", stream=True, headers=headers)
+    assert again.headers["x-turn-id"] != reply.headers["x-turn-id"]
+    assert await house.log("k") == ["one", "re:one", "one", "re:one"]
+
+
+async def _nowhere(tenant: Tenant, session_id: SessionId) -> None:
+    raise AssertionError("nothing is to be archived")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"sessions_days": 1}, {"sessions_days": -1}, {"traces_days": 0.5}, {"sweep_minutes": 0}],
+    ids=str,
+)
+def test_what_retention_cannot_mean_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidSetting, match="retention"):
+        RetentionSettings(**wrong)  # type: ignore[arg-type]  # numbers for all
