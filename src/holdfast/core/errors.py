@@ -274,13 +274,14 @@ class RunFenced(HoldfastError):
 
 
 class TurnFailed(HoldfastError):
-    """The turn's work failed. `failure_code` is what was recorded."""
+    """The turn's work failed. `failure_code` is what was recorded, and so is the rest."""
 
     code = "turn_failed"
 
-    def __init__(self, message: str, *, failure_code: str) -> None:
+    def __init__(self, message: str, *, failure_code: str, param: str | None = None) -> None:
         super().__init__(message)
         self.failure_code = failure_code
+        self.param = param
 
 
 class ProviderFailure(HoldfastError):

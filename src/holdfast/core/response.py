@@ -43,6 +43,15 @@ OUTCOME_STATUS: dict[Outcome, ResponseStatus] = {
 }
 
 
+class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a failed run keeps beside its code and message: whoever asks again is told the same."""
+
+    is_providers: bool = False
+    status: int | None = None
+    provider_type: str | None = None
+    param: str | None = None
+
+
 class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a run's result keeps beside the items: everything else a Response object needs."""
 
@@ -51,6 +60,7 @@ class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     usage: msgspec.Raw = msgspec.Raw(b"null")
     fields: dict[str, msgspec.Raw] = {}
     completed_at: float | None = None
+    failure: RecordedFailure | None = None
 
 
 def status_of(turn: Turn, run: Run | None, turn_status: TurnStatus, step: int) -> ResponseStatus:

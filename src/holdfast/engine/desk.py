@@ -11,6 +11,7 @@ from holdfast.core.commands import Accept, Cancel, Queued, Repeated, Started
 from holdfast.core.errors import (
     HoldfastError,
     ParentNotFound,
+    ProviderFailure,
     SessionDeleted,
     StoreUnavailable,
     TurnCancelled,
@@ -19,7 +20,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.ids import Tenant
 from holdfast.core.request import TurnRequest, read_request, response_id
-from holdfast.core.response import ResponseFacts, error_value
+from holdfast.core.response import ResponseFacts, decode_answer, error_value
 from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
 from holdfast.engine.gateway import Gateway
@@ -42,7 +43,7 @@ class Ticket:
         self.session = session
         self.step = step
         self.task: asyncio.Task[Answered] | None = None
-        self.recorded: Answered | None = None
+        self.recorded: Answered | HoldfastError | None = None
         self.is_rolled_over = False
 
     @property
@@ -56,6 +57,8 @@ class Ticket:
 
     async def answer(self) -> Answered:
         """Return the committed answer, or raise why there is none. Leaving stops nothing."""
+        if isinstance(self.recorded, HoldfastError):
+            raise self.recorded
         if self.recorded is not None:
             return self.recorded
         assert self.task is not None
@@ -200,10 +203,13 @@ class Desk:
         ticket = Ticket(self, turn, repeated.session, repeated.step)
         if request.is_stream or request.is_background:
             return ticket
-        if not repeated.is_settled:
-            view = await self._gateway.wait_until_ended(tenant, turn.id, step=repeated.step)
-            turn = ticket.turn = view.turn
-        ticket.recorded = await self.recall(tenant, turn, repeated.step)
+        try:
+            if not repeated.is_settled:
+                view = await self._gateway.wait_until_ended(tenant, turn.id, step=repeated.step)
+                turn = ticket.turn = view.turn
+            ticket.recorded = await self.recall(tenant, turn, repeated.step)
+        except HoldfastError as exc:
+            ticket.recorded = exc
         return ticket
 
     async def recall(self, tenant: Tenant, turn: Turn, step: int) -> Answered:
@@ -211,7 +217,7 @@ class Desk:
         runs = [run for run in await self._gateway.read.runs(turn.id) if run.step == step]
         done = next((run for run in reversed(runs) if run.outcome == "completed"), None)
         if done is None:
-            raise _not_answered(turn)
+            raise _not_answered(turn, runs[-1] if runs else None)
         view = await self._gateway.read.session(tenant, session_id=turn.session_id)
         if view is None:
             raise SessionDeleted("the session of this turn was deleted")
@@ -290,11 +296,27 @@ def _unknown_end(begun: ResponseFacts) -> ResponseFacts:
     )
 
 
-def _not_answered(turn: Turn) -> HoldfastError:
+def _not_answered(turn: Turn, run: Run | None) -> HoldfastError:
+    """Return what became of a turn, in the words in which its first caller was told."""
     if turn.outcome == "cancelled":
         return TurnCancelled(turn.id, turn.error_code)
     if turn.outcome == "failed":
-        return TurnFailed(
-            turn.error_message or "the turn failed", failure_code=turn.error_code or "turn_failed"
-        )
+        return _failed(turn, run)
     return TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
+
+
+def _failed(turn: Turn, run: Run | None) -> HoldfastError:
+    message, code = turn.error_message or "the turn failed", turn.error_code
+    kept = decode_answer(run.result).failure if run is not None and run.result else None
+    if kept is None:
+        return TurnFailed(message, failure_code=code or TurnFailed.code)
+    if not kept.is_providers:
+        return TurnFailed(message, failure_code=code or TurnFailed.code, param=kept.param)
+    return ProviderFailure(
+        message,
+        failure_class="terminal",
+        status=kept.status,
+        provider_code=code,
+        provider_type=kept.provider_type,
+        param=kept.param,
+    )

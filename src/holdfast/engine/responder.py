@@ -19,6 +19,7 @@ from holdfast.core.items import NewItem, read_item
 from holdfast.core.request import TurnRequest, conversation_id, response_id
 from holdfast.core.response import (
     RecordedAnswer,
+    RecordedFailure,
     ResponseFacts,
     ResponseStatus,
     encode_answer,
@@ -231,6 +232,7 @@ class Responder:
                 error_code=code,
                 error_message=error.message[:2000],
                 is_retryable=(failure.failure_class == "transient" if failure else error.retryable),
+                result=encode_answer(RecordedAnswer(status="failed", failure=_recorded(error))),
                 journal=journal,
             )
         )
@@ -261,6 +263,17 @@ class Responder:
             )
         except HoldfastError as exc:
             log.warning("run.not_settled", run_id=run.fence.run_id, code=exc.code)
+
+
+def _recorded(error: HoldfastError) -> RecordedFailure:
+    if not isinstance(error, ProviderFailure):
+        return RecordedFailure(param=error.param)
+    return RecordedFailure(
+        is_providers=True,
+        status=error.status,
+        provider_type=error.provider_type,
+        param=error.param,
+    )
 
 
 def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:

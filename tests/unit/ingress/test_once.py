@@ -3,6 +3,9 @@
 import asyncio
 from typing import Any
 
+import pytest
+
+from holdfast.core.errors import HoldfastError, ProviderFailure, UnsupportedByUpstream
 from holdfast.engine.settings import LaneSettings
 from tests.in_process import House, ScriptedModel, open_house, said
 
@@ -146,3 +149,66 @@ async def test_a_full_lane_is_429_with_its_own_code() -> None:
         assert "retry-after" in full.headers
         house.model.door.set()
         await asyncio.gather(running, waiting)
+
+
+_FAILURES = [
+    ProviderFailure("too long", failure_class="overflow", status=400,
+                    provider_code="context_length_exceeded", provider_type="invalid_request_error",
+                    param="input"),
+    ProviderFailure("no money", failure_class="terminal", status=429,
+                    provider_code="insufficient_quota", provider_type="insufficient_quota"),
+    ProviderFailure("no such model", failure_class="terminal", status=404,
+                    provider_code="model_not_found", provider_type="invalid_request_error"),
+    UnsupportedByUpstream("an item of type 'x'", "a Chat server"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("failure", _FAILURES, ids=["overflow", "quota", "model", "ours"])
+async def test_a_failure_is_told_in_the_same_words_to_whoever_asks_again(
+    failure: HoldfastError,
+) -> None:
+    def fail(_: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        raise failure
+
+    async with open_house(ScriptedModel(fail)) as house:
+        headers = {"Idempotency-Key": "once"}
+        house.model.door.clear()
+        asked = [asyncio.create_task(house.respond("hi", headers=headers)) for _ in range(3)]
+        await house.model.entered.acquire()
+        house.model.door.set()
+        first, *others = await asyncio.gather(*asked)
+        others.append(await house.respond("hi", headers=headers))
+        assert len(house.model.calls) == 1
+        assert first.status_code >= 400
+        for other in others:
+            assert (other.status_code, other.json()) == (first.status_code, first.json())
+            assert other.headers["x-turn-id"] == first.headers["x-turn-id"]
+
+
+async def test_errors_of_a_session_say_which_session_and_turn_they_are_of() -> None:
+    async with open_house() as house:
+        told = ("x-session-id", "x-session-key", "x-session-generation")
+        first = await house.chat([_user("hi")])
+        await house.model.entered.acquire()
+        house.model.door.clear()
+        running = asyncio.create_task(house.respond("one"))
+        await house.model.entered.acquire()
+        busy = await house.chat([_user("two")], headers={"X-On-Busy": "reject"})
+        cutting = asyncio.create_task(house.respond("two", headers={"X-On-Busy": "interrupt"}))
+        cancelled = await running
+        house.model.door.set()
+        await cutting
+
+        def fail(_: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            raise ProviderFailure("no", failure_class="terminal", status=400)
+
+        house.model.script = fail
+        failed = [await house.respond("three"), await house.chat([_user("four")])]
+        assert [busy.status_code, cancelled.status_code] == [409, 409]
+        for error in (busy, cancelled, *failed):
+            assert {name: error.headers[name] for name in told} == {
+                name: first.headers[name] for name in told
+            }
+        turns = [error.headers["x-turn-id"] for error in (cancelled, *failed)]
+        for turn_id, outcome in zip(turns, ("cancelled", "failed", "failed"), strict=True):
+            assert (await house.client.get(f"/v1/turns/{turn_id}")).json()["status"] == outcome

@@ -223,7 +223,9 @@ class Application:
                 )  # fmt: skip
             return await endpoint(request)
         except HoldfastError as exc:
-            return reply_to(exc)
+            reply = reply_to(exc)
+            reply.headers.extend(request.bound)
+            return reply
         except ClientLeft:
             raise
         except Exception:  # noqa: BLE001 - the last line: it is logged, and answered in shape

@@ -44,6 +44,8 @@ class Request:
         self.params: dict[str, str] = {}
         self.route = "unknown"
         self.is_admin = False
+        self.bound: list[Header] = []
+        """What an answer says of the session and turn that this request belongs to, once known."""
         self.query_string: bytes = scope.get("query_string", b"")
         self._headers: list[Header] = scope["headers"]
         # Of several headers of a name the last one counts, as in a dictionary made of them.

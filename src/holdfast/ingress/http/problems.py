@@ -100,7 +100,9 @@ def reply_to(error: err.HoldfastError) -> Reply:
     """Return the answer to an error of ours."""
     if isinstance(error, err.ProviderFailure):
         return _provider_problem(error)
-    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+    status = _status(type(error))
+    if isinstance(error, err.TurnFailed):
+        status = _recorded_status(error.failure_code, status)
     headers: list[Header] = []
     seconds = next((RETRY_AFTER[kind] for kind in type(error).__mro__ if kind in RETRY_AFTER), None)
     if seconds is not None:
@@ -117,6 +119,20 @@ def reply_to(error: err.HoldfastError) -> Reply:
         headers.append((b"x-session-id", error.live_id.encode()))
     code = error.failure_code if isinstance(error, err.TurnFailed) else error.code
     return problem(status, error.message, code=code, param=error.param, headers=tuple(headers))
+
+
+def _status(kind: type[err.HoldfastError]) -> int:
+    return next((STATUS[one] for one in kind.__mro__ if one in STATUS), 500)
+
+
+def _recorded_status(code: str, otherwise: int) -> int:
+    """Return the status of the error that was recorded by its code, if it is one of ours."""
+    kinds = [err.HoldfastError]
+    for kind in kinds:
+        if kind.code == code and kind is not err.HoldfastError:
+            return _status(kind)
+        kinds += kind.__subclasses__()
+    return otherwise
 
 
 def _provider_problem(error: err.ProviderFailure) -> Reply:

@@ -120,13 +120,14 @@ def _count(raw: str | None) -> int:
     return int(raw) if raw is not None and is_number else 0
 
 
-def answer_headers(session: Session, turn_id: str) -> list[Header]:
+def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]:
     """Return what every session-bound answer carries."""
     headers = [
         (b"x-session-id", session.id.encode()),
         (b"x-session-generation", str(session.generation).encode()),
-        (b"x-turn-id", turn_id.encode()),
     ]
+    if turn_id is not None:
+        headers.append((b"x-turn-id", turn_id.encode()))
     if session.key is not None:
         headers.append((b"x-session-key", echo_key(session.key)))
     return headers

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.commands import Accept, Brought, Parent
 from holdfast.core.context import project
-from holdfast.core.errors import NotFound, SessionBusy, SessionMoved, SessionNotFound
+from holdfast.core.errors import LaneFull, NotFound, SessionBusy, SessionMoved, SessionNotFound
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest, write_request
@@ -24,7 +24,7 @@ from holdfast.engine.recorded import as_of
 from holdfast.engine.responder import Answered
 from holdfast.engine.settings import StreamSettings
 from holdfast.ingress.http.asgi import Header, Reply, Request, StreamReply
-from holdfast.ingress.http.session_headers import SessionHeaders
+from holdfast.ingress.http.session_headers import SessionHeaders, answer_headers
 
 ReplyT = TypeVar("ReplyT", Reply, StreamReply)
 RECOGNITION_TRIES = 16
@@ -77,7 +77,12 @@ class TurnDesk:
         for _ in range(RECOGNITION_TRIES):
             found = await self._recognise(request, headers, target, items)
             try:
-                return await self._take(request, asked, headers, target, found)
+                ticket = await self._take(request, asked, headers, target, found)
+                request.bound = answer_headers(ticket.session, ticket.turn.id)
+                return ticket
+            except (SessionBusy, LaneFull):
+                await self._name_session(request, target)
+                raise
             except SessionMoved:
                 if target.after_turn is not None:
                     raise
@@ -85,6 +90,12 @@ class TurnDesk:
                 if found.repeated is None:
                     raise
         raise SessionBusy("the session keeps moving; try again")
+
+    async def _name_session(self, request: Request, target: Target) -> None:
+        """Have a refusal say which session it speaks of; there is no turn to name."""
+        session = await self.known_session(request, target)
+        if session is not None:
+            request.bound = answer_headers(session)
 
     async def _recognise(
         self,
