@@ -130,14 +130,14 @@ def _measure_sessions(report: Report, folder: Path, count: int, repeats: int) ->
         processes.stub(folder) as stub,
         processes.gateway(f"sqlite:///{path}", stub.url, folder) as server,
     ):
-        asyncio.run(_each_once(server, min(count, repeats)))
+        asyncio.run(_one_after_another(server, count, repeats))
         before = server.cpu_seconds()
-        times = asyncio.run(_each_once(server, min(count, repeats)))
+        times = asyncio.run(_one_after_another(server, count, repeats))
         cpu = (server.cpu_seconds() - before) / len(times) * 1e6
         report.add("growth", sessions=count, p50_ms=statistics.median(times), cpu_us=cpu)
         if count == 1000:
             size = _stored(path)
-            times = asyncio.run(_each_once(server, count))
+            times = asyncio.run(_one_after_another(server, count, count))
             report.add("growth", case="RSS after a turn in each of 1,000 sessions",
                        mb=server.rss_mb())  # fmt: skip
             each = (_stored(path) - size) / len(times)
@@ -148,14 +148,15 @@ def _stored(path: Path) -> int:
     return sum(one.stat().st_size for one in path.parent.glob(path.name + "*"))
 
 
-async def _each_once(server: Server, count: int) -> list[float]:
+async def _one_after_another(server: Server, sessions: int, turns: int) -> list[float]:
     asked = msgspec.json.encode({"model": "stub", "input": QUESTION})
     line = await Line.open(server.port)
     times = []
     try:
-        for number in range(count):
+        for number in range(turns):
+            key = f"key-{number % sessions}"
             began = time.perf_counter()
-            status = await line.post("/v1/responses", asked, key=f"key-{number}")
+            status = await line.post("/v1/responses", asked, key=key)
             times.append((time.perf_counter() - began) * 1000)
             assert status == 200, status
     finally:

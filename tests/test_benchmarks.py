@@ -20,7 +20,7 @@ def test_the_short_form_measures_every_section(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
-    assert set(report["sections"]) == {"start", "gateway", "growth", "store", "library"}
+    assert set(report["sections"]) >= {"start", "gateway", "growth", "store", "library"}
     assert all(rows for rows in report["sections"].values())
     served = [row for row in report["sections"]["gateway"] if row["system"] == "holdfast"]
     assert {(row["case"], row["keys"]) for row in served} == {

@@ -73,7 +73,7 @@ class Transcripts:
             return
         self.drop(session.id)
         entry = _Entry(session.record_no, session.head_seq, list(items))
-        if entry.size * 4 <= self._max_bytes:
+        if entry.size * 2 <= self._max_bytes:
             self._entries[session.id] = entry
             self._bytes += entry.size
             self._make_room()
@@ -107,7 +107,7 @@ class Transcripts:
         entry.size += grown
         self._bytes += grown
         self._entries.move_to_end(session_id)
-        if entry.size * 4 > self._max_bytes:
+        if entry.size * 2 > self._max_bytes:
             self.drop(session_id)
         self._make_room()
 
