@@ -3,9 +3,9 @@
 # mypy: ignore-errors
 import asyncio
 import sys
-import uuid
 
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
 from timing import TEXT, measure
 
 
@@ -17,7 +17,7 @@ async def main(saver) -> None:
 
     async def put(length) -> None:
         checkpoint = empty_checkpoint()
-        checkpoint["id"] = str(uuid.uuid4())
+        checkpoint["id"] = str(uuid6())
         version = f"{len(states[length]):032}"
         checkpoint["channel_values"] = {"messages": list(states[length])}
         checkpoint["channel_versions"] = {"messages": version}
