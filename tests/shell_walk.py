@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WAIT_SECONDS = 60
+WAIT_SECONDS = 120
 SERVERS = ("holdfast serve", "holdfast sim")
 
 

@@ -65,6 +65,7 @@ def walker(folder: Path, bin_folder: Path, provider: ProviderSimulator, store: s
     return Walker(folder, env, instead)
 
 
+@pytest.mark.timeout(400)  # a minute of work, on a machine that may be busy
 def test_the_wheel_in_an_empty_environment_does_what_the_readme_says(
     tmp_path: Path, provider: ProviderSimulator, postgres_url: str
 ) -> None:
@@ -77,6 +78,7 @@ def test_the_wheel_in_an_empty_environment_does_what_the_readme_says(
         assert walking.walk(ROOT / "README.md", EXTRAS, TARGETS) >= 7
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_do_what_it_says(
     page: Path, tmp_path: Path, provider: ProviderSimulator, postgres_url: str
