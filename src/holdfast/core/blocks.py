@@ -18,7 +18,7 @@ from holdfast.core.errors import (
     SessionNotFound,
 )
 from holdfast.core.facts import Facts
-from holdfast.core.lane import tail_position
+from holdfast.core.lane import still_seen, tail_position
 from holdfast.core.session import Session, begin_session
 from holdfast.core.turn import USER_ACTIVITY, Turn
 
@@ -108,7 +108,7 @@ def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
     if first <= last:
         draft.hide("move", (first, last), facts.hidden, turn.id)
     first = draft.session.head_seq + 1
-    draft.append([item.anew() for item in facts.turn_items], turn.number)
+    draft.append([item.anew() for item in still_seen(facts.turn_items, facts.hidden)], turn.number)
     return replace(turn, first_seq=first)
 
 

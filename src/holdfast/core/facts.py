@@ -58,7 +58,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether anything was hidden or shown again since the parent of a turn was answered."""
     has_provider_state: bool = False
     turn_items: tuple[StoredItem, ...] = ()
-    """What is visible of the named turn, wherever it began before."""
+    """The block of the named turn, if it began before: what is hidden of it, too."""
     last_item: StoredItem | None = None
     """The last visible item, or the one that the same command took before."""
     is_popped: bool = False

@@ -13,8 +13,8 @@ from holdfast.core.commands import LaneLimits, Queued, Started
 from holdfast.core.draft import Draft
 from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import RunId, WorkerId
-from holdfast.core.items import NewItem, StoredItem
-from holdfast.core.records import Span
+from holdfast.core.items import ERASED_ITEM, NewItem, StoredItem
+from holdfast.core.records import Span, visible_spans
 from holdfast.core.session import Session
 from holdfast.core.turn import RUN_AGAIN, Fence, Outcome, Run, Turn, storable
 
@@ -44,7 +44,7 @@ def unpack_items(packed: bytes | None) -> tuple[NewItem, ...]:
 
 def begin(draft: Draft, turn: Turn, *, run_id: RunId, worker: WorkerId, facts: Facts) -> Started:
     """Give the lane to `turn`: its items enter the log, its run begins under a new epoch."""
-    turn = _place(draft, turn, hidden=facts.hidden, kept=facts.turn_items)
+    turn = _place(draft, turn, hidden=facts.hidden, block=facts.turn_items)
     session = draft.session
     now = draft.now
     epoch = session.epoch + 1
@@ -97,7 +97,9 @@ def new_run(run_id: RunId, turn: Turn, *, session: Session, now: float) -> Run:
     )
 
 
-def _place(draft: Draft, turn: Turn, *, hidden: Sequence[Span], kept: Sequence[StoredItem]) -> Turn:
+def _place(
+    draft: Draft, turn: Turn, *, hidden: Sequence[Span], block: Sequence[StoredItem]
+) -> Turn:
     """Bring the turn's block to the head of the log, in one piece, whatever came before."""
     if turn.first_seq is None:
         if turn.rewind_after is not None and turn.rewind_upto is not None:
@@ -107,15 +109,28 @@ def _place(draft: Draft, turn: Turn, *, hidden: Sequence[Span], kept: Sequence[S
         return replace(turn, first_seq=first, kept_seq=last, last_seq=last)
     assert turn.kept_seq is not None
     assert turn.last_seq is not None
-    if draft.session.head_seq == turn.last_seq:
+    is_seen = bool(visible_spans(hidden, turn.first_seq, turn.kept_seq))
+    if draft.session.head_seq == turn.last_seq and is_seen:
         if turn.kept_seq < turn.last_seq:
             draft.hide("retry", (turn.kept_seq + 1, turn.last_seq), hidden, turn.id)
         return turn
-    # Later turns stand behind the old block: it is hidden and written anew, never interleaved.
+    # Later turns stand behind the old block, or hid it: it is written anew, never interleaved.
+    # Where all of it is hidden, who asks again means what was asked.
+    kept = still_seen(block, hidden) if is_seen else _asked(block, turn.kept_seq)
     draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id)
     first = draft.session.head_seq + 1
     last = draft.append([item.anew() for item in kept if not item.is_partial], turn.number)
     return replace(turn, first_seq=first, kept_seq=last, last_seq=last)
+
+
+def still_seen(block: Sequence[StoredItem], hidden: Sequence[Span]) -> list[StoredItem]:
+    """Return the items of a turn's block that nothing hides."""
+    return [item for item in block if not any(first <= item.seq <= last for first, last in hidden)]
+
+
+def _asked(block: Sequence[StoredItem], kept_seq: int) -> list[StoredItem]:
+    """Return what a turn was given and had finished, less what was erased."""
+    return [item for item in block if item.seq <= kept_seq and item.body != ERASED_ITEM]
 
 
 def keep_partial(draft: Draft, turn: Turn, partial: bytes | None) -> Turn:

@@ -297,7 +297,7 @@ def _with_last_run(facts: Facts, turn: Turn, step: int) -> Plan[Facts]:
 
 
 def _with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
-    """Add what is left to see of a turn that began before, should it have to begin again."""
+    """Add the block of a turn that began before, should it have to begin again."""
     session = facts.session
     if session is None or (turn.first_seq is None and turn.rewind_after is None):
         return facts
@@ -305,10 +305,7 @@ def _with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
     if turn.first_seq is None or turn.last_seq is None:
         return replace(facts, hidden=hidden)
     items = yield from find_items(session, turn.first_seq, turn.last_seq)
-    shown = tuple(
-        item for item in items if not any(first <= item.seq <= last for first, last in hidden)
-    )
-    return replace(facts, hidden=hidden, turn_items=shown)
+    return replace(facts, hidden=hidden, turn_items=tuple(items))
 
 
 def _with_generation(facts: Facts, command: Accept | Append | Continue | Reserve) -> Plan[Facts]:

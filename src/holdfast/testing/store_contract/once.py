@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Cancel, Delete, Deliver, LaneLimits, Queued, Repeated, Started
+from holdfast.core.commands import (
+    Cancel,
+    Delete,
+    Deliver,
+    Hide,
+    LaneLimits,
+    Queued,
+    Repeated,
+    Started,
+)
 from holdfast.core.errors import IdempotencyMismatch, LaneFull, SessionDeleted, SessionRetired
 from holdfast.core.repeats import DELIVERED_SECONDS, UNDELIVERED_SECONDS
 from holdfast.core.reset import ResetPolicy
@@ -95,6 +104,33 @@ class OnceContract:
             "half",
         ]
         await caller.finish(again, "done")
+        assert_sound(await picture(caller, run.session.id))
+
+    async def test_a_torn_turn_that_an_edit_hid_is_asked_again_in_full(
+        self, caller: Caller
+    ) -> None:
+        run = await caller.start("yes", **ONCE)
+        await caller.finish(run, outcome="interrupted", is_retryable=True)
+        edit = await caller.start("e", key="k", rewind=(0, 1))
+        await caller.finish(edit, "f")
+        assert await caller.texts(run.session) == ["e", "f"]
+        again = await caller.start("yes", **ONCE)
+        assert await caller.texts(run.session) == ["e", "f", "yes"]
+        await caller.finish(again, "done")
+        assert await caller.texts(run.session) == ["e", "f", "yes", "done"]
+        assert_sound(await picture(caller, run.session.id))
+
+    async def test_a_torn_turn_at_the_head_that_was_hidden_is_asked_again_in_full(
+        self, caller: Caller
+    ) -> None:
+        run = await caller.start("yes", **ONCE)
+        await caller.finish(run, outcome="interrupted", is_retryable=True)
+        hide = Hide(tenant=caller.tenant, session_id=run.session.id, from_seq=1, to_seq=1)
+        await caller.submit(hide)
+        assert await caller.texts(run.session) == []
+        again = await caller.start("yes", **ONCE)
+        await caller.finish(again, "done")
+        assert await caller.texts(run.session) == ["yes", "done"]
         assert_sound(await picture(caller, run.session.id))
 
     async def test_another_body_under_the_same_key_is_refused(self, caller: Caller) -> None:
