@@ -17,7 +17,7 @@ from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import RecordKind
 from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.core.session import Session, Usage
-from holdfast.core.turn import Fence, OnBusy, Outcome, Run, Source, Turn
+from holdfast.core.turn import Fence, OnBusy, Outcome, PastTurn, Run, Source, Turn
 
 OutcomeT = TypeVar("OutcomeT", covariant=True)
 
@@ -327,14 +327,6 @@ class Reserve(Command[Session], frozen=True, kw_only=True):
     candidate_id: SessionId
     key: Key | None = None
     metadata: bytes = b"{}"
-
-
-class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that was taken somewhere else: what it left in its transcript, and when."""
-
-    items: tuple[NewItem, ...]
-    at: float | None = None
-    is_by_user: bool = True
 
 
 class Import(Command["Imported"], frozen=True, kw_only=True):

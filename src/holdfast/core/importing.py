@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from holdfast.core.changes import Change, Decision
-from holdfast.core.commands import Import, Imported, ImportStatus, PastTurn
+from holdfast.core.commands import Import, Imported, ImportStatus
 from holdfast.core.draft import Draft
 from holdfast.core.facts import Facts
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.lifecycle import retire
 from holdfast.core.records import Span, visible_spans
 from holdfast.core.session import Session, begin_session
-from holdfast.core.turn import Turn
+from holdfast.core.turn import PastTurn, Turn
 
 IMPORTER = WorkerId("import")
 """Who answers for turns that were taken elsewhere: nobody who could die."""

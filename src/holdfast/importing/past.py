@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.core.commands import PastTurn
 from holdfast.core.errors import InvalidInput, InvalidItem
 from holdfast.core.items import NewItem, write_item
 from holdfast.core.records import Span, merge_spans
+from holdfast.core.turn import PastTurn
 
 Item = dict[str, Any]
 

@@ -15,6 +15,7 @@ from holdfast.core.healing import Heal
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.session import Usage
+from holdfast.core.turn import PastTurn
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered, said
 from holdfast.testing.clock import HandClock
 from holdfast.testing.store_contract.holds import ask_the_client
@@ -70,7 +71,7 @@ async def _accept_resuming(caller: Caller, _: HandClock) -> Command[Any]:
 
 async def _import(caller: Caller, _: HandClock) -> Command[Any]:
     await caller.converse("a", "b", key="k")
-    past = cmd.PastTurn(items=(*said("c"), *answered("d")))
+    past = PastTurn(items=(*said("c"), *answered("d")))
     return cmd.Import(
         tenant=caller.tenant, session_id=SessionId(caller.ids.new("ses")), key=Key("k"),
         turns=(past,), hidden=((1, 1),),
