@@ -13,6 +13,8 @@ import msgspec
 from holdfast.core.errors import InvalidItem
 
 OUTPUT_SUFFIX = "_output"
+ROLES = ("user", "assistant", "system", "developer")
+"""Who can say something, to every server."""
 ERASED_ITEM = b'{"type":"erased"}'
 """What is left of an item whose content was blanked for good."""
 TRACES = frozenset(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.interrupted import BLANK_PICTURE
-from holdfast.core.items import OUTPUT_SUFFIX, StoredItem, item_value
+from holdfast.core.items import OUTPUT_SUFFIX, ROLES, StoredItem, item_value
 
 LEFT_OUT = "[left out: the model's server could not take this]"
 MEDIA = frozenset(
@@ -17,6 +17,7 @@ MEDIA = frozenset(
 )
 """Kinds of parts whose bytes lie elsewhere, or may be unreadable."""
 _MEDIA_MARKS = tuple(f'"{kind}"'.encode() for kind in sorted(MEDIA))
+_ROLE_MARKS = tuple(f'"role":{gap}"{role}"'.encode() for role in ROLES for gap in ("", " "))
 _TEXTS = ("text", "refusal")
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal"})
 _ROLES = frozenset({"user", "assistant", "system", "developer"})
@@ -87,6 +88,11 @@ def _text_of(part: Any) -> str | None:
 def _name(value: dict[str, Any]) -> str:
     """Return the name of a tool in letters that every server takes."""
     return _ODD.sub("_", str(value.get("name") or "tool"))[:64]
+
+
+def has_speaker(body: bytes) -> bool:
+    """Whether a message is somebody's whom every server knows; most are only looked over."""
+    return any(mark in body for mark in _ROLE_MARKS) or item_value(body).get("role") in ROLES
 
 
 def without_emptiness(body: bytes) -> bytes | None:

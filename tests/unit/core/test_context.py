@@ -280,3 +280,10 @@ def test_a_late_output_cannot_be_told_to_who_was_shown_a_made_up_one() -> None:
 def test_an_output_that_was_there_before_its_call_is_told_with_it() -> None:
     items = in_turns([an_output("c1")], [said("b", "user"), a_call("c1")])
     assert new_to(items, 1) == [said("b", "user"), a_call("c1"), an_output("c1")]
+
+
+def test_a_message_of_nobody_that_servers_know_is_not_shown() -> None:
+    strange = [said("x", "wizard"), {"type": "message", "content": "y"}]
+    spaced = {"type": "message", "role": "user", "content": 'says "role":"wizard"'}
+    items = in_turns([said("a", "user"), *strange, said("b", "developer"), spaced])
+    assert shown(items) == [said("a", "user"), said("b", "developer"), spaced]

@@ -255,3 +255,21 @@ async def test_bodies_that_are_no_text_are_refused(
         answer = await house.client.post(path, content=body, headers=headers)
         assert answer.status_code == status, answer.text
         check_shape(answer, body)
+
+
+@pytest.mark.parametrize("role", ["wizard", "critic", "tool", "unknown", "discriminator", None])
+async def test_a_message_of_nobody_is_refused_and_leaves_its_session_usable(
+    role: str | None,
+) -> None:
+    item = {"type": "message", "role": role, "content": "x"}
+    if role is None:
+        del item["role"]
+    async with open_house() as house:
+        refused = await house.respond([item])
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "input[0]"
+        made = (await house.client.post("/v1/conversations", json={})).json()["id"]
+        added = await house.client.post(f"/v1/conversations/{made}/items", json={"items": [item]})
+        assert added.status_code == 400
+        assert (await house.respond("hi")).status_code == 200
+        assert (await house.respond("hi", key=None, conversation=made)).status_code == 200

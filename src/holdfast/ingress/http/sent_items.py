@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidItem
-from holdfast.core.items import NewItem, read_item
+from holdfast.core.items import ROLES, NewItem, read_item
 
 
 class _Part(msgspec.Struct):
@@ -37,12 +37,20 @@ _read_message = msgspec.json.Decoder(_Message).decode
 _read_output = msgspec.json.Decoder(_Output).decode
 
 
+def _check_role(role: str | None, where: str) -> None:
+    """No server takes a message of anybody else, and a history that has one is stuck with it."""
+    if role not in ROLES:
+        allowed = ", ".join(repr(one) for one in ROLES)
+        raise InvalidItem(f"{where}: the role of a message is {allowed}, not {role!r}", param=where)
+
+
 def read_sent_item(body: bytes, where: str) -> NewItem:
     """Return an item as it came, or say what in it has a type that it cannot have."""
     item = read_item(body)
     try:
-        _read_typed(body)
+        typed = _read_typed(body)
         if item.kind == "message":
+            _check_role(typed.role, where)
             _read_message(body)
         elif item.kind.endswith("_call_output"):
             _read_output(body)
