@@ -338,7 +338,7 @@ async def test_f73_instructions_are_told_each_time(mode: str) -> None:
 
 
 async def test_f44_whatever_is_wrong_with_an_item_its_placeholder_is_taken() -> None:
-    wrong = {"type": "message", "role": "critic", "content": "x"}
+    wrong = {"role": "user", "content": [{"type": "input_hologram", "text": "x"}]}
     with ProviderSimulator() as simulator:
         async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
             asked = [wrong, {"role": "user", "content": "one"}]

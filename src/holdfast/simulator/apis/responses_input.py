@@ -26,6 +26,7 @@ OUTPUT_OF = {
 }
 OUTPUTS = frozenset(OUTPUT_OF.values())
 ROLES = ("assistant", "system", "developer", "user")
+INPUT_PARTS = ("input_text", "input_image", "input_file", "input_audio")
 _ID_PREFIXES = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
 _CHAINABLE = ("completed", "incomplete")
 
@@ -190,6 +191,8 @@ def _check_fields(items: list[Json]) -> None:
                 f"input[{position}].role",
                 "invalid_value",
             )
+        if kind == "message":
+            _check_parts(item.get("content"), position)
         prefix = _ID_PREFIXES.get(kind)
         own_id = item.get("id")
         if prefix and isinstance(own_id, str) and not own_id.startswith(prefix):
@@ -201,6 +204,18 @@ def _check_fields(items: list[Json]) -> None:
             )
         if (kind in OUTPUT_OF or kind in OUTPUTS) and not item.get("call_id"):
             raise missing(f"input[{position}].call_id")
+
+
+def _check_parts(content: Any, position: int) -> None:
+    for place, part in enumerate(content if isinstance(content, list) else ()):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind.startswith("input_") and kind not in INPUT_PARTS:
+            raise invalid(
+                f"Invalid value: '{kind}'. Supported values are: 'input_text', 'input_image', "
+                "'input_file', and 'input_audio'.",
+                f"input[{position}].content[{place}]",
+                "invalid_value",
+            )
 
 
 def _check_unique(prior: list[Json], items: list[Json]) -> None:
