@@ -147,6 +147,11 @@ async def test_a_key_in_the_handshake_binds_every_request_to_its_session() -> No
         ({"model": "scripted"}, "type"),
         ({"type": "response.create", "input": "x"}, "model"),
         ({"type": "response.create", "model": "m", "input": "x", "background": True}, "background"),
+        (
+            '{"type":"response.create","model":"m","input":"x","previous_response_id":"\\ud800"}',
+            None,
+        ),
+        ('{"type":"response.create","model":"m","input":"x","previous_response_id":[[]]}', None),
     ],
 )
 async def test_a_frame_that_cannot_be_meant_is_answered_and_the_connection_goes_on(
