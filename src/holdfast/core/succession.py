@@ -5,7 +5,13 @@ from msgspec.structs import replace
 from holdfast.core.changes import Decision, refuse
 from holdfast.core.commands import Claim, Queued, Recover, Started
 from holdfast.core.draft import Draft
-from holdfast.core.errors import SessionNotFound, TurnCancelled, TurnInterrupted, TurnNotFound
+from holdfast.core.errors import (
+    SessionDeleted,
+    SessionNotFound,
+    TurnCancelled,
+    TurnInterrupted,
+    TurnNotFound,
+)
 from holdfast.core.facts import Facts
 from holdfast.core.lane import WORKER_LOST, begin, end_turn, queued, settle_gone
 from holdfast.core.session import Session
@@ -15,7 +21,9 @@ from holdfast.core.turn import RUN_AGAIN, Fence, Turn
 def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
     """Start a queued turn if the lane is free and nobody stands before it."""
     turn, session, run = facts.turn, facts.session, facts.run
-    if turn is None or session is None or session.deleted_at is not None:
+    if session is not None and session.deleted_at is not None:
+        return refuse(SessionDeleted("the session of this turn was deleted"))
+    if turn is None or session is None:
         return refuse(TurnNotFound(f"no turn {command.turn_id}"))
     if command.again and run is not None:
         fence = Fence(session.id, run.generation, run.id, run.epoch)

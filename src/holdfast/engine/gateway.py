@@ -24,6 +24,7 @@ from holdfast.core.commands import (
 from holdfast.core.errors import (
     LaneTimeout,
     SessionBusy,
+    SessionDeleted,
     StoreClosed,
     StoreUnavailable,
     TurnCancelled,
@@ -185,7 +186,9 @@ class Gateway:
             return ActiveRun(started, self.store, self._wakeups, self.meter)
         except BaseException as exc:
             self._wakeups.end_care(admission.turn.id)
-            is_ended = isinstance(exc, TurnInterrupted | TurnCancelled | TurnNotFound)
+            is_ended = isinstance(
+                exc, TurnInterrupted | TurnCancelled | TurnNotFound | SessionDeleted
+            )
             if isinstance(admission, Queued) and not is_ended:
                 self._leave_queue(admission.turn)
             raise
@@ -286,20 +289,18 @@ class Gateway:
         self, tenant: Tenant, turn_id: TurnId, *, step: int | None = None
     ) -> TurnView:
         """Return the turn once it has ended, or once the given step of it has been answered."""
-        view = await self._look(tenant, turn_id)
+        view = await self.read.turn(tenant, turn_id)
+        if view is None:
+            raise TurnNotFound(f"no turn {turn_id}")
         waiter = self._wakeups.watch(view.turn.session_id)
         try:
             while _is_under_way(view) and not _is_past(view.turn, step):
                 await waiter.wait(WATCH_SECONDS)
-                view = await self._look(tenant, turn_id)
+                view = await self.read.turn(tenant, turn_id)
+                if view is None:
+                    raise SessionDeleted("the session of this turn was deleted")
         finally:
             self._wakeups.unwatch(waiter)
-        return view
-
-    async def _look(self, tenant: Tenant, turn_id: TurnId) -> TurnView:
-        view = await self.read.turn(tenant, turn_id)
-        if view is None:
-            raise TurnNotFound(f"no turn {turn_id}")
         return view
 
     def delivered(self, turn_id: TurnId, step: int) -> None:

@@ -7,7 +7,13 @@ from msgspec.structs import replace
 
 from holdfast.core.changes import RecordAdded, RunSaved, SessionSaved, TurnSaved
 from holdfast.core.commands import Claim, LaneLimits, Queued, Recover, Started
-from holdfast.core.errors import SessionNotFound, TurnCancelled, TurnInterrupted, TurnNotFound
+from holdfast.core.errors import (
+    SessionDeleted,
+    SessionNotFound,
+    TurnCancelled,
+    TurnInterrupted,
+    TurnNotFound,
+)
 from holdfast.core.facts import Facts
 from holdfast.core.ids import RunId, TurnId, WorkerId
 from holdfast.core.items import message
@@ -137,7 +143,7 @@ def test_a_turn_that_ended_while_it_waited_says_how() -> None:
 def test_an_unknown_or_erased_turn_is_not_found() -> None:
     refusal(claim(a_claim(), Facts(now=NOW)), TurnNotFound)
     erased = idle(session={"is_live": False, "deleted_at": NOW}, turn=SECOND)
-    refusal(claim(a_claim(), erased), TurnNotFound)
+    refusal(claim(a_claim(), erased), SessionDeleted)
 
 
 def test_a_claim_that_finds_its_own_run_lost_settles_it_and_looks_again() -> None:

@@ -216,7 +216,7 @@ async def test_without_an_order_the_newest_come_first() -> None:
         (f"limit={'9' * 5000}", "invalid_input"),
         ("order=up", "invalid_input"),
         ("after=msg_unknown", "unknown_cursor"),
-        ("after=%00", "unknown_cursor"),
+        ("after=%00", "invalid_input"),
         ("after=msg.1", "unknown_cursor"),
     ],
 )

@@ -212,3 +212,19 @@ async def test_errors_of_a_session_say_which_session_and_turn_they_are_of() -> N
         turns = [error.headers["x-turn-id"] for error in (cancelled, *failed)]
         for turn_id, outcome in zip(turns, ("cancelled", "failed", "failed"), strict=True):
             assert (await house.client.get(f"/v1/turns/{turn_id}")).json()["status"] == outcome
+
+
+async def test_whoever_waits_in_a_session_that_is_deleted_is_told_the_same() -> None:
+    async with open_house() as house:
+        first = await house.chat([_user("hi")])
+        await house.model.entered.acquire()
+        house.model.door.clear()
+        headers = {"Idempotency-Key": "once"}
+        waiting = [asyncio.create_task(house.respond("one", headers=headers))]
+        await house.model.entered.acquire()
+        waiting.append(asyncio.create_task(house.respond("two")))
+        waiting.append(asyncio.create_task(house.respond("one", headers=headers)))
+        await house.until_queued(1)
+        await house.client.delete(f"/v1/sessions/{first.headers['x-session-id']}")
+        for reply in await asyncio.gather(*waiting):
+            assert (reply.status_code, reply.json()["error"]["code"]) == (404, "session_deleted")
