@@ -79,6 +79,7 @@ _REQUEST_STATUSES = frozenset({400, 413, 415, 422})
 _BY_STATUS: dict[int, FailureClass] = {409: "busy", 413: "overflow"}
 _ITEM_STATUSES = _REQUEST_STATUSES | {404, None}
 _TOO_LARGE = re.compile(r"request too large for", re.IGNORECASE)
+OVERFLOW_CODE = "context_length_exceeded"
 _MODEL_STATE_PARAMS = frozenset({"previous_response_id", "conversation"})
 
 
@@ -159,11 +160,18 @@ def failure_of(
         failure_class=found,
         # Our key, not the caller's: its refusal is a fault of the gateway.
         status=502 if status in (401, 403) else status,
-        provider_code=code or ("upstream_unauthorized" if status in (401, 403) else None),
+        provider_code=_code_of(found, status, code),
         provider_type=_text(error.type),
         param=param,
         retry_after=_retry_after(headers, error),
     )
+
+
+def _code_of(found: FailureClass, status: int, given: str | None) -> str | None:
+    """Return the code that clients know a failure by, where the server gave none but a number."""
+    if found == "overflow" and (given is None or given.isdecimal()):
+        return OVERFLOW_CODE
+    return given or ("upstream_unauthorized" if status in (401, 403) else None)
 
 
 def failure_in_stream(error: Any) -> ProviderFailure:

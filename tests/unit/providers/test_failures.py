@@ -358,3 +358,11 @@ def test_what_one_item_or_its_length_is_to_blame_for(
 ) -> None:
     body = json.dumps({"error": {"type": "invalid_request_error", **said}}).encode()
     assert failure_of(status, {}, body).failure_class == want
+
+
+def test_too_long_has_the_code_that_clients_know_where_a_server_gives_none() -> None:
+    said = {"message": "This endpoint's maximum context length is 8192 tokens.", "code": 400}
+    failure = failure_of(400, {}, json.dumps({"error": said}).encode())
+    assert (failure.failure_class, failure.provider_code) == ("overflow", "context_length_exceeded")
+    other = failure_of(400, {}, json.dumps({"error": {"message": "no"}}).encode())
+    assert other.provider_code is None
