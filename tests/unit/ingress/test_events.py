@@ -197,7 +197,7 @@ async def test_a_server_that_stops_lets_its_followers_go() -> None:
         ("/v1/events?after=1", 400, "unknown_cursor"),
         ("/v1/events?after=1-", 400, "unknown_cursor"),
         (f"/v1/events?after=0-{2**63}", 400, "unknown_cursor"),
-        ("/v1/events?after=%00", 400, "unknown_cursor"),
+        ("/v1/events?after=%00", 400, "invalid_input"),
         ("/v1/sessions/{id}/events?after=-1", 400, "unknown_cursor"),
         ("/v1/sessions/{id}/events?after=999", 400, "unknown_cursor"),
         (f"/v1/sessions/{{id}}/events?after={2**64}", 400, "unknown_cursor"),

@@ -1,6 +1,6 @@
 """Where a request of the Responses API goes on: behind a response, in a conversation, by key."""
 
-from holdfast.core.errors import InvalidInput, ParentNotFound, TurnNotFound
+from holdfast.core.errors import InvalidInput, ParentNotFound, SessionDeleted, TurnNotFound
 from holdfast.core.ids import Tenant
 from holdfast.core.request import read_request
 from holdfast.engine.desk import Desk
@@ -58,7 +58,7 @@ class Places:
                 return Target(session_id=view.session.id, after_turn=view.turn.number)
             try:
                 await self._gateway.wait_until_ended(tenant, view.turn.id, step=view.step)
-            except TurnNotFound as exc:
+            except (SessionDeleted, TurnNotFound) as exc:
                 raise ParentNotFound(name) from exc
             view = await find(tenant, name)
         parent = parent_of(view) if view is not None else None
