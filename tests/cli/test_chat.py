@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 
 from holdfast.testing.simulator import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway, sqlite_url
@@ -151,3 +152,26 @@ def test_ctrl_c_cancels_the_answer_and_not_the_chat(tmp_path: Path) -> None:
         terminal.expect("you: ")
         terminal.type("\x04")
         assert terminal.wait().code == 0
+
+
+@pytest.mark.parametrize("key", ["ünï", "ключ", "🔑"])
+def test_a_key_beyond_ascii_is_a_key_like_any_other(house: House, key: str) -> None:
+    outcome = in_pipe("chat", key, said="I am Ada\n", env=house.env)
+    assert (outcome.code, outcome.err) == (0, "")
+    shown = in_pipe("sessions", "list", "--key", key, "--json", env=house.env)
+    assert [one["key"] for one in json.loads(shown.out)] == [key]
+
+
+def test_a_key_that_no_header_can_hold_is_one_line(house: House) -> None:
+    outcome = in_pipe("chat", "a\nb", said="hi\n", env=house.env)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == "holdfast: x-session-key has no control characters\n"
+    outcome = in_pipe("chat", "a\udcffb", said="hi\n", env=house.env)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == "holdfast: x-session-key must be valid Unicode text\n"
+
+
+def test_an_api_key_with_a_line_end_is_one_line(house: House) -> None:
+    outcome = in_pipe("status", env={**house.env, "HOLDFAST_API_KEY": "hf_a\nb"})
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == "holdfast: authorization has no control characters\n"

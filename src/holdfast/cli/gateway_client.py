@@ -93,7 +93,8 @@ class GatewayClient:
             if body is not None:
                 payload = json.dumps(body).encode()
                 sent["content-type"] = "application/json"
-            connection.request(method, self._parts.path + path, payload, sent)
+            written = {name: _header(name, text) for name, text in sent.items()}
+            connection.request(method, self._parts.path + path, payload, written)
             reply = connection.getresponse()
             if reply.status >= 400:
                 raise self._refusal(reply)
@@ -131,6 +132,16 @@ class GatewayClient:
             f"no gateway at {self.url} ({why}); start one with `holdfast serve`, or name one "
             "with --url"
         )
+
+
+def _header(name: str, text: str) -> bytes:
+    """Return a header's value as it is sent, in UTF-8; what no header can hold is refused."""
+    if any(ord(char) < 0x20 or 0x7F <= ord(char) <= 0x9F for char in text):
+        raise CommandFailed(f"{name.lower()} has no control characters")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        raise CommandFailed(f"{name.lower()} must be valid Unicode text") from exc
 
 
 def path_of(*parts: str) -> str:
