@@ -13,11 +13,15 @@ _NOT_ITS_IDENTITY = frozenset(
 """Decisions and what a copy may be given anew; all else says how far the run had come."""
 
 
-def identity_of(state: RunState[Any]) -> str:
-    """Return a name that all copies of one parked run share, whatever was decided on them."""
+def identity_of(state: RunState[Any], session_id: str) -> str:
+    """Return a name that all copies of a session's parked run share, whatever was decided on them.
+
+    A local server numbers its calls anew in every answer: equal runs of other sessions are others.
+    """
     written = state.to_json(context_serializer=lambda _: {})
     kept = {name: value for name, value in written.items() if name not in _NOT_ITS_IDENTITY}
-    return f"agents_sdk:resumed:{hashlib.blake2b(_encode(kept), digest_size=20).hexdigest()}"
+    digest = hashlib.blake2b(_encode((session_id, kept)), digest_size=20)
+    return f"agents_sdk:resumed:{digest.hexdigest()}"
 
 
 def waits_for(state: RunState[Any]) -> tuple[str, ...]:

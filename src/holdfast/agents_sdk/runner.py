@@ -110,7 +110,8 @@ async def _drained(result: RunResultStreaming) -> None:
 
 def _lane(session: HoldfastSession, given: Input, run_id: str | None) -> Lane:
     if isinstance(given, RunState):
-        return session.lane(run_id=identity_of(given), is_once=True, resumes=waits_for(given))
+        name = identity_of(given, session.session_id)
+        return session.lane(run_id=name, is_once=True, resumes=waits_for(given))
     if run_id is None:
         return session.lane()
     asked = hashlib.blake2b(msgspec.json.encode(given), digest_size=16).digest()

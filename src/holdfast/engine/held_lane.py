@@ -21,7 +21,8 @@ from holdfast.core.errors import (
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
 from holdfast.core.items import OUTPUT_SUFFIX, NewItem, StoredItem
 from holdfast.core.records import RecordKind, Span
-from holdfast.core.turn import Outcome
+from holdfast.core.session import Session
+from holdfast.core.turn import Outcome, Turn
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.store import ItemQuery, SessionQuery
@@ -95,7 +96,8 @@ class HeldLane:
         while True:
             admission = await gateway.accept(accept)
             if self._asked.is_once and admission.turn.id != accept.turn_id:
-                await self._refuse_again(admission)
+                accept = await self._once_more(admission, accept)
+                continue
             if not isinstance(admission, Repeated):
                 await self._enter(admission)
                 return None
@@ -126,7 +128,7 @@ class HeldLane:
                 # What an attempt left that was torn off: this one says it anew.
                 await self._hide((turn.first_seq, turn.last_seq), "retry")
             if self._asked.resumes:
-                await self._resume(self._asked.resumes)
+                await self._resume()
         except BaseException:
             self.leave()
             raise
@@ -145,15 +147,20 @@ class HeldLane:
             )
         )
 
-    async def _refuse_again(self, admission: Started | Queued | Repeated) -> None:
-        """Refuse a second time; one whose first was torn off stays so, for good."""
+    async def _once_more(self, admission: Started | Queued | Repeated, accept: Accept) -> Accept:
+        """Refuse a second time, unless an equal run was parked since: that one is another.
+
+        A first time that was torn off stays so, for good.
+        """
         if not isinstance(admission, Repeated):
             self._held = await self._gateway.enter(admission)
             message = "it was torn off, and its tools may have run"
             await self.end(LaneEnd(outcome="failed", code=RunStateUsed.code, message=message))
-        raise RunStateUsed(
-            f"this run was resumed before, as turn {admission.turn.id}; its tools may have run"
-        )
+        if not await self._is_parked_after(admission.turn):
+            raise RunStateUsed(
+                f"this run was resumed before, as turn {admission.turn.id}; its tools may have run"
+            )
+        return replace(accept, idempotency_key=f"{self._asked.run_id}:{admission.turn.id}")
 
     async def _carried_out(self, repeated: Repeated) -> Done | None:
         """Wait for the one turn of this id; return its end, if it is one that counts."""
@@ -176,23 +183,43 @@ class HeldLane:
 
     # ── a run that was parked ───────────────────────────────────────────────────────────────
 
-    async def _resume(self, call_ids: Sequence[str]) -> None:
+    async def _resume(self) -> None:
         """Have a parked run go on where it stands: at the head, or in its own generation."""
-        read, asked = self._gateway.read, self._asked
-        query = SessionQuery(key=asked.key, generations=True, limit=LATEST)
-        views = await read.sessions(asked.tenant, query)
-        for view in sorted(views, key=lambda one: -one.session.generation):
-            items = await read.items(view.session, ItemQuery())
-            number = parked_turn(items, call_ids)
-            if number is None:
-                continue
-            block = [item for item in items if item.turn_number == number]
-            if view.session.id == self.run.session.id:
-                await self._bring_up(block)
-                return
-            turn = (await read.turns(view.session.id, after=number - 1, limit=1))[0].turn
-            self.elsewhere = Elsewhere(view.session.id, turn.id, turn.step + 1)
+        parked = await self._parked()
+        if parked is None:
             return
+        session, block = parked
+        if session.id == self.run.session.id:
+            await self._bring_up(block)
+            return
+        after = block[0].turn_number - 1
+        turn = (await self._gateway.read.turns(session.id, after=after, limit=1))[0].turn
+        self.elsewhere = Elsewhere(session.id, turn.id, turn.step + 1)
+
+    async def _parked(self) -> tuple[Session, list[StoredItem]] | None:
+        """Return what the latest run said that waits for these calls, and where it stands."""
+        for session in await self._generations():
+            items = await self._gateway.read.items(session, ItemQuery())
+            number = parked_turn(items, self._asked.resumes)
+            if number is not None:
+                return session, [item for item in items if item.turn_number == number]
+        return None
+
+    async def _generations(self) -> list[Session]:
+        query = SessionQuery(key=self._asked.key, generations=True, limit=LATEST)
+        views = await self._gateway.read.sessions(self._asked.tenant, query)
+        return sorted((view.session for view in views), key=lambda one: -one.generation)
+
+    async def _is_parked_after(self, turn: Turn) -> bool:
+        """Whether a run waits for these calls that was parked later than that turn."""
+        parked = await self._parked() if self._asked.resumes else None
+        if parked is None:
+            return False
+        session, block = parked
+        if session.id == turn.session_id:
+            return block[0].turn_number > turn.number
+        earlier = [one for one in await self._generations() if one.id == turn.session_id]
+        return not earlier or session.generation > earlier[0].generation
 
     async def _bring_up(self, block: list[StoredItem]) -> None:
         """Move items from further back to the head, before what the run adds: they are its own."""

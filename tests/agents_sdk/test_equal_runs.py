@@ -1,0 +1,128 @@
+"""Local servers number from zero: runs parked by them are equal, and yet each is its own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import ModelResponse, RunState, Usage, function_tool
+from openai.types.responses import ResponseFunctionToolCall
+
+from holdfast.agents_sdk import HoldfastRunner, HoldfastSession, RunStateUsed
+from tests.acceptance.gateway_process import running_gateway, sqlite_url
+from tests.agents_sdk.fake_model import FakeModel, agent_of, says
+
+
+def call_or_answer(asked: list[Any]) -> Any:
+    """Ask for the tool, always by one call id, until its output is the last thing said."""
+    if asked[-1].get("type") == "function_call_output":
+        return [says("it is paid", item_id="msg_1")]
+    call = ResponseFunctionToolCall(
+        id="fc_1", type="function_call", name="pay", arguments="{}", call_id="call_1"
+    )
+    return [call]
+
+
+class LocalModel(FakeModel):
+    """Gives its responses no ids."""
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: Any,  # noqa: A002
+        *_: Any,
+        **__: Any,
+    ) -> ModelResponse:
+        return ModelResponse(output=await self._answer(input), usage=Usage(), response_id=None)
+
+
+class Till:
+    """An agent with a local model, whose tool needs approval and counts what it did."""
+
+    def __init__(self) -> None:
+        self.paid = 0
+        self.is_broken = False
+
+        @function_tool(needs_approval=True, failure_error_function=None)
+        def pay() -> str:
+            self.paid += 1
+            if self.is_broken:
+                raise ConnectionError("gone")
+            return "paid"
+
+        self.agent = agent_of(LocalModel(call_or_answer), tools=[pay])
+
+    async def parked(self, session: HoldfastSession) -> str:
+        result = await HoldfastRunner.run(self.agent, "pay", session=session)
+        return result.to_state().to_string()
+
+    async def resume(self, parked: str, session: HoldfastSession) -> Any:
+        state: RunState[Any] = await RunState.from_string(self.agent, parked)
+        for interruption in state.get_interruptions():
+            state.approve(interruption)
+        return (await HoldfastRunner.run(self.agent, state, session=session)).final_output
+
+    async def is_refused(self, parked: str, session: HoldfastSession) -> None:
+        with pytest.raises(RunStateUsed, match="resumed before"):
+            await self.resume(parked, session)
+
+
+async def story_of_two_sessions(one: HoldfastSession, other: HoldfastSession) -> None:
+    till = Till()
+    for session in (one, other):
+        parked = await till.parked(session)
+        assert await till.resume(parked, session) == "it is paid"
+        await till.is_refused(parked, session)
+    assert till.paid == 2
+
+
+async def story_of_one_session(session: HoldfastSession, *, clears: bool) -> None:
+    till = Till()
+    for number in range(1, 4):
+        parked = await till.parked(session)
+        assert await till.resume(parked, session) == "it is paid"
+        await till.is_refused(parked, session)
+        assert till.paid == number
+        if clears:
+            await session.clear_session()
+            await till.is_refused(parked, session)
+
+
+async def test_equal_runs_of_two_sessions_are_each_resumed_once(shared_store: str) -> None:
+    async with (
+        HoldfastSession("a", shared_store) as one,
+        HoldfastSession("b", shared_store) as other,
+    ):
+        await story_of_two_sessions(one, other)
+
+
+@pytest.mark.parametrize("clears", [True, False], ids=["cleared", "in a row"])
+async def test_equal_runs_of_one_session_are_each_resumed_once(
+    session: HoldfastSession, clears: bool
+) -> None:
+    await story_of_one_session(session, clears=clears)
+
+
+async def test_an_equal_run_whose_resumption_failed_is_not_resumed_again(
+    session: HoldfastSession,
+) -> None:
+    till = Till()
+    await till.resume(await till.parked(session), session)
+    await session.clear_session()
+    parked = await till.parked(session)
+    await HoldfastRunner.run(agent_of(FakeModel()), "hi", session=session)
+    till.is_broken = True
+    with pytest.raises(Exception, match="gone"):
+        await till.resume(parked, session)
+    await till.is_refused(parked, session)
+    assert till.paid == 2
+
+
+async def test_equal_runs_at_a_gateway_are_each_resumed_once(tmp_path: Path) -> None:
+    with running_gateway(sqlite_url(tmp_path)) as gateway:
+        async with (
+            HoldfastSession("a", url=gateway.url) as one,
+            HoldfastSession("b", url=gateway.url) as other,
+            HoldfastSession("c", url=gateway.url) as third,
+        ):
+            await story_of_two_sessions(one, other)
+            await story_of_one_session(third, clears=True)
