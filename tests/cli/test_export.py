@@ -1,6 +1,8 @@
 """`holdfast sessions export`, and the way back."""
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,35 @@ from tests.cli.terminals import in_pipe, in_process, in_terminal
 
 
 def everything(url: str) -> list[dict[str, Any]]:
-    """Return all sessions with their logs, without the times of their turns."""
+    """Return all sessions with their logs, and when they were spoken to."""
     listed = httpx.get(f"{url}/v1/sessions", params={"generations": "true", "order": "asc"}).json()
     found = []
     for session in listed["data"]:
         log = httpx.get(f"{url}/v1/sessions/{session['id']}/items", params={"view": "log"}).json()
-        kept = ("id", "key", "generation", "status", "item_count", "turn_count", "metadata")
+        kept = (
+            "id", "key", "generation", "status", "item_count", "turn_count", "metadata",
+            "created_at", "last_user_activity_at",
+        )  # fmt: skip
+        turns = httpx.get(f"{url}/v1/sessions/{session['id']}/turns").json()["data"]
+        times = [(one["number"], one["started_at"], one["ended_at"]) for one in turns]
         entries = [
             (one["id"], one["turn_number"], one["hidden_by"] is None, one["item"])
             for one in log["data"]
         ]
-        found.append({**{name: session[name] for name in kept}, "log": entries})
+        found.append({**{name: session[name] for name in kept}, "log": entries, "times": times})
     return found
+
+
+def make_older(store: Path, *, seconds: int) -> None:
+    """Have everything in a store that is at rest happened earlier."""
+    columns = {
+        "sessions": ("created_at", "last_user_activity_at"),
+        "turns": ("accepted_at", "started_at", "ended_at"),
+    }
+    with contextlib.closing(sqlite3.connect(store)) as connection, connection:
+        for table, names in columns.items():
+            told = ", ".join(f"{name} = {name} - {seconds}" for name in names)
+            connection.execute(f"update {table} set {told}")
 
 
 def test_an_export_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,6 +60,9 @@ def test_an_export_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFi
         in_process(capsys, "sessions", "reset", "a", "--url", house.url)
         house.say("a", "three")
         house.say("b", "other")
+    make_older(tmp_path / "first.db", seconds=100_000)
+    with running_gateway(first) as gateway:
+        house = House(gateway)
         before = everything(house.url)
         written = in_terminal(
             "sessions", "export", "--all", "--generations", "--output", str(file), env=house.env

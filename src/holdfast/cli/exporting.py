@@ -68,17 +68,25 @@ def _write(
     if form == "jsonl":
         print(heading(), file=file)
     for session in found:
-        entries = client.every(path_of("sessions", session["id"], "items"), view="log")
-        if form == "openai":
-            print(openai_items(entries), file=file)
-        else:
-            if form == "markdown" and count:
-                print("\n---\n", file=file)
-            for line in (lines if form == "jsonl" else markdown)(session, entries):
-                print(line, file=file)
+        if form == "markdown" and count:
+            print("\n---\n", file=file)
+        for line in _lines_of(client, session, form):
+            print(line, file=file)
         count += 1
         advance(session["key"] or session["id"])
     return count
+
+
+def _lines_of(client: GatewayClient, session: Value, form: Form) -> Iterator[str]:
+    entries = client.every(path_of("sessions", session["id"], "items"), view="log")
+    match form:
+        case "openai":
+            yield openai_items(entries)
+        case "markdown":
+            yield from markdown(session, entries)
+        case _:
+            turns = client.every(path_of("sessions", session["id"], "turns"))
+            yield from lines(session, entries, turns)
 
 
 @contextmanager

@@ -347,6 +347,7 @@ class Import(Command["Imported"], frozen=True, kw_only=True):
     is_live: bool = True
     metadata: bytes = b"{}"
     created_at: float | None = None
+    last_user_activity_at: float | None = None
     is_dry_run: bool = False
     """Only say what would be done."""
 

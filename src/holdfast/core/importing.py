@@ -122,6 +122,7 @@ def _write(
     before = draft.session.head_seq
     for turn in turns:
         _write_turn(draft, turn)
+    _hear_user(draft, command.last_user_activity_at)
     for span in command.hidden:
         for part in visible_spans(hidden, *span):
             hidden = tuple(draft.hide("hide", part, hidden))
@@ -136,9 +137,10 @@ def _write_turn(draft: Draft, past: PastTurn) -> None:
     number, first = session.turn_count + 1, session.head_seq + 1
     last = draft.append(past.items, number)
     at = draft.now if past.at is None else past.at
+    ended_at = at if past.ended_at is None else max(at, past.ended_at)
     draft.set(turn_count=number)
     if past.is_by_user:
-        draft.set(last_user_activity_at=max(at, session.last_user_activity_at or at))
+        _hear_user(draft, past.at)
     draft.add_turn(
         Turn(
             id=_turn_id(session.id, number),
@@ -164,11 +166,17 @@ def _write_turn(draft: Draft, past: PastTurn) -> None:
             is_retryable=False,
             accepted_at=at,
             started_at=at,
-            ended_at=at,
-            delivered_at=at,
+            ended_at=ended_at,
+            delivered_at=ended_at,
             retry_claim=0,
         )
     )
+
+
+def _hear_user(draft: Draft, at: float | None) -> None:
+    """Note when the user was there; resets are judged by it, so what is unknown stays so."""
+    if at is not None:
+        draft.set(last_user_activity_at=max(at, draft.session.last_user_activity_at or at))
 
 
 def _turn_id(session_id: SessionId, number: int) -> TurnId:

@@ -134,4 +134,5 @@ class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
 
     items: tuple[NewItem, ...]
     at: float | None = None
+    ended_at: float | None = None
     is_by_user: bool = True

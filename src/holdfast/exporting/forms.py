@@ -17,11 +17,17 @@ def heading() -> str:
     return _line({"object": "session.export", "version": VERSION, "holdfast": __version__})
 
 
-def lines(session: Value, entries: Iterable[Value]) -> Iterator[str]:
-    """Return a session and every entry of its log, hidden ones with what hides them."""
+def lines(session: Value, entries: Iterable[Value], turns: Iterable[Value]) -> Iterator[str]:
+    """Return a session and every entry of its log: what hides it, and when its turn was."""
     yield _line(session)
+    times = {(turn["session_id"], turn["number"]): _times(turn) for turn in turns}
     for entry in entries:
-        yield _line(entry)
+        yield _line({**entry, **times.get((entry["session_id"], entry["turn_number"]), {})})
+
+
+def _times(turn: Value) -> Value:
+    began = turn["started_at"] if turn["started_at"] is not None else turn["accepted_at"]
+    return {"turn_started_at": began, "turn_ended_at": turn["ended_at"]}
 
 
 def openai_items(entries: Iterable[Value]) -> str:

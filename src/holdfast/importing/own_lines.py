@@ -14,6 +14,7 @@ from holdfast.importing.past import (
     PastSession,
     UnreadableSource,
     gather,
+    seconds,
 )
 
 
@@ -30,7 +31,14 @@ class _Session:
         self.turn = entry.get("turn_number")
         by_user = entry["item"].get("role") == "user"
         is_hidden = entry.get("hidden_by") is not None
-        block = Block(items, begins_turn=begins, is_by_user=by_user, is_hidden=is_hidden)
+        block = Block(
+            items,
+            seconds(entry.get("turn_started_at")),
+            seconds(entry.get("turn_ended_at")),
+            begins_turn=begins,
+            is_by_user=by_user,
+            is_hidden=is_hidden,
+        )
         self.blocks.append(block)
 
     def past(self) -> PastSession:
@@ -42,6 +50,7 @@ class _Session:
             turns=turns,
             hidden=hidden,
             created_at=float(self.value.get("created_at") or 0),
+            last_user_activity_at=seconds(self.value.get("last_user_activity_at")),
             metadata=metadata if isinstance(metadata, dict) else {},
             problems=tuple(self.converter.problems),
         )

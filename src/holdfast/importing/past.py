@@ -27,6 +27,7 @@ class PastSession:
     turns: tuple[PastTurn, ...] = ()
     hidden: tuple[Span, ...] = ()
     created_at: float = 0.0
+    last_user_activity_at: float | None = None
     session_id: str | None = None
     """Its id, where it comes from another Holdfast."""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class Block:
 
     items: list[NewItem]
     at: float | None = None
+    ended_at: float | None = None
     begins_turn: bool = False
     is_by_user: bool = False
     is_hidden: bool = False
@@ -75,6 +77,7 @@ def _turn(parts: list[Block]) -> PastTurn:
     return PastTurn(
         items=tuple(item for part in parts for item in part.items),
         at=next((part.at for part in parts if part.at is not None), None),
+        ended_at=next((part.ended_at for part in parts if part.ended_at is not None), None),
         is_by_user=any(part.is_by_user for part in parts),
     )
 

@@ -72,6 +72,7 @@ class Taking:
             is_live=is_live,
             metadata=msgspec.json.encode(dict(past.metadata)),
             created_at=past.created_at or None,
+            last_user_activity_at=past.last_user_activity_at,
             is_dry_run=self._is_dry_run,
         )
         done = await self._store.submit(command)
