@@ -141,3 +141,36 @@ async def test_popping_and_clearing_reach_both(client: openai.AsyncOpenAI, store
         assert await session.get_items() == []
         await session.add_items([{"role": "user", "content": "c"}])
         assert len(await session.get_items(limit=5)) == 1
+
+
+async def test_a_conversation_that_is_gone_has_lost_everything_and_is_told_once(
+    client: openai.AsyncOpenAI, store: str
+) -> None:
+    told: list[Missing] = []
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, store, key="k", on_missing=told.append) as session:
+        await converse(session, client)
+        gone = session.session_id
+        await client.conversations.delete(gone)
+        assert roles(await session.get_items()) == "ua" * len(TURNS)
+        await converse(session, client)
+        assert roles(await session.get_items()) == "ua" * len(TURNS) * 2
+        assert [roles(list(found.items)) for found in told] == ["ua" * len(TURNS)]
+        assert await session.pop_item() is not None
+        new = await session.reseed()
+        assert new != gone
+        assert await session.check() is None
+        plain = OpenAIConversationsSession(conversation_id=new, openai_client=client)
+        assert roles(await plain.get_items()) == ("ua" * len(TURNS) * 2)[:-1]
+        assert len(told) == 1
+
+
+async def test_a_conversation_that_is_gone_can_be_cleared(
+    client: openai.AsyncOpenAI, store: str
+) -> None:
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, store, key="k") as session:
+        await session.add_items([{"role": "user", "content": "a"}])
+        await client.conversations.delete(session.session_id)
+        await session.clear_session()
+        assert await session.get_items() == []

@@ -4,6 +4,7 @@ For those who stay with the provider's own memory. A provider that unlinks what 
 word, is noticed when the history is read; what is returned is the whole of it, from our log.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 from agents import OpenAIConversationsSession
 from agents.items import TResponseInputItem
 from agents.memory.openai_conversations_session import start_openai_conversations_session
+from openai import NotFoundError
 
 from holdfast.agents_sdk.houses import StoreName
 from holdfast.agents_sdk.session import HoldfastSession
@@ -88,16 +90,18 @@ class GuardedConversation(OpenAIConversationsSession):
         return await (await self.log()).get_items(limit)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Add items at the provider and to the log."""
-        await super().add_items(items)
-        await (await self.log()).add_items(items)
+        """Add items at the provider, unless its conversation is gone, and to the log."""
+        own = await self.log()
+        with contextlib.suppress(NotFoundError):
+            await super().add_items(items)
+        await own.add_items(items)
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take the last item out of the log's view, and away from the provider if it has it."""
         item = await (await self.log()).pop_item()
         if item is None:
             return None
-        last = await super().get_items(limit=1)
+        last = await self._there(1) or []
         if last and _marks(last) == _marks([item]):
             await super().pop_item()
         return item
@@ -105,7 +109,10 @@ class GuardedConversation(OpenAIConversationsSession):
     async def clear_session(self) -> None:
         """Delete the provider's conversation, and begin the log's next generation."""
         own = await self.log() if self._session_id is not None else self._log
-        await super().clear_session()
+        try:
+            await super().clear_session()
+        except NotFoundError:
+            await self._clear_session_id()
         if own is not None:
             await own.clear_session()
 
@@ -114,21 +121,31 @@ class GuardedConversation(OpenAIConversationsSession):
     async def check(self) -> Missing | None:
         """Compare the provider's conversation with the log; return what it has lost, if anything.
 
-        What others added to the conversation is taken into the log.
+        What others added to the conversation is taken into the log. One that is gone has lost all.
         """
         own = await self.log()
-        here, there = await own.get_items(-1), await super().get_items(limit=_EVERYTHING)
+        here, found_there = await own.get_items(-1), await self._there(_EVERYTHING)
+        there = found_there or []
         lost, new = _compare(_marks(here), _marks(there))
         if new:
             await own.add_items([_without_id(there[place]) for place in new])
         if not lost:
             return None
         found = Missing(await self._get_session_id(), tuple(here[place] for place in lost))
-        self._tell(found)
+        self._tell(found, is_gone=found_there is None)
         return found
 
-    def _tell(self, found: Missing) -> None:
-        name = msgspec.json.encode((found.conversation_id, found.items)).hex()
+    async def _there(self, limit: int) -> list[TResponseInputItem] | None:
+        """Return the last items that the provider has; none, if it has no such conversation."""
+        await self._get_session_id()
+        try:
+            return await super().get_items(limit=limit)
+        except NotFoundError:
+            return None
+
+    def _tell(self, found: Missing, *, is_gone: bool) -> None:
+        items = () if is_gone else found.items
+        name = msgspec.json.encode((found.conversation_id, items)).hex()
         if name in self._told:
             return
         self._told.add(name)
