@@ -250,3 +250,14 @@ async def protocol_story(session: Session) -> list[Any]:
     seen += [await session.get_items(), await session.pop_item()]
     await session.add_items(say("d"))
     return [*seen, await session.get_items()]
+
+
+@pytest.mark.parametrize("name", ["mysql://h/db", "htp://x", "Memory:", "foo://", "mysql://u:pw@h"])
+def test_a_url_of_another_kind_is_no_files_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HoldfastError, match="is none of memory:, sqlite:///") as refused:
+        HoldfastSession("k", name)
+    assert "pw" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ from holdfast.core.errors import InvalidInput
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway
-from holdfast.stores.opening import MEMORY, open_store
+from holdfast.stores.opening import MEMORY, check_known, open_store
 
 StoreName = str | os.PathLike[str] | Holdfast
 _SCHEMES = ("memory:", "sqlite:", "postgres:", "postgresql:", "postgresql+")
@@ -22,7 +22,11 @@ def store_url(name: str | os.PathLike[str]) -> str:
         raise InvalidInput("a store is a URL, the path of a file, or what holdfast.open gave")
     if text == ":memory:":
         return MEMORY
-    return text if text.startswith(_SCHEMES) else f"sqlite:///{text}"
+    if text.startswith(_SCHEMES):
+        return text
+    if "://" in text or text.endswith(":"):
+        check_known(text)  # a URL of another kind is no file's name
+    return f"sqlite:///{text}"
 
 
 class House:
