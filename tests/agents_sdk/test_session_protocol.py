@@ -47,9 +47,23 @@ async def test_items_come_back_as_they_were_added(session: HoldfastSession) -> N
     assert await session.get_items() == ODD
 
 
-async def test_half_a_character_does_not_spoil_its_item(session: HoldfastSession) -> None:
-    await session.add_items(say("broken \ud83e end", "whole \ud83e\udd9e"))
-    assert await session.get_items() == say("broken \ufffd end", "whole 🦞")
+async def test_a_character_in_two_halves_is_put_together(session: HoldfastSession) -> None:
+    await session.add_items(say("whole \ud83e\udd9e"))
+    assert await session.get_items() == say("whole 🦞")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"raw", float("nan"), float("inf"), "half \ud83e of one", [{"deep": (1, b"raw")}], {1, 2}],
+    ids=["bytes", "nan", "infinity", "half a character", "deep", "set"],
+)
+async def test_what_could_not_come_back_as_it_was_is_refused_with_its_batch(
+    session: HoldfastSession, content: object
+) -> None:
+    odd: Any = {"role": "user", "content": content}
+    with pytest.raises(HoldfastError, match="must be made of JSON values"):
+        await session.add_items([*say("before"), odd])
+    assert await session.get_items() == []
 
 
 async def test_equal_items_are_kept_each(session: HoldfastSession) -> None:

@@ -91,6 +91,7 @@ class GuardedConversation(OpenAIConversationsSession):
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items at the provider, unless its conversation is gone, and to the log."""
+        to_items(items)  # what the log would refuse is not sent either
         own = await self.log()
         with contextlib.suppress(NotFoundError):
             await super().add_items(items)

@@ -23,7 +23,8 @@ class Read(NamedTuple):
     head_seq: int = 0
 
 
-_encode = msgspec.json.Encoder().encode
+_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+"""Of what JSON has no words for, nothing is written in other words: it is refused."""
 _decode_all = msgspec.json.Decoder(list[Item]).decode
 
 
@@ -36,13 +37,17 @@ def _to_bytes(value: Any) -> bytes:
     if not isinstance(value, dict):
         raise InvalidItem(f"an item is a dict, not {type(value).__name__}")
     try:
-        return _encode(value)
-    except UnicodeEncodeError:
-        # Half a character, as a model's stream may leave behind: no server would take it.
-        text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
-        return text.decode("utf-16", "replace").encode()
-    except (TypeError, msgspec.EncodeError, RecursionError) as exc:
+        return _utf8(_write(value))
+    except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidItem(f"an item must be made of JSON values: {exc}") from exc
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        # Characters in two halves are put together; half of one is nothing that could be kept.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16").encode()
 
 
 def to_values(entries: Sequence[Entry]) -> list[Item]:
