@@ -345,6 +345,64 @@ def test_several_conversations_in_one_file_get_keys_of_their_own(
     assert [one["key"] for one in report["sessions"]] == ["talk:1", "talk:2"]
 
 
+def test_messages_that_cannot_be_read_are_counted_and_the_rest_is_taken(
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "list.json"
+    listed.write_text(json.dumps([CHAT[1], {"role": "wizard", "content": "x"}, 7, CHAT[4]]))
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(json.dumps(CHAT[1]) + "\n" + json.dumps(CHAT[4]) + '\n{"role":"us')
+    importer = Importer(capsys, sqlite_url)
+    for path, unread in ((listed, 2), (lines, 1)):
+        [taken] = importer.report(str(path))["sessions"]
+        assert (taken["status"], taken["added"]) == ("added", 2)
+        assert taken["problems"] == [f"{unread} message(s) could not be read"]
+
+
+def own_lines(name: str, *texts: str) -> list[str]:
+    """Return a session as an export writes it."""
+    entries: list[dict[str, Any]] = [{"object": "session", "id": name, "key": name}]
+    for number, text in enumerate(texts, 1):
+        item = {"type": "message", "role": "user", "content": text}
+        entry = {"object": "session.item", "session_id": name, "sequence": number}
+        entries.append({**entry, "turn_number": number, "item": item})
+    return [json.dumps(entry) for entry in entries]
+
+
+def test_lines_of_an_export_that_cannot_be_read_are_counted_and_the_rest_is_taken(
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "torn.jsonl"
+    first, second = own_lines("ses_a", "one", "two", "three"), own_lines("ses_b", "x", "y")
+    first[2] = first[2][:-9]
+    path.write_text("\n".join([*first, *second])[:-9])
+    report = Importer(capsys, sqlite_url).report(str(path))
+    torn = "1 line(s) of torn.jsonl could not be read"
+    assert [(one["key"], one["added"], one["problems"]) for one in report["sessions"]] == [
+        ("ses_a", 2, [torn]),
+        ("ses_b", 1, [torn]),
+    ]
+
+
+@pytest.mark.parametrize("said_before", [(), ("one", "two")])
+def test_what_follows_a_session_that_cannot_be_read_is_not_given_to_the_one_before(
+    said_before: tuple[str, ...],
+    sqlite_url: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "torn.jsonl"
+    lost = own_lines("ses_b", "x", "y", "z")
+    lost[0] = lost[0][:-9]
+    lines = [*own_lines("ses_a", *said_before), *lost, *own_lines("ses_c", "three")]
+    path.write_text("\n".join(lines))
+    report = Importer(capsys, sqlite_url).report(str(path))
+    assert [(one["key"], one["added"], one["problems"]) for one in report["sessions"]] == [
+        ("ses_a", len(said_before), ["4 line(s) of torn.jsonl could not be read"]),
+        ("ses_c", 1, []),
+    ]
+
+
 # ── good and bad input, in a terminal and in a pipe ─────────────────────────────────────────
 
 

@@ -21,11 +21,37 @@ from holdfast.importing.past import (
 @dataclass(slots=True)
 class _Session:
     value: Item
+    file: str
+    torn: int = 0
     converter: Converter = field(default_factory=Converter)
     blocks: list[Block] = field(default_factory=list)
     turn: Any = None
+    last: Item | None = None
+    is_in_doubt: bool = False
+    is_over: bool = False
+
+    def tear(self) -> None:
+        """Count a line that cannot be read; it may have been where another session begins."""
+        self.torn += 1
+        self.is_in_doubt = True
 
     def take(self, entry: Item) -> None:
+        """Add an entry of the log, if it is one of this session's."""
+        if self.is_in_doubt and not self._goes_on_with(entry):
+            self.is_over = True
+        if self.is_over:
+            self.torn += 1
+            return
+        self.is_in_doubt, self.last = False, entry
+        self._add(entry)
+
+    def _goes_on_with(self, entry: Item) -> bool:
+        last = self.last or {"sequence": 0, "session_id": self.value["id"]}
+        before, here = last.get("sequence"), entry.get("sequence")
+        is_later = isinstance(before, int) and isinstance(here, int) and before < here
+        return is_later and entry.get("session_id") in (self.value["id"], last.get("session_id"))
+
+    def _add(self, entry: Item) -> None:
         items = self.converter.items([entry["item"]])
         begins = entry.get("turn_number") != self.turn or not self.blocks
         self.turn = entry.get("turn_number")
@@ -44,6 +70,7 @@ class _Session:
     def past(self) -> PastSession:
         turns, hidden = gather(self.blocks)
         metadata = self.value.get("metadata")
+        torn = [f"{self.torn} line(s) of {self.file} could not be read"] if self.torn else []
         return PastSession(
             source=f"holdfast:{self.value['id']}",
             session_id=str(self.value["id"]),
@@ -52,7 +79,7 @@ class _Session:
             created_at=float(self.value.get("created_at") or 0),
             last_user_activity_at=seconds(self.value.get("last_user_activity_at")),
             metadata=metadata if isinstance(metadata, dict) else {},
-            problems=tuple(self.converter.problems),
+            problems=(*torn, *self.converter.problems),
         )
 
 
@@ -80,32 +107,40 @@ def _is_retired(session: _Session) -> bool:
 
 
 def _sessions(path: Path) -> Iterator[_Session]:
+    """Yield the sessions of an export; lines that cannot be read count with the one before."""
     here: _Session | None = None
+    torn = 0
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+        for line in lines:
             if not line.strip():
                 continue
-            value = _value(line, number, path)
-            if value["object"] == "session":
+            value = _value(line)
+            if value is not None and value["object"] == "session":
                 if here is not None:
                     yield here
-                here = _Session(value)
-            elif value["object"] == "session.item" and here is not None:
+                here, torn = _Session(value, path.name, torn), 0
+            elif here is None:
+                torn += value is None or value["object"] == "session.item"
+            elif value is None:
+                here.tear()
+            elif value["object"] == "session.item":
                 here.take(value)
     if here is not None:
         yield here
+    elif torn:
+        raise UnreadableSource(f"{path} holds no session that can be read")
 
 
-def _value(line: bytes, number: int, path: Path) -> Item:
+def _value(line: bytes) -> Item | None:
+    """Return a line of an export, if it is one."""
     try:
-        value = json.loads(line)
+        value: Item = json.loads(line)
         kind = value["object"]
-        is_whole = (kind == "session" and value["id"]) or (
-            kind == "session.item" and isinstance(value["item"], dict)
+        is_whole = (
+            kind == "session.export"
+            or (kind == "session" and value["id"])
+            or (kind == "session.item" and isinstance(value["item"], dict))
         )
-    except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise UnreadableSource(f"{path}:{number} is no line of a Holdfast export") from exc
-    if not is_whole and kind != "session.export":
-        raise UnreadableSource(f"{path}:{number} is no line of a Holdfast export")
-    found: Item = value
-    return found
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return value if is_whole else None
