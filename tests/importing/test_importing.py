@@ -122,11 +122,12 @@ def test_a_second_import_adds_nothing_and_a_longer_source_adds_the_rest(
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(
-    sqlite_url: str, capsys: pytest.CaptureFixture[str]
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer = Importer(capsys, sqlite_url)
     dry = importer.report(str(OPENCLAW), "--dry-run")
     assert dry["dry_run"] is True
+    assert list(tmp_path.iterdir()) == []
     assert importer.picture() == "\n"
     wet = importer.report(str(OPENCLAW))
     assert {**dry, "dry_run": False} == wet

@@ -79,7 +79,11 @@ async def _import(
 
     owner = read_tenant(tenant)
     lives = read_source(path, form, key)
-    opened = await open_configured_store(load(flags={"store": {"url": store}}))
+    settings = load(flags={"store": {"url": store}})
+    if dry_run and not _is_there(settings.store.url):
+        # A store that is not there is an empty one; to look must not make it.
+        settings = load(flags={"store": {"url": "memory:"}})
+    opened = await open_configured_store(settings)
     try:
         taking = Taking(opened, owner, prefix=prefix, is_dry_run=dry_run)
         report: list[dict[str, Any]] = []
@@ -90,3 +94,9 @@ async def _import(
         return report
     finally:
         await opened.close()
+
+
+def _is_there(url: str) -> bool:
+    from holdfast.stores.opening import sqlite_path
+
+    return not url.startswith("sqlite:") or sqlite_path(url).exists()
