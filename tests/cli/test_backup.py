@@ -30,6 +30,7 @@ def test_a_backup_of_a_gateway_in_use_has_all_that_was_acknowledged_and_starts(
         assert "verified" in made.out
         house.say("me", "after the backup")
     assert sorted(path.name for path in tmp_path.glob("copy*")) == ["copy.db"]
+    assert in_pipe("doctor", "--store", f"sqlite:///{copy}").code == 0
     with running_gateway(f"sqlite:///{copy}") as gateway:
         shown = in_pipe("sessions", "items", "me", "--json", "--url", gateway.url)
         users = [item for item in json.loads(shown.out) if item["role"] == "user"]

@@ -22,6 +22,7 @@ def back_up(source: Path, target: Path, progress: Progress) -> int:
     try:
         _copy(source, unfinished, progress)
         _verify(unfinished)
+        _make_durable(unfinished)
         _flush(unfinished)
         unfinished.replace(target)
         _flush(target.parent)
@@ -67,6 +68,15 @@ def _verify(copy: Path) -> None:
         ).fetchone()[0]
         if lost:
             raise StoreError(f"{lost} session(s) lack items, in the store and so in the copy")
+    finally:
+        connection.close()
+
+
+def _make_durable(copy: Path) -> None:
+    """Give the copy the journal that a store has; once it is closed there is still one file."""
+    connection = sqlite3.connect(copy, isolation_level=None)
+    try:
+        connection.execute("pragma journal_mode = wal")
     finally:
         connection.close()
 
