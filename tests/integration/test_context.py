@@ -141,6 +141,26 @@ async def test_a_summary_that_fails_or_says_nothing_is_made_up_of_what_is_known(
             assert "turn 0: word" in str(last)
 
 
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        {"answer": [{"when": {"model": "sum"}, "refusal": "I cannot help with that."}]},
+        {"fault": [{"kind": "incomplete", "words": 3, "when": {"model": "sum"}}]},
+    ],
+    ids=["refused", "cut off"],
+)
+async def test_a_summary_that_is_refused_or_cut_off_is_none(scenario: Json) -> None:
+    with small(**scenario) as simulator:
+        behind = upstream(simulator, context_tokens=WINDOW)
+        context = ContextSettings(mode="model", model="sum")
+        async with open_upstream_house(behind, heals=QUICK, context=context) as house:
+            await fill(house, 12)
+            assert [r for r in simulator.requests() if r.model == "sum"]
+            last = simulator.requests()[-1].body["input"]
+            assert "messages and 0 tool calls are left out here" in str(last)
+            assert "cannot help" not in str(last)
+
+
 async def test_summaries_are_written_by_the_model_and_prompt_that_are_set() -> None:
     answer = {"when": {"model": "sum"}, "text": "They spoke of words."}
     with small(answer=[answer]) as simulator:

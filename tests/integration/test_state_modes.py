@@ -1,5 +1,6 @@
 """What a server may keep for us: chained responses and conversations, and when it is not asked."""
 
+import json
 from typing import Any
 
 import pytest
@@ -32,6 +33,39 @@ async def test_only_what_is_new_is_sent(mode: str, is_stream: bool) -> None:
             assert [len(request.body["input"]) for request in sent] == [1, 1, 1, 1]
             assert all(request.body["store"] is True for request in sent)
             assert await heals(house) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_every_streamed_turn_is_told_word_for_word(mode: str) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            for said in ("one", "two", "three"):
+                body: Json = {"model": "gpt-4.1", "input": said, "stream": True}
+                answer = await house.post("/v1/responses", **body)
+                events = [
+                    json.loads(line.removeprefix("data: "))
+                    for line in answer.text.splitlines()
+                    if line.startswith("data: {")
+                ]
+                deltas = [e["delta"] for e in events if e["type"] == "response.output_text.delta"]
+                assert "".join(deltas) == text_of(events[-1]["response"])
+                assert "".join(deltas).endswith(f"Last text: {said}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_chat_stream_says_what_was_answered(mode: str) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            for said in ("one", "two"):
+                asked: Json = {"messages": [{"role": "user", "content": said}], "stream": True}
+                body = {"model": "gpt-4.1", "store": True, **asked}
+                answer = await house.post("/v1/chat/completions", **body)
+                assert f"text: {said}" in "".join(
+                    choice["delta"].get("content") or ""
+                    for line in answer.text.splitlines()
+                    if line.startswith("data: {")
+                    for choice in json.loads(line.removeprefix("data: "))["choices"]
+                )
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -89,12 +89,13 @@ def retold(facts: ResponseFacts) -> list[StreamEvent]:
         events.append(begun(CREATED, 0, facts, "in_progress"))
     events.append(begun(IN_PROGRESS, len(events), facts, "in_progress"))
     for index, body in enumerate(facts.output):
-        for kind, data in _item_events(index, msgspec.json.decode(body)):
+        for kind, data in item_events(index, msgspec.json.decode(body)):
             events.append(model_event(kind, len(events), data))
     return events
 
 
-def _item_events(index: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def item_events(index: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the events that an item, which is there as a whole, would have come in."""
     kind = item.get("type")
     parts = item.get("content") if kind == "message" else None
     parts = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
@@ -121,7 +122,8 @@ def _part_events(at: dict[str, Any], part: dict[str, Any]) -> Iterable[tuple[str
     field = "refusal" if part.get("type") == "refusal" else "text"
     name = "refusal" if field == "refusal" else "output_text"
     more: dict[str, Any] = {} if field == "refusal" else {"logprobs": []}
-    text = part.get(field, "")
+    text = part.get(field)
+    text = text if isinstance(text, str) else ""
     return (
         ("response.content_part.added", {**at, "part": {**part, field: ""}}),
         (f"response.{name}.delta", {**at, "delta": text, **more}),

@@ -61,12 +61,21 @@ class Summariser:
             return None
         finally:
             self._meter.upstream_answered(upstream, outcome, time.monotonic() - began)
+        if answer.status != "completed":
+            log.warning("summary.failed", model=model, code=answer.status)
+            return None
         text = clip(_text(answer), int(most * scale.bytes_per_token)).strip()
         return Summary(text, model, answer.usage) if text else None
 
 
 def _text(answer: Answer) -> str:
+    """Return what was said; a refusal sums nothing up."""
     values = map(item_value, answer.items)
-    return "\n".join(
-        content_text(value.get("content")) for value in values if value.get("type") == "message"
-    )
+    contents = [value.get("content") for value in values if value.get("type") == "message"]
+    return "\n".join(content_text(_unrefused(content)) for content in contents)
+
+
+def _unrefused(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    return [p for p in content if not (isinstance(p, dict) and p.get("type") == "refusal")]

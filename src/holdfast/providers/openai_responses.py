@@ -19,7 +19,7 @@ from holdfast.providers.kept import Kept, history_tokens, ignored, read_kept, ve
 from holdfast.providers.names import Names, NewId
 from holdfast.providers.origin import Maker
 from holdfast.providers.replay import Replay, kept_names
-from holdfast.providers.responses_output import Ending, ResponsesOutput, item_events
+from holdfast.providers.responses_output import Ending, ResponsesOutput, whole_events
 from holdfast.providers.responses_words import responses_words
 from holdfast.providers.retelling import Retelling
 from holdfast.providers.upstream import Upstream, list_models, read_json
@@ -93,7 +93,7 @@ class ResponsesProvider:
             # Whether it remembers is seen in its last word; until it has shown that it does,
             # nothing is passed on before that.
             answer = await self._answer(replace(call, is_stream=False), kept)
-            for told in item_events(answer.items):
+            for told in whole_events(answer.items):
                 yield told
             yield answer
             return

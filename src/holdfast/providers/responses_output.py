@@ -4,13 +4,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.items import OUTPUT_SUFFIX
+from holdfast.core.items import OUTPUT_SUFFIX, item_value
 from holdfast.core.session import Usage
+from holdfast.core.stream import item_events
 from holdfast.ports.provider import Answer, ModelEvent
 from holdfast.providers.failures import broken, failure_in_stream
 from holdfast.providers.names import Names
 from holdfast.providers.origin import Maker
-from holdfast.providers.response_events import event
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
@@ -18,6 +18,10 @@ _KEPT_FIELDS = ("service_tier", "moderation", "tool_usage")
 _SKIPPED = frozenset({"response.created", "response.in_progress", "response.queued"})
 _ENDS = frozenset({"response.completed", "response.incomplete"})
 _FAILS = frozenset({"response.failed", "response.cancelled", "error"})
+
+
+CALLS = frozenset({"function_call", "custom_tool_call"})
+"""What a client answers to: each needs an id, whether its server gave it one or not."""
 
 
 class _Response(msgspec.Struct):
@@ -101,7 +105,7 @@ class ResponsesOutput:
 
     def _take_whole(self, data: bytes) -> list[ModelEvent]:
         self.ending = self.whole(data)
-        return item_events(self.ending.answer.items)
+        return whole_events(self.ending.answer.items)
 
     def _end(self, response: _Response) -> Ending:
         status: Literal["completed", "incomplete"]
@@ -146,10 +150,12 @@ class ResponsesOutput:
         return bytes(raw) if before == after else _encode(own)
 
     def _own(self, item: Json, index: int) -> Json:
+        if not isinstance(item.get("type") or item.get("role"), str):
+            raise broken("the upstream's answer has an item of no type", "upstream_broken_answer")
         kind = str(item.get("type") or "item")
         item["id"] = self._names.item(kind, item.get("id"), index)
         call_id = item.get("call_id")
-        if call_id is not None:
+        if call_id is not None or kind in CALLS:
             is_output = kind.endswith(OUTPUT_SUFFIX)
             ours = self._names.answered(call_id) if is_output else self._names.call(call_id, index)
             item["call_id"] = ours
@@ -159,14 +165,13 @@ class ResponsesOutput:
         return item
 
 
-def item_events(items: list[bytes]) -> list[ModelEvent]:
-    """Return the events of an answer that came as a whole."""
-    events = []
-    for index, body in enumerate(items):
-        item = msgspec.json.decode(body)
-        events.append(event("output_item.added", output_index=index, item=item))
-        events.append(event("output_item.done", output_index=index, item=item))
-    return events
+def whole_events(items: list[bytes]) -> list[ModelEvent]:
+    """Return the events of an answer that came as a whole, its texts and arguments included."""
+    return [
+        ModelEvent(kind, {"type": kind, **data})
+        for index, body in enumerate(items)
+        for kind, data in item_events(index, item_value(body))
+    ]
 
 
 def _read(data: bytes) -> Json:

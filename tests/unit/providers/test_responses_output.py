@@ -9,7 +9,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.ports.provider import Answer
 from holdfast.providers.names import Names
 from holdfast.providers.origin import Maker
-from holdfast.providers.responses_output import ResponsesOutput
+from holdfast.providers.responses_output import ResponsesOutput, whole_events
 
 Json = dict[str, Any]
 MAKER = Maker("p", "a", "m")
@@ -118,3 +118,32 @@ def test_servers_that_do_not_count_are_heard_all_the_same() -> None:
     output = an_output()
     value = b'{"type":"response.output_text.delta","delta":"ha","sequence_number":0}'
     assert [len(output.take("", value)) for _ in range(3)] == [1, 1, 1]
+
+
+def test_an_item_of_no_type_is_the_servers_mistake() -> None:
+    with pytest.raises(ProviderFailure) as caught:
+        answered({"foo": 1})
+    assert caught.value.provider_code == "upstream_broken_answer"
+
+
+@pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
+@pytest.mark.parametrize("given", [{}, {"call_id": None}, {"call_id": ""}])
+def test_a_call_without_an_id_gets_one_that_can_be_answered_to(kind: str, given: Json) -> None:
+    call = {"id": f"fc_{LONG}", "type": kind, "name": "f", "arguments": "{}", **given}
+    [own] = answered(call)
+    assert own["call_id"].startswith("call_")
+
+
+def test_an_answer_that_came_whole_is_told_word_for_word() -> None:
+    said = {"type": "output_text", "text": "hello", "annotations": []}
+    message = {"id": f"msg_{LONG}", "type": "message", "role": "assistant", "content": [said]}
+    events = whole_events([msgspec.json.encode(message)])
+    assert [event.type.removeprefix("response.") for event in events] == [
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+    ]
+    assert events[2].data["delta"] == "hello"
