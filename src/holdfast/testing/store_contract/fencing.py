@@ -16,7 +16,7 @@ from holdfast.core.commands import (
     Started,
 )
 from holdfast.core.compaction import Compaction
-from holdfast.core.errors import RunFenced, SessionNotFound, TurnCancelled, TurnNotFound
+from holdfast.core.errors import RunFenced, SessionDeleted, SessionNotFound, TurnCancelled
 from holdfast.core.healing import Heal
 from holdfast.core.provider_state import ProviderState
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
@@ -142,7 +142,7 @@ class FencingContract:
                 await caller.submit(Restore(tenant=caller.tenant, session_id=run.session.id))
             else:
                 assert (await caller.session(fresh)).active_turn_id is None
-        expected = TurnNotFound if loss == "delete" else TurnCancelled
+        expected = SessionDeleted if loss == "delete" else TurnCancelled
         with pytest.raises(expected):
             await caller.claim(waiting.turn)
         view = await caller.read.session(caller.tenant, session_id=run.session.id)
