@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from benchmarks.__main__ import SECTIONS
 
 from holdfast.cli.commands import app
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal, lines_of
@@ -80,3 +82,31 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     process.stdout.close()
     _, err = process.communicate(timeout=60)
     assert b"Traceback" not in err
+
+
+def test_a_section_of_the_benchmarks_that_is_none_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    outcome = in_process(capsys, "bench", "--only", "nosuch")
+    assert (outcome.code, outcome.out) == (2, "")
+    known = ", ".join(SECTIONS)
+    assert outcome.err == f"holdfast: --only: no section 'nosuch'; there are {known}\n"
+
+
+def test_a_fault_that_is_none_is_answered_with_those_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    outcome = in_process(capsys, "sim", "--fault", "nosuch")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "no fault 'nosuch'; there are" in outcome.err
+    assert ", cut, " in outcome.err
+    assert "R02" in outcome.err
+
+
+def test_a_tenant_without_a_name_is_told_of_as_a_tenant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    outcome = in_process(capsys, "keys", "create", "--tenant", "", "--store", store)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("holdfast: a tenant has 1 to ")

@@ -125,3 +125,10 @@ def test_a_file_is_whole_or_not_there(house: House, tmp_path: Path) -> None:
     nowhere = tmp_path / "no" / "folder.jsonl"
     outcome = in_pipe("sessions", "export", "--all", "--output", str(nowhere), env=house.env)
     assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+
+
+def test_a_session_that_is_not_there_leaves_nothing_written(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = in_process(capsys, "sessions", "export", "nosuch", "--url", house.url)
+    assert (outcome.code, outcome.out) == (1, "")

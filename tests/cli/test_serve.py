@@ -56,6 +56,7 @@ def test_a_port_that_is_taken_is_one_line(
         terminal.expect("listening on")
         outcome = in_process(capsys, "serve", "--port", port, "--store", store)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert outcome.err.endswith(f": 127.0.0.1:{port}\n")
 
 
 def test_the_world_is_not_listened_to_without_a_key(

@@ -10,6 +10,7 @@ import typer
 from holdfast.cli.terminal import CommandFailed
 
 ROOT = Path(__file__).resolve().parents[3]
+SECTIONS = ("start", "gateway", "growth", "store", "library", "scale")
 
 
 def bench(
@@ -25,6 +26,10 @@ def bench(
     """Measure this gateway beside others, as ratios."""
     if not (ROOT / "benchmarks" / "__main__.py").exists():
         raise CommandFailed("the benchmarks are part of a checkout: run `make bench` in one")
+    for name in only or []:
+        if name not in SECTIONS:
+            known = ", ".join(SECTIONS)
+            raise CommandFailed(f"--only: no section {name!r}; there are {known}", exit_code=2)
     command = [sys.executable, "-m", "benchmarks"]
     command += ["--short"] if short else []
     command += ["--only", *only] if only else []

@@ -36,9 +36,9 @@ def export(
         raise CommandFailed("name sessions to export, or say --all", exit_code=2)
     client = gateway(url)
     found = _chosen(client, names, generations)
-    if form == "openai":
+    if names or form == "openai":
         chosen = list(found)
-        if len(chosen) != 1:
+        if form == "openai" and len(chosen) != 1:
             raise CommandFailed("--format openai is the input of one session", exit_code=2)
         found = iter(chosen)
     with _written(output) as file, progress("exporting") as advance:

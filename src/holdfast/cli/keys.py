@@ -24,12 +24,12 @@ def create(
     """Make a key and show it, this once."""
     from holdfast.core.access import hash_key
     from holdfast.core.commands import AddApiKey
-    from holdfast.core.ids import Tenant, read_key
+    from holdfast.core.ids import read_tenant
 
     key = "hf_" + secrets.token_urlsafe(32)
     command = AddApiKey(
         id="key_" + secrets.token_hex(8),
-        tenant=Tenant(read_key(tenant)),
+        tenant=read_tenant(tenant),
         name=name,
         hash=hash_key(key),
         is_admin=admin,

@@ -134,6 +134,9 @@ def listening(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind((host, port))
         listener.listen(2048)
+    except OSError as exc:
+        listener.close()
+        raise OSError(exc.errno, exc.strerror or str(exc), f"{host}:{port}") from exc
     except BaseException:
         listener.close()
         raise

@@ -45,6 +45,16 @@ class File:
         where = f"{self.path}:{line}" if line is not None else f"{self.path}"
         return f"{where}: {section}.{name}"
 
+    def place_of_section(self, name: str) -> Place:
+        """Return where a section begins, or a field that stands in none."""
+        header = re.compile(rf"\s*\[+\s*\"?{re.escape(name)}\"?\s*[\].]")
+        field = re.compile(rf"\s*\"?{re.escape(name)}\"?\s*[=.]")
+        for wanted in (header, field):
+            for at, line in enumerate(self._lines, 1):
+                if wanted.match(line):
+                    return f"{self.path}:{at}: {name}"
+        return f"{self.path}: {name}"
+
     def _line_of(self, section: str, name: str, number: int) -> int | None:
         """Return the line of a field or, without a name, of its section's header."""
         here, seen = "", -1
@@ -195,7 +205,7 @@ class Sources:
             return
         if name not in self._known or not isinstance(value, dict):
             sections = {*self._known, *self._known.get("", set())} - {""}
-            raise InvalidSetting(_unknown(f"{self._file.path}: {name}", name, sections))
+            raise InvalidSetting(_unknown(self._file.place_of_section(name), name, sections))
         for field, inner in value.items():
             if isinstance(inner, dict) and f"{name}.{field}" in self._known:
                 self._refuse_unknown_in(f"{name}.{field}", inner)

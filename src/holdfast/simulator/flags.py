@@ -2,11 +2,13 @@
 
 import json
 import shlex
-from typing import Any
+from typing import Any, get_args
 
+from holdfast.simulator.catalogue import CATALOGUE
 from holdfast.simulator.effects import Effect
 from holdfast.simulator.scenario import TOO_LARGE, WrongInput, fault_of
 
+KINDS = sorted(str(kind.__struct_config__.tag) for kind in get_args(Effect))
 MAX_SHOWN = 200
 """How much of a wrong flag is said again."""
 
@@ -28,6 +30,9 @@ def read_flag(written: str) -> Effect:
         raise WrongInput(f"{where}: {exc}") from exc
     if not words:
         raise WrongInput("--fault: expected a kind")
+    if words[0] not in KINDS and words[0] not in CATALOGUE:
+        known = ", ".join([*KINDS, *CATALOGUE])
+        raise WrongInput(f"{where}: no fault {words[0]!r}; there are {known}")
     table: dict[str, Any] = {"kind": words[0]}
     for word in words[1:]:
         name, equals, value = word.partition("=")

@@ -85,7 +85,7 @@ def test_an_upstream_of_the_environment_stands_alone(tmp_path: Path) -> None:
         ("[lanes]\n\non_busy = 'wait'\n", "holdfast.toml:3: lanes.on_busy is one of enqueue"),
         ("[lanes]\nlease_seconds = -1\n", "holdfast.toml:2: lanes.lease_seconds must be positive"),
         ("[server]\nprot = 1\n", "holdfast.toml:2: server.prot is no setting; did you mean port?"),
-        ("[sever]\nport = 1\n", "sever is no setting; did you mean server?"),
+        ("[sever]\nport = 1\n", "holdfast.toml:1: sever is no setting; did you mean server?"),
         ("[server]\nport = 'x'\n", "holdfast.toml:2: server.port is a number"),
         ("[server]\nport = 70000\n", "server.port is a number from 0 to 65535"),
         ("[server]\nport = true\n", "is a number, not True"),
