@@ -1,6 +1,7 @@
 """Transcripts against lists: what is in a log, what is to be seen of it, in whole and in pages."""
 
 from dataclasses import dataclass, field
+from itertools import dropwhile, takewhile
 from typing import Any, Literal
 
 from hypothesis import settings
@@ -46,6 +47,11 @@ class Book:
         """Return what a turn wrote here and is still to be seen."""
         own = self.entries[self.inherited :]
         return [entry for entry in own if entry.turn == turn and not entry.is_hidden]
+
+    def block(self, turn: str) -> list[Entry]:
+        """Return the last block that a turn wrote here, hidden or not."""
+        back = dropwhile(lambda entry: entry.turn != turn, reversed(self.entries))
+        return list(takewhile(lambda entry: entry.turn == turn, back))[::-1]
 
 
 class TranscriptMachine(RuleBasedStateMachine):
@@ -147,14 +153,17 @@ class TranscriptMachine(RuleBasedStateMachine):
         book.entries.append(Entry(text, turn))
 
     def place_again(self, book: Book, turn: str) -> None:
-        """A block at the head goes on, its torn end hidden; any other is written anew."""
-        seen = book.of(turn)
-        is_head = book.entries[-1].turn == turn
+        """A block at the head goes on, its torn end hidden; any other is written anew.
+
+        Where others hid all of it, it is written anew as it was.
+        """
+        seen, whole = book.of(turn), [e for e in book.block(turn) if not e.is_partial]
+        kept = [entry for entry in whole if not entry.is_hidden]
+        goes_on = book.entries[-1].turn == turn and bool(kept)
         for entry in seen:
-            entry.is_hidden = not is_head or entry.is_partial
-        if not is_head:
-            kept = [entry for entry in seen if not entry.is_partial]
-            book.entries.extend(Entry(entry.text, turn) for entry in kept)
+            entry.is_hidden = not goes_on or entry.is_partial
+        if not goes_on:
+            book.entries.extend(Entry(entry.text, turn) for entry in kept or whole)
 
     @rule(data=st.data(), back=st.integers(0, 6))
     def edit(self, data: st.DataObject, back: int) -> None:
