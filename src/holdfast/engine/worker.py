@@ -60,6 +60,7 @@ class Worker:
         """Begin: take a lease, settle what dead workers left, then keep both up."""
         self._adopt = adopt
         self._chore = chore
+        self.is_stopping = False  # a start that failed has stopped; it may be tried again
         self._store.listen(self._wakeups.hear)
         await self._store.enlist(self.id, self._settings.lease_seconds)
         # There may be much to settle; others must not take us for dead meanwhile.

@@ -102,6 +102,32 @@ async def test_a_start_that_fails_leaves_no_task_behind() -> None:
     await store.close()
 
 
+async def test_a_start_that_failed_can_be_tried_again_and_turns_wait_as_ever() -> None:
+    store = await a_watched_store()
+    gateway = Gateway(store, clock=SystemClock(), ids=RandomIds(), settings=LONG)
+    store.breaks = 1
+    with pytest.raises(OSError, match="tokens"):
+        await gateway.start()
+    await gateway.start()
+    session = await Holdfast(gateway, DEFAULT_TENANT, NEVER).session("k")
+
+    async def ask(text: str) -> None:
+        async with session.turn(text) as turn:
+            turn.add(f"re: {text}")
+
+    async with asyncio.timeout(IN_TIME), session.turn("first") as turn:
+        waiting = asyncio.create_task(ask("second"))
+        while not await store.owned_turns(gateway.worker.id):
+            pass  # each look goes through the store's thread
+        turn.add("re: first")
+    async with asyncio.timeout(IN_TIME):
+        await waiting
+    said = [item["content"][0]["text"] for item in await session.items()]
+    assert said == ["first", "re: first", "second", "re: second"]
+    await gateway.stop()
+    await store.close()
+
+
 async def _open(path: Path, settings: LaneSettings, **more: Any) -> tuple[Gateway, Holdfast]:
     store = await open_store(f"sqlite:///{path}", clock=SystemClock())
     gateway = Gateway(store, clock=SystemClock(), ids=RandomIds(), settings=settings, **more)
