@@ -153,6 +153,46 @@ async def test_a_conversation_is_not_gone_on_with_after_a_call_whose_end_is_unkn
             assert await heals(house) == [("transient", "retried")]
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_turn_that_a_conversation_may_have_taken_is_not_sent_to_it_again(
+    is_stream: bool,
+) -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, state="conversation")
+        async with open_upstream_house(settings, heals=QUICK) as house:
+            await house.respond("one", stream=is_stream)
+            # The turn is carried out and kept; the kept connection closes without a byte.
+            simulator.add_fault("drop", stored=True, times=1, when={"api": "responses"})
+            said = await house.respond("two", stream=is_stream)
+            assert text_of(said) == "Messages seen: 3. Last text: two"
+            _, lost, again = simulator.requests(api="responses", operation="create")
+            assert lost.body["conversation"] != again.body["conversation"]
+            assert await heals(house) == [("transient", "retried")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "recorded"),
+    [
+        ("replay", {}, []),
+        ("replay", {"tools": [{"type": "function", "name": "look", "parameters": {}}]}, []),
+        ("replay", {"tools": [{"type": "web_search"}]}, [("transient", "retried")]),
+        ("chain", {}, [("transient", "retried")]),
+    ],
+    ids=["nothing", "own-tools", "their-tools", "chain"],
+)
+async def test_only_a_call_that_changes_nothing_is_silently_sent_again(
+    mode: str, more: Json, recorded: list[tuple[str, str]]
+) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            await house.respond("one", **more)
+            simulator.add_fault("drop", stored=True, times=1)
+            said = await house.respond("two", **more)
+            assert text_of(said) == "Messages seen: 3. Last text: two"
+            assert len(simulator.requests(operation="create")) == 3
+            assert await heals(house) == recorded
+
+
 async def test_a_conversation_that_expired_is_begun_anew() -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, state="conversation")

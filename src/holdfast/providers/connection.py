@@ -28,8 +28,6 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._until = 0.0
         self.is_open = False
-        self.is_used = False
-        """Whether it has brought an answer before: then it may have been closed since."""
         self.idle_since = 0.0
         self._begin("")
 
@@ -97,7 +95,6 @@ class Connection(asyncio.Protocol):
 
     def rest(self, at: float) -> None:
         """Keep the connection for another request."""
-        self.is_used = True
         self.idle_since = at
         self._stop_timer()
 

@@ -1,7 +1,8 @@
 """The line to an upstream: one exchange at a time, its limits, and pooled connections.
 
 A connection that was kept open may turn out to be closed when it is used again. Then, and only
-if not one byte of an answer has come, the request is sent once more on another.
+if not one byte of an answer has come, a request that changes nothing is sent once more on another.
+Whether any other was taken is not known: that is a failure, and its sender's to judge.
 """
 
 import asyncio
@@ -24,6 +25,9 @@ STALE_TRIES = 3
 """How many kept connections may turn out closed before a fresh one is made."""
 KEPT_SECONDS = 60.0
 """How long a connection is kept for another request."""
+WARM_SECONDS = 1.0
+"""How long a connection may have rested for a request that cannot be sent twice."""
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 MAX_BODY_BYTES = 256 * 1024 * 1024
 _PORTS = {"http": 80, "https": 443}
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
@@ -36,6 +40,13 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     headers: dict[str, str] = {}
     body: bytes | None = None
+    may_repeat: bool = False
+    """Whether it may be sent twice though it is a POST: it changes nothing where it goes."""
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether it makes no difference if the other side gets it twice."""
+        return self.may_repeat or self.method in _SAFE
 
 
 class HttpAnswer(Protocol):
@@ -128,14 +139,16 @@ class PooledClient:
         origin, host, target = _place(request.url)
         head = _write_head(request, host, target)
         for left in reversed(range(STALE_TRIES + 1)):
-            connection = (self._take_kept(origin) if left else None) or await self._connect(origin)
+            kept = self._take_kept(origin, request.is_harmless) if left else None
+            connection = kept or await self._connect(origin)
             self._busy.add(connection)
             connection.send(request.method, head, request.body)
             try:
                 await connection.head(self._timeouts.first_byte_seconds)
             except Disconnected:
                 self.drop(connection)
-                if not (left and connection.is_used and connection.is_untouched):
+                is_stale = kept is not None and connection.is_untouched
+                if not (is_stale and request.is_harmless):
                     raise broken(
                         "the upstream closed the connection without an answer",
                         "upstream_disconnected",
@@ -154,10 +167,14 @@ class PooledClient:
                 return connection, origin
         raise AssertionError("the last try returns or raises")
 
-    def _take_kept(self, origin: _Origin) -> Connection | None:
+    def _take_kept(self, origin: _Origin, is_harmless: bool) -> Connection | None:
         kept = self._idle.get(origin)
-        oldest = asyncio.get_running_loop().time() - KEPT_SECONDS
+        now = asyncio.get_running_loop().time()
+        oldest = now - KEPT_SECONDS
         while kept:
+            if not is_harmless and kept[-1].idle_since < now - WARM_SECONDS:
+                # The longer it rested, the likelier its server is about to close it.
+                return None
             connection = kept.pop()
             if connection.is_open and connection.idle_since > oldest:
                 return connection

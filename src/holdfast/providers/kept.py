@@ -4,7 +4,7 @@ A conversation is compared with what was put into it. A server that is asked to 
 earlier response must have read it: the tokens that it reports tell whether it did.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +30,21 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     calls: dict[str, str] = {}
     tokens: int = 0
     """How many tokens the remembered history has, as the server counted them."""
+
+
+_OWN_TOOLS = frozenset({"function", "custom"})
+"""Tools that the client runs itself: the server only asks for them."""
+
+
+def changes_nothing(body: Mapping[str, Any]) -> bool:
+    """Whether a request leaves nothing at its server that anybody would notice if it came twice."""
+    if body.get("conversation") is not None or body.get("previous_response_id") is not None:
+        return False
+    given = body.get("tools")
+    tools = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
+    return not isinstance(tools, list) or all(
+        isinstance(tool, dict) and tool.get("type") in _OWN_TOOLS for tool in tools
+    )
 
 
 read_kept = msgspec.json.Decoder(Kept).decode

@@ -54,7 +54,7 @@ class ChatProvider:
         """Return the whole answer."""
         output = self._output(call)
         try:
-            data = await self._upstream.ask(PATH, self._body(call))
+            data = await self._upstream.ask(PATH, self._body(call), may_repeat=True)
         except ProviderFailure as failure:
             raise self._placed(failure, call) from None
         output.take(read_json(data))
@@ -66,7 +66,8 @@ class ChatProvider:
         body = self._body(call)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         try:
-            async with aclosing(self._upstream.events(PATH, body)) as chunks:
+            source = self._upstream.events(PATH, body, may_repeat=True)
+            async with aclosing(source) as chunks:
                 async for chunk in chunks:
                     if not doubling.is_copy(chunk.data):
                         for event in output.take(read_json(chunk.data)):

@@ -15,7 +15,15 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.provider_state import ProviderState
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
 from holdfast.providers.failures import broken, names_item
-from holdfast.providers.kept import Kept, history_tokens, ignored, read_kept, verify, was_read
+from holdfast.providers.kept import (
+    Kept,
+    changes_nothing,
+    history_tokens,
+    ignored,
+    read_kept,
+    verify,
+    was_read,
+)
 from holdfast.providers.names import Names, NewId
 from holdfast.providers.origin import Maker
 from holdfast.providers.replay import Replay, kept_names
@@ -74,17 +82,21 @@ class ResponsesProvider:
         body = self._body(call, kept)
         names_state = call.state is not None
         try:
-            data = await self._upstream.ask(PATH, body, names_state=names_state)
+            data = await self._send(body, names_state=names_state)
         except ProviderFailure as failure:
             if not self._learns_from(failure, call.model, body):
                 raise self._placed(failure, call) from None
             body = self._body(call, kept)
-            data = await self._upstream.ask(PATH, body, names_state=names_state)
+            data = await self._send(body, names_state=names_state)
         names = self._names(call)
         ending = ResponsesOutput(names, self._upstream.maker(call.model)).whole(data)
         if not self._has_read(call, kept, ending):
             raise ignored()
         return self._with_state(call, kept, names, ending)
+
+    async def _send(self, body: dict[str, Any], *, names_state: bool) -> bytes:
+        may_repeat = changes_nothing(body)
+        return await self._upstream.ask(PATH, body, names_state=names_state, may_repeat=may_repeat)
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
         """Yield the server's events as they come, in our names."""
@@ -108,7 +120,9 @@ class ResponsesProvider:
         output = ResponsesOutput(names, self._upstream.maker(call.model))
         while True:
             body = {**self._body(call, kept), "stream": True}
-            source = self._upstream.events(PATH, body, names_state=call.state is not None)
+            source = self._upstream.events(
+                PATH, body, names_state=call.state is not None, may_repeat=changes_nothing(body)
+            )
             try:
                 async with aclosing(source) as events:
                     async for event in events:
@@ -199,7 +213,7 @@ class ResponsesProvider:
             return kept
         if self._mode == "chain":
             return Kept()
-        made = read_json(await self._upstream.ask("/conversations", {}))
+        made = read_json(await self._upstream.ask("/conversations", {}, may_repeat=True))
         if not isinstance(made.get("id"), str):
             raise broken("the upstream made no conversation", "upstream_broken_answer")
         return Kept(conversation=made["id"])

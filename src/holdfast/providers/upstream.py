@@ -38,6 +38,8 @@ class Upstream:
         path: str,
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
+        *,
+        may_repeat: bool = False,
     ) -> HttpRequest:
         """Return a request to this server, with our key and nobody else's."""
         return HttpRequest(
@@ -45,6 +47,7 @@ class Upstream:
             url=f"{self._base}{path}",
             headers={**self._headers, **(headers or {})},
             body=body,
+            may_repeat=may_repeat,
         )
 
     @asynccontextmanager
@@ -54,21 +57,29 @@ class Upstream:
             yield answer
 
     async def ask(
-        self, path: str, body: Any = None, *, method: str = "POST", names_state: bool = False
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        method: str = "POST",
+        names_state: bool = False,
+        may_repeat: bool = False,
     ) -> bytes:
         """Return the body of a good answer; a bad one is raised as what it means."""
         raw = None if body is None else _encode(body)
-        async with self._client.exchange(self.request(method, path, raw)) as answer:
+        request = self.request(method, path, raw, may_repeat=may_repeat)
+        async with self._client.exchange(request) as answer:
             content = await answer.read()
             if not 200 <= answer.status < 300:
                 raise failure_of(answer.status, answer.headers, content, names_state=names_state)
             return content
 
     async def events(
-        self, path: str, body: Any, *, names_state: bool = False
+        self, path: str, body: Any, *, names_state: bool = False, may_repeat: bool = False
     ) -> AsyncGenerator[SseEvent, None]:
         """Yield the events of a streamed answer, up to its end or the mark of it."""
-        request = self.request("POST", path, _encode(body), {"accept": "text/event-stream"})
+        accepts = {"accept": "text/event-stream"}
+        request = self.request("POST", path, _encode(body), accepts, may_repeat=may_repeat)
         async with self._client.exchange(request) as answer:
             if not 200 <= answer.status < 300:
                 content = await answer.read()

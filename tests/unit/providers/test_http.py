@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.providers import http
 from holdfast.providers.http import HttpRequest, PooledClient
 from holdfast.providers.settings import TimeoutSettings
 from tests.unit.providers.raw_server import RawServer, Script, Talk, chunked, raw_server, whole
@@ -27,8 +28,12 @@ async def line(
             await client.close()
 
 
-async def ask(client: PooledClient, url: str, body: bytes = b"{}") -> bytes:
-    request = HttpRequest(method="POST", url=url, body=body, headers={"x-a": "b"})
+async def ask(
+    client: PooledClient, url: str, body: bytes = b"{}", *, may_repeat: bool = False
+) -> bytes:
+    request = HttpRequest(
+        method="POST", url=url, body=body, headers={"x-a": "b"}, may_repeat=may_repeat
+    )
     async with client.exchange(request) as answer:
         return await answer.read()
 
@@ -72,9 +77,27 @@ async def leaving(talk: Talk) -> None:
 
 async def test_a_kept_connection_that_turns_out_closed_is_replaced() -> None:
     async with line(leaving) as (client, server):
-        assert await ask(client, server.url) == b"connection 0"
-        assert await ask(client, server.url) == b"connection 1"
+        assert await ask(client, server.url, may_repeat=True) == b"connection 0"
+        assert await ask(client, server.url, may_repeat=True) == b"connection 1"
         assert [talk.requests for talk in server.talks] == [2, 1]
+
+
+async def test_what_may_have_been_taken_is_not_sent_again_behind_its_senders_back() -> None:
+    async with line(leaving) as (client, server):
+        assert await ask(client, server.url) == b"connection 0"
+        failure = await refusal(client, server.url)
+        assert failure.provider_code == "upstream_disconnected"
+        assert [talk.requests for talk in server.talks] == [2]
+
+
+async def test_what_cannot_be_sent_twice_is_not_trusted_to_a_connection_that_rested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "WARM_SECONDS", -1.0)
+    async with line(polite) as (client, server):
+        said = [await ask(client, server.url) for _ in range(2)]
+        assert said == [b"connection 0", b"connection 1"]
+        assert await ask(client, server.url, may_repeat=True) == b"connection 1"
 
 
 async def test_a_fresh_connection_that_is_closed_without_an_answer_is_a_failure() -> None:
