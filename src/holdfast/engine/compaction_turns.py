@@ -1,9 +1,11 @@
 """Compaction asked for on its own: a short turn in the lane, behind whatever runs."""
 
+import asyncio
+
 import msgspec
 
 from holdfast.core.commands import Accept, Finish, Repeated
-from holdfast.core.errors import HoldfastError, TurnCancelled, TurnInterrupted
+from holdfast.core.errors import HoldfastError, TurnCancelled, TurnFailed, TurnInterrupted
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.request import read_request
 from holdfast.core.session import Session
@@ -56,9 +58,29 @@ class CompactionTurns:
             return await self._done_before(admission)
         run = await self._gateway.enter(admission)
         try:
-            return await self._carry_out(run, wanted)
+            return await self._while_ours(run, wanted)
         finally:
             self._gateway.leave(run)
+
+    async def _while_ours(self, run: ActiveRun, wanted: CompactionWanted) -> Session:
+        """Carry the compaction out; stop as soon as the lane is taken away, the model too."""
+        work = asyncio.ensure_future(self._carry_out(run, wanted))
+
+        def stop() -> None:
+            work.cancel()
+
+        run.on_lost(stop)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not run.is_lost or (task is not None and task.cancelling()):
+                raise
+            raise await self._gateway.why_lost(run.turn) from None
+        except HoldfastError as exc:
+            if run.is_lost:
+                raise await self._gateway.why_lost(run.turn) from exc
+            raise
 
     async def _carry_out(self, run: ActiveRun, wanted: CompactionWanted) -> Session:
         try:
@@ -86,6 +108,9 @@ class CompactionTurns:
             return repeated.session
         if turn.outcome == "cancelled":
             raise TurnCancelled(turn.id, turn.error_code)
+        if turn.outcome == "failed":
+            message = turn.error_message or "the compaction failed"
+            raise TurnFailed(message, failure_code=turn.error_code or TurnFailed.code)
         raise TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
 
     async def _last_model(self, run: ActiveRun) -> str | None:

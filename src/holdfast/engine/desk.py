@@ -155,10 +155,10 @@ class Desk:
             if not run.is_lost:
                 raise
             task.uncancel()
-            raise await self._why_lost(run.turn) from None
+            raise await self._gateway.why_lost(run.turn) from None
         except HoldfastError as exc:
             if run.is_lost:
-                raise await self._why_lost(run.turn) from exc
+                raise await self._gateway.why_lost(run.turn) from exc
             raise
 
     async def _check_parent(
@@ -188,14 +188,6 @@ class Desk:
         if facts is None or facts.status in ("queued", "in_progress"):
             return None
         return facts
-
-    async def _why_lost(self, turn: Turn) -> HoldfastError:
-        view = await self._gateway.read.turn(turn.tenant, turn.id)
-        if view is None:
-            return SessionDeleted("the session of this turn was deleted")
-        if view.turn.outcome == "cancelled":
-            return TurnCancelled(turn.id, view.turn.error_code)
-        return TurnInterrupted(f"turn {turn.id} was taken over by another worker; send it again")
 
     async def _attach(self, tenant: Tenant, repeated: Repeated, request: TurnRequest) -> Ticket:
         """Stand by a turn that was taken in before; a plain request waits for its one answer."""

@@ -22,6 +22,7 @@ from holdfast.core.commands import (
     Started,
 )
 from holdfast.core.errors import (
+    HoldfastError,
     LaneTimeout,
     SessionBusy,
     SessionDeleted,
@@ -302,6 +303,15 @@ class Gateway:
         finally:
             self._wakeups.unwatch(waiter)
         return view
+
+    async def why_lost(self, turn: Turn) -> HoldfastError:
+        """Return what became of a turn whose run lost its lane, as its caller is told."""
+        view = await self.read.turn(turn.tenant, turn.id)
+        if view is None:
+            return SessionDeleted("the session of this turn was deleted")
+        if view.turn.outcome == "cancelled":
+            return TurnCancelled(turn.id, view.turn.error_code)
+        return TurnInterrupted(f"turn {turn.id} was taken over by another worker; send it again")
 
     def delivered(self, turn_id: TurnId, step: int) -> None:
         """Remember that an answer reached its client; noted with the next renewal of the lease.

@@ -1,7 +1,7 @@
 """Compaction by the engine: what arrives meanwhile stays, unknown outcomes are one, resets win."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -136,6 +136,66 @@ async def test_f69_a_reset_while_a_summary_is_made_wins_and_nothing_is_recorded(
         assert listed.json()["data"] == []
         assert (await house.respond("fresh")).status_code == 200
         assert model.shown[-1] == ["fresh"]
+
+
+async def _reset(house: House, session_id: str) -> None:
+    await house.client.post(f"/v1/sessions/{session_id}/reset")
+
+
+async def _delete(house: House, session_id: str) -> None:
+    await house.client.delete(f"/v1/sessions/{session_id}")
+
+
+async def _interrupt(house: House, session_id: str) -> None:
+    headers = {"X-On-Busy": "interrupt", "X-Session-Id": session_id}
+    answer = await house.respond("out of the way", None, headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
+async def _cancel(house: House, session_id: str) -> None:
+    shown = (await house.client.get(f"/v1/sessions/{session_id}")).json()
+    await house.client.post(f"/v1/turns/{shown['active_turn_id']}/cancel")
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (_reset, (409, "turn_cancelled")),
+        (_interrupt, (409, "turn_cancelled")),
+        (_cancel, (409, "turn_cancelled")),
+        (_delete, (404, "session_deleted")),
+    ],
+    ids=["reset", "interrupt", "cancel", "delete"],
+)
+async def test_f69_a_compaction_that_is_called_off_says_so_at_once_and_leaves_its_model(
+    end: Callable[[House, str], Awaitable[None]], said: tuple[int, str]
+) -> None:
+    is_asked, is_left = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel()
+    async with open_house(model, context=BY_MODEL, window=100_000) as house:
+        answer = model.answer
+
+        async def never(call: ModelCall) -> Any:
+            if call.model != "sum":
+                return await answer(call)
+            is_asked.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_left.set()
+
+        model.answer = never  # type: ignore[method-assign]  # a model that never answers
+        await talk(house, 3)
+        [session] = (await house.client.get("/v1/sessions")).json()["data"]
+        path = f"/v1/sessions/{session['id']}/compact"
+        running = asyncio.create_task(house.client.post(path))
+        await is_asked.wait()
+        await end(house, session["id"])
+        async with asyncio.timeout(20):
+            told = await running
+            await is_left.wait()
+        assert (told.status_code, told.json()["error"]["code"]) == said
+        assert told.headers.get("x-should-retry", "false") == "false"
 
 
 async def test_f69_nothing_is_deleted_and_every_item_stays_listed() -> None:
