@@ -47,6 +47,16 @@ def test_make_serve_serves() -> None:
     assert done.stdout.splitlines()[-1].endswith("holdfast serve")
 
 
+@pytest.mark.parametrize("port", ["abc", "70000", "-1", "", "1.5", "9" * 30])
+def test_a_port_that_cannot_be_is_told_what_may_stand_there(
+    port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = in_process(capsys, "serve", "--port", port, "--store", "memory:")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("holdfast: --port")
+    assert " is a number from 0 to 65535, not " in outcome.err
+
+
 def test_a_port_that_is_taken_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,7 +41,9 @@ def root(
 def serve(
     config: Annotated[Path | None, typer.Option(help="A configuration file (TOML).")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="The port; 0 takes a free one.")] = None,
+    port: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="The port; 0 takes a free one.")
+    ] = None,
     store: Annotated[
         str | None, typer.Option(help="sqlite:///file.db, postgresql://… or memory:")
     ] = None,

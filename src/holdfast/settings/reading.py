@@ -2,12 +2,13 @@
 
 import dataclasses
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import InvalidSetting
 
@@ -162,7 +163,7 @@ class Sources:
                 continue
             variable = _variable(name, field)
             if self._flags.get(name, {}).get(field) is not None:
-                return message
+                return f"{_flag(name, field)}: {message}"
             if variable in self._environment:
                 return f"{variable}: {message}"
             if self._file is not None:
@@ -183,7 +184,7 @@ class Sources:
     ) -> tuple[Any, Place] | None:
         flag = self._flags.get(section, {}).get(field)
         if flag is not None:
-            return flag, FLAGS.get((section, field), f"--{field.replace('_', '-')}")
+            return flag, _flag(section, field)
         variable = _variable(section, field)
         if variable in self._environment:
             return self._environment[variable], variable
@@ -215,9 +216,14 @@ class Sources:
 
 
 def _fields(kind: type[Any]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in dataclasses.fields(kind)]
     return {name: hints[name] for name in names if name not in NOT_FROM_OUTSIDE}
+
+
+def _flag(section: str, field: str) -> str:
+    """Return the flag of a field."""
+    return FLAGS.get((section, field), f"--{field.replace('_', '-')}")
 
 
 def _variable(section: str, field: str) -> str:
@@ -236,6 +242,8 @@ def convert(value: Any, hint: Any, place: Place) -> Any:
     if dataclasses.is_dataclass(hint):
         return _convert_table(value, hint, place)
     origin, choices = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _convert_number(value, choices[0], place, f"a number {choices[1]}")
     if origin in (Union, UnionType):
         inner = next(choice for choice in choices if choice is not NoneType)
         return None if value is None else convert(value, inner, place)
@@ -274,15 +282,15 @@ def _convert_plain(value: Any, hint: Any, place: Place) -> Any:
         if isinstance(value, str):
             return value
         raise InvalidSetting(f"{place} is text, not {value!r}")
-    if isinstance(value, bool):
-        raise InvalidSetting(f"{place} is a number, not {value!r}")
+    return _convert_number(value, hint, place, "a number")
+
+
+def _convert_number(value: Any, hint: Any, place: Place, wanted: str) -> Any:
     try:
-        if hint is int:
-            return int(value) if isinstance(value, int | str) else _refuse_number(value, place)
-        return float(value)
-    except (TypeError, ValueError) as exc:
-        raise InvalidSetting(f"{place} is a number, not {value!r}") from exc
-
-
-def _refuse_number(value: Any, place: Place) -> int:
-    raise InvalidSetting(f"{place} is a whole number, not {value!r}")
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            number = int(value) if hint is int and not isinstance(value, float) else float(value)
+            if isinstance(number, hint) and math.isfinite(number):
+                return number
+    except (OverflowError, ValueError):
+        pass
+    raise InvalidSetting(f"{place} is {wanted}, not {value!r}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import time
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from holdfast.core.errors import InvalidSetting
@@ -18,13 +18,17 @@ def default_store_url() -> str:
     return f"sqlite:///{Path(root) / 'holdfast' / 'holdfast.db'}"
 
 
+PORTS = "from 0 to 65535"
+"""Which numbers a port may have, as a message says it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """`[server]`: where and how the gateway listens."""
 
     host: str = "127.0.0.1"
     """The address to listen on; beyond loopback only with an API key."""
-    port: int = 8377
+    port: Annotated[int, PORTS] = 8377
     """The port to listen on; 0 takes a free one."""
     grace_seconds: float = 20.0
     """How long running turns may finish when the server is asked to stop."""
@@ -35,7 +39,7 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise InvalidSetting("server.port is a number from 0 to 65535")
+            raise InvalidSetting(f"server.port is a number {PORTS}, not {self.port!r}")
         if self.grace_seconds < 0:
             raise InvalidSetting("server.grace_seconds must not be negative")
 
