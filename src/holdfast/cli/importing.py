@@ -1,6 +1,7 @@
 """`holdfast sessions import`: sessions of other places, taken over into a store."""
 
 import asyncio
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,7 +10,7 @@ import typer
 
 from holdfast.cli.options import JsonFlag, StoreFlag
 from holdfast.cli.progress import progress
-from holdfast.cli.terminal import complain, say, say_json, say_table
+from holdfast.cli.terminal import CommandFailed, complain, say, say_json, say_table
 
 SourceForm = Literal["auto", "holdfast", "openclaw", "agents", "chat"]
 
@@ -39,13 +40,19 @@ def import_sessions(
     as_json: JsonFlag = False,
 ) -> None:
     """Take sessions over: again and again gives nothing twice, and undoes nothing."""
-    report = asyncio.run(_import(path, form, key, prefix, tenant, dry_run, store))
-    counts: dict[str, int] = {}
-    for one in report:
-        counts[str(one["status"])] = counts.get(str(one["status"]), 0) + 1
+    report, unread = asyncio.run(_import(path, form, key, prefix, tenant, dry_run, store))
+    counts = Counter(str(one["status"]) for one in report)
     if as_json:
-        say_json({"dry_run": dry_run, "counts": counts, "sessions": report})
-        return
+        say_json({"dry_run": dry_run, "counts": counts, "unread": unread, "sessions": report})
+    else:
+        _tell(report, counts, dry_run)
+    for problem in unread:
+        complain(problem)
+    if unread:
+        raise typer.Exit(1)
+
+
+def _tell(report: list[dict[str, Any]], counts: Counter[str], dry_run: bool) -> None:
     rows = [
         (one["session_id"], one["key"], one["status"], one["turns"], one["items"], one["added"])
         for one in report
@@ -70,7 +77,7 @@ async def _import(
     tenant: str,
     dry_run: bool,
     store: str | None,
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], list[str]]:
     from holdfast.app import open_configured_store
     from holdfast.core.ids import read_tenant
     from holdfast.importing.formats import read_source
@@ -80,7 +87,7 @@ async def _import(
     owner = read_tenant(tenant)
     lives = read_source(path, form, key)
     settings = load(flags={"store": {"url": store}})
-    if dry_run and not _is_there(settings.store.url):
+    if dry_run and not await _is_there(settings.store.url):
         # A store that is not there is an empty one; to look must not make it.
         settings = load(flags={"store": {"url": "memory:"}})
     opened = await open_configured_store(settings)
@@ -91,12 +98,21 @@ async def _import(
             async for taken in taking.take(lives):
                 report.append(asdict(taken))
                 advance(taken.key or taken.session_id)
-        return report
+        return report, taking.unread
     finally:
         await opened.close()
 
 
-def _is_there(url: str) -> bool:
-    from holdfast.stores.opening import sqlite_path
+async def _is_there(url: str) -> bool:
+    """Whether there is a store, with a schema that can be looked into without changing it."""
+    from holdfast.stores.outside import look_at
 
-    return not url.startswith("sqlite:") or sqlite_path(url).exists()
+    seen = await look_at(url)
+    if not seen.exists or seen.is_bare:
+        return False
+    if seen.pending:
+        raise CommandFailed(
+            f"a dry run changes nothing, and the store lacks {len(seen.pending)} step(s) of its "
+            "schema; `holdfast doctor --fix` takes them"
+        )
+    return True

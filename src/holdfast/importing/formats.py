@@ -13,7 +13,7 @@ from holdfast.importing import (
     openclaw_files,
     own_lines,
 )
-from holdfast.importing.past import PastLife, UnreadableSource
+from holdfast.importing.past import PastLife, Unread, UnreadableSource
 from holdfast.importing.sqlite_source import columns_of, is_sqlite, open_read_only
 
 Format = Literal["auto", "holdfast", "openclaw", "agents", "chat"]
@@ -21,8 +21,10 @@ OPENCLAW_DATABASE = "openclaw-agent.sqlite"
 DEFAULT_AGENT = "main"
 
 
-def read_source(path: Path, form: Format = "auto", key: str | None = None) -> Iterator[PastLife]:
-    """Return the lives in a file or folder."""
+def read_source(
+    path: Path, form: Format = "auto", key: str | None = None
+) -> Iterator[PastLife | Unread]:
+    """Return the lives in a file or folder, and what in a folder could not be read."""
     if not path.exists():
         raise UnreadableSource(f"{path} does not exist")
     found = recognise(path) if form == "auto" else form
@@ -78,22 +80,33 @@ def _first_value(path: Path) -> Any:
     return None
 
 
-def _openclaw(path: Path) -> Iterator[PastLife]:
+def _openclaw(path: Path) -> Iterator[PastLife | Unread]:
     """Return the lives of a whole state folder, of one agent, or of one file."""
-    if path.is_file():
-        yield from _openclaw_file(path)
-        return
-    agents = sorted((path / "agents").iterdir()) if (path / "agents").is_dir() else [path]
+    unread: list[str] = []
     is_anything = False
-    for folder in agents:
-        for life in _openclaw_agent(folder):
+    for found in _openclaw_file(path) if path.is_file() else _openclaw_folder(path):
+        if isinstance(found, Unread):
+            unread.append(found.problem)
+        else:
             is_anything = True
-            yield life
+        yield found
     if not is_anything:
-        raise UnreadableSource(f"{path} holds no sessions of OpenClaw")
+        raise UnreadableSource("; ".join(unread) or f"{path} holds no sessions of OpenClaw")
 
 
-def _openclaw_file(path: Path) -> Iterator[PastLife]:
+def _openclaw_folder(path: Path) -> Iterator[PastLife | Unread]:
+    agents = sorted((path / "agents").iterdir()) if (path / "agents").is_dir() else [path]
+    for folder in agents:
+        try:
+            yield from _openclaw_agent(folder)
+        except UnreadableSource as exc:
+            # Without its database, the older files would come to life in place of what it says.
+            yield Unread(exc.message)
+        except OSError as exc:
+            yield Unread(f"{exc.filename or folder} cannot be read: {exc.strerror}")
+
+
+def _openclaw_file(path: Path) -> Iterator[PastLife | Unread]:
     if is_sqlite(path):
         yield from openclaw_database.read_database(path, _agent_of(path.parent.parent))
     elif path.name == openclaw_files.INDEX:
@@ -102,7 +115,7 @@ def _openclaw_file(path: Path) -> Iterator[PastLife]:
         raise UnreadableSource(f"name the folder of {path.name}, so that its key can be found")
 
 
-def _openclaw_agent(folder: Path) -> Iterator[PastLife]:
+def _openclaw_agent(folder: Path) -> Iterator[PastLife | Unread]:
     agent = _agent_of(folder if folder.name != "sessions" else folder.parent)
     known: set[str] = set()
     for database in (folder / "agent" / OPENCLAW_DATABASE, folder / OPENCLAW_DATABASE):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.importing.openclaw_events import Transcript, read_transcript
-from holdfast.importing.past import Item, PastLife, PastSession, UnreadableSource, seconds
+from holdfast.importing.past import Item, PastLife, PastSession, Unread, seconds
 
 INDEX = "sessions.json"
 _TRANSCRIPT = re.compile(r"^(?P<id>.+?)\.jsonl(?:\.(?P<fate>reset|deleted)\.(?P<when>[^/]+))?$")
@@ -41,9 +41,16 @@ class _Found:
     """Only to put it in order where nothing says when it began: it changes, ids do not."""
 
 
-def read_folder(folder: Path, agent: str, known: frozenset[str] = frozenset()) -> list[PastLife]:
-    """Return the lives in a folder of sessions, but those of sessions that are `known` already."""
-    index = _read_index(folder / INDEX)
+def read_folder(
+    folder: Path, agent: str, known: frozenset[str] = frozenset()
+) -> list[PastLife | Unread]:
+    """Return the lives in a folder of sessions, but those of sessions that are `known` already.
+
+    Where the index cannot be read, its transcripts are recovered as those that none names; they
+    get other ids, so that the sessions find their keys when the index is mended.
+    """
+    index, problem = _read_index(folder / INDEX)
+    unread = [Unread(problem)] if problem is not None else []
     found: dict[str, list[_Found]] = {}
     seen: set[Path] = set()
     for raw, entry in index.items():
@@ -53,22 +60,27 @@ def read_folder(folder: Path, agent: str, known: frozenset[str] = frozenset()) -
         if one.session_id not in known and all(one.session_id != s.session_id for s in same):
             same.append(one)
     owners = {one.session_id: key for key, line in found.items() for one in line}
-    for one in _of_strays(folder, agent, owners, seen):
+    for one in _of_strays(folder, agent, owners, seen, mark="#recovered" if unread else ""):
         if one.session_id not in known:
             found.setdefault(one.key, []).append(one)
-    return [_life(key, line) for key, line in found.items() if line]
+    return [*unread, *(_life(key, line) for key, line in found.items() if line)]
 
 
-def _read_index(path: Path) -> dict[str, Item]:
+def _read_index(path: Path) -> tuple[dict[str, Item], str | None]:
+    """Return the entries of an index, and what is wrong with it."""
     if not path.exists():
-        return {}
+        return {}, None
     try:
         value = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as exc:
-        raise UnreadableSource(f"{path} is not JSON: {exc}") from exc
+        return {}, f"{path} is not JSON: {exc}"
+    except OSError as exc:
+        return {}, f"{path} cannot be read: {exc.strerror}"
     if not isinstance(value, dict):
-        raise UnreadableSource(f"{path} is not an index of sessions")
-    return {key: entry for key, entry in value.items() if isinstance(entry, dict)}
+        return {}, f"{path} is not an index of sessions"
+    entries = {key: entry for key, entry in value.items() if isinstance(entry, dict)}
+    lost = len(value) - len(entries)
+    return entries, f"{lost} entries of {path} could not be read" if lost else None
 
 
 def _of_entry(folder: Path, agent: str, raw: str, entry: Item, seen: set[Path]) -> _Found:
@@ -102,7 +114,7 @@ def _transcript_path(folder: Path, session_id: str, named: Any) -> Path | None:
 
 
 def _of_strays(
-    folder: Path, agent: str, owners: dict[str, str], seen: set[Path]
+    folder: Path, agent: str, owners: dict[str, str], seen: set[Path], *, mark: str
 ) -> Iterator[_Found]:
     """Return files that no index names: forked, orphaned, or put away by a reset."""
     for path in sorted(folder.iterdir()):
@@ -114,7 +126,8 @@ def _of_strays(
             continue
         session_id, fate = match["id"], match["fate"]
         transcript, problems = read_file(path)
-        source = f"openclaw:{agent}:{session_id}" + (f"#reset.{match['when']}" if fate else "")
+        source = f"openclaw:{agent}:{session_id}{mark}"
+        source += f"#reset.{match['when']}" if fate else ""
         name = session_id if fate is None else f"{session_id}#reset.{match['when']}"
         key = owners.get(session_id) if fate else None
         yield _Found(

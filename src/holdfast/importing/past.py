@@ -44,6 +44,13 @@ class PastLife:
     is_live: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file or database among others that could not be read; what it holds is not taken over."""
+
+    problem: str
+
+
 @dataclass(slots=True)
 class Block:
     """Items that came together; one that begins a turn was said by somebody."""

@@ -11,7 +11,7 @@ from holdfast.core.commands import Import, ImportStatus
 from holdfast.core.errors import InvalidSessionKey
 from holdfast.core.ids import Key, SessionId, Tenant, read_key
 from holdfast.core.importing import session_id_for
-from holdfast.importing.past import PastLife, PastSession
+from holdfast.importing.past import PastLife, PastSession, Unread
 from holdfast.ports.store import Store
 
 
@@ -40,10 +40,15 @@ class Taking:
         self._prefix = prefix
         self._is_dry_run = is_dry_run
         self.counts: Counter[str] = Counter()
+        self.unread: list[str] = []
+        """What the source has and could not be read."""
 
-    async def take(self, lives: Iterable[PastLife]) -> AsyncIterator[Taken]:
+    async def take(self, lives: Iterable[PastLife | Unread]) -> AsyncIterator[Taken]:
         """Take every generation of every life over, the oldest first."""
         for life in lives:
+            if isinstance(life, Unread):
+                self.unread.append(life.problem)
+                continue
             follows: list[SessionId] = []
             for number, past in enumerate(life.generations, 1):
                 is_live = life.is_live and number == len(life.generations)

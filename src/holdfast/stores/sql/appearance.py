@@ -30,6 +30,11 @@ class Outside:
     wal_bytes: int | None = None
     path: str | None = None
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether no step of the schema was taken."""
+        return len(self.pending) == len(migrations.all_migrations())
+
 
 def missing_from(found: dict[str, set[str]], wanted: dict[str, set[str]]) -> tuple[str, ...]:
     """Return what a schema lacks, by name."""

@@ -1,0 +1,99 @@
+"""A dry run of an import: it says what would be done, and leaves a store as it was."""
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.cli.terminals import Outcome, in_process
+from tests.migration.golden_store import install
+from tests.migration.test_migrations import install_on_postgres
+
+CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+TABLES = "select tablename::text from pg_tables where schemaname = 'public' order by 1"
+
+
+@pytest.fixture
+def chat(tmp_path: Path) -> Path:
+    """A file of messages."""
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps(CHAT))
+    return path
+
+
+def dry_run(capsys: pytest.CaptureFixture[str], chat: Path, store: str) -> Outcome:
+    """Run the import, dry."""
+    return in_process(
+        capsys, "sessions", "import", str(chat), "--store", store, "--dry-run", "--json"
+    )
+
+
+def tables_of(url: str) -> list[str]:
+    """Return the tables of a PostgreSQL database."""
+
+    async def look() -> list[str]:
+        connection = await asyncpg.connect(url)
+        try:
+            return [row[0] for row in await connection.fetch(TABLES)]
+        finally:
+            await connection.close()
+
+    return asyncio.run(look())
+
+
+def test_an_empty_database_stays_empty(
+    bare_postgres_url: str, chat: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = dry_run(capsys, chat, bare_postgres_url)
+    assert (told.code, json.loads(told.out)["counts"]) == (0, {"added": 1})
+    assert tables_of(bare_postgres_url) == []
+
+
+def test_an_empty_file_stays_empty(
+    tmp_path: Path, chat: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "empty.db"
+    store.touch()
+    told = dry_run(capsys, chat, f"sqlite:///{store}")
+    assert (told.code, json.loads(told.out)["counts"]) == (0, {"added": 1})
+    assert store.read_bytes() == b""
+
+
+def test_a_database_of_an_older_schema_is_not_brought_up_to_date(
+    bare_postgres_url: str, chat: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(install_on_postgres(bare_postgres_url, 3))
+    before = tables_of(bare_postgres_url)
+    told = dry_run(capsys, chat, bare_postgres_url)
+    assert (told.code, told.out, told.err.count("\n")) == (1, "", 1)
+    assert "holdfast doctor --fix" in told.err
+    assert tables_of(bare_postgres_url) == before
+
+
+def test_a_file_of_an_older_schema_is_not_brought_up_to_date(
+    tmp_path: Path, chat: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "old.db"
+    connection = sqlite3.connect(store)
+    install(connection, 3)
+    connection.commit()
+    connection.close()
+    before = store.read_bytes()
+    told = dry_run(capsys, chat, f"sqlite:///{store}")
+    assert (told.code, told.out, told.err.count("\n")) == (1, "", 1)
+    assert "holdfast doctor --fix" in told.err
+    assert store.read_bytes() == before
+
+
+def test_a_file_in_use_is_left_as_it_was(
+    tmp_path: Path, chat: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store.db"
+    in_process(capsys, "sessions", "import", str(chat), "--store", f"sqlite:///{store}")
+    before = store.read_bytes(), sorted(path.name for path in tmp_path.iterdir())
+    told = dry_run(capsys, chat, f"sqlite:///{store}")
+    assert (told.code, json.loads(told.out)["counts"]) == (0, {"unchanged": 1})
+    assert (store.read_bytes(), sorted(path.name for path in tmp_path.iterdir())) == before
