@@ -15,7 +15,7 @@ class PartialOutput:
 
     def __init__(self) -> None:
         self._open: dict[int, dict[str, Any]] = {}
-        self._texts: dict[int, list[str]] = {}
+        self._texts: dict[int, dict[str, list[str]]] = {}
         self._finished: dict[int, bytes] = {}
         self.has_news = False
         self.next_index = 0
@@ -30,8 +30,9 @@ class PartialOutput:
         if event.type.startswith("response.output_item."):
             self.next_index = max(self.next_index, index + 1)
         match event.type:
-            case "response.output_text.delta":
-                self._texts.setdefault(index, []).append(data.get("delta", ""))
+            case "response.output_text.delta" | "response.refusal.delta":
+                parts = self._texts.setdefault(index, {})
+                parts.setdefault(event.type, []).append(data.get("delta", ""))
                 self.has_news = True
             case "response.output_item.added":
                 self._open[index] = data.get("item", {})
@@ -61,9 +62,8 @@ class PartialOutput:
     def _incomplete(self, index: int) -> dict[str, Any]:
         item = {**self._open.get(index, {}), "status": "incomplete"}
         if index in self._texts:
-            text = "".join(self._texts[index])
-            part = {"type": "output_text", "text": text, "annotations": []}
-            item.update({"type": "message", "role": "assistant", "content": [part]})
+            parts = [_part(kind, "".join(said)) for kind, said in self._texts[index].items()]
+            item.update({"type": "message", "role": "assistant", "content": parts})
         return item
 
     def take(self) -> tuple[NewItem, ...]:
@@ -71,3 +71,9 @@ class PartialOutput:
         self.has_news = False
         done = tuple(write_item(msgspec.json.decode(body)) for body in self.finished())
         return (*done, *self.items())
+
+
+def _part(kind: str, text: str) -> dict[str, Any]:
+    if kind == "response.refusal.delta":
+        return {"type": "refusal", "refusal": text}
+    return {"type": "output_text", "text": text, "annotations": []}

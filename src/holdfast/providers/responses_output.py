@@ -9,6 +9,7 @@ from holdfast.core.session import Usage
 from holdfast.core.stream import item_events
 from holdfast.ports.provider import Answer, ModelEvent
 from holdfast.providers.failures import broken, failure_in_stream
+from holdfast.providers.growing import GrowingItem
 from holdfast.providers.names import Names
 from holdfast.providers.origin import Maker
 
@@ -54,6 +55,7 @@ class ResponsesOutput:
         self._names = names
         self._maker = maker
         self._done: dict[int, bytes] = {}
+        self._growing: dict[int, GrowingItem] = {}
         self._number: int | None = None
         self._is_numbered = False
         self._last: bytes | None = None
@@ -69,20 +71,58 @@ class ResponsesOutput:
             return []
         if kind in _ENDS:
             self.ending = self._end(_terminal(data))
-            return []
+            return self._untold(self.ending.answer.items)
         if kind in _FAILS or value.get("error"):
             raise _failure(kind, value)
         if kind == "message":
             return []
-        index = value.get("output_index", 0)
+        self._hear(kind, value)
+        return [ModelEvent(kind, value)]
+
+    def _hear(self, kind: str, value: Json) -> None:
+        """Give an event our names, and remember what it tells of its item."""
+        index = value.get("output_index")
+        index = index if isinstance(index, int) else 0
         item = value.get("item")
         if isinstance(item, dict):
-            value["item"] = self._own(item, index)
+            value["item"] = item = self._own(item, index)
             if kind == "response.output_item.done":
-                self._done[index] = _encode(value["item"])
+                self._done[index] = _encode(item)
+                self._growing.pop(index, None)
+            else:
+                self._grown(index).begin(item)
         if "item_id" in value:
             value["item_id"] = self._names.item("", value["item_id"], index)
-        return [ModelEvent(kind, value)]
+        if index not in self._done:
+            self._grown(index).grow(kind, value)
+
+    def _grown(self, index: int) -> GrowingItem:
+        return self._growing.setdefault(index, GrowingItem())
+
+    def _told(self, status: str) -> list[bytes]:
+        """Return the items that the events told: finished, or rebuilt from what they said."""
+        told = dict(self._done)
+        for index, growing in self._growing.items():
+            item = growing.item(status)
+            if item is not None:
+                if item["type"] in CALLS and "call_id" not in item:
+                    item["call_id"] = self._names.call(None, index)
+                told[index] = _encode(item)
+        return [told[index] for index in sorted(told)]
+
+    def _untold(self, items: list[bytes]) -> list[ModelEvent]:
+        """Return the events that are lacking at the end of the answer: nobody may miss a word."""
+        if not self._done and not self._growing:
+            return whole_events(items)
+        by_id = {value.get("id"): value for value in map(item_value, items)}
+        events: list[ModelEvent] = []
+        for index, growing in sorted(self._growing.items()):
+            begun = growing.item("completed")
+            item = by_id.get(begun.get("id")) if begun is not None else None
+            if item is not None:
+                kind = "response.output_item.done"
+                events.append(ModelEvent(kind, {"type": kind, "output_index": index, "item": item}))
+        return events
 
     def _is_copy(self, value: Json, data: bytes) -> bool:
         """Whether a server that numbers its events has sent this one before."""
@@ -125,7 +165,7 @@ class ResponsesOutput:
                 raise failure_in_stream(response.error)
         items = [self._own_bytes(raw, index) for index, raw in enumerate(response.output)]
         if not items:
-            items = [self._done[index] for index in sorted(self._done)]
+            items = self._told(status)
         details = response.incomplete_details
         answer = Answer(
             items=items,

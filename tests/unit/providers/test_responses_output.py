@@ -85,6 +85,108 @@ def test_a_terminal_event_without_items_ends_what_the_events_told() -> None:
     assert len(answer.items) == 1
 
 
+def heard(output: ResponsesOutput, *events: Json) -> list[str]:
+    """Take events in, and an end without items; return the kinds that were passed on."""
+    end = {"type": "response.completed", "response": {"id": "resp_1", "output": []}}
+    told = [one for event in (*events, end) for one in output.take("", msgspec.json.encode(event))]
+    return [one.type.removeprefix("response.") for one in told]
+
+
+def an_event(kind: str, **more: Any) -> Json:
+    return {"type": f"response.{kind}", "output_index": 0, "item_id": f"x_{LONG}", **more}
+
+
+def added(**item: Any) -> Json:
+    return an_event("output_item.added", item={"id": f"x_{LONG}", **item})
+
+
+@pytest.mark.parametrize(
+    ("events", "item"),
+    [
+        (
+            [
+                added(type="message", role="assistant", status="in_progress", content=[]),
+                an_event("output_text.delta", content_index=0, delta="good "),
+                an_event("output_text.delta", content_index=0, delta="day"),
+            ],
+            {"type": "message", "role": "assistant", "status": "completed",
+             "content": [{"type": "output_text", "text": "good day", "annotations": [],
+                          "logprobs": []}]},
+        ),
+        (
+            [
+                an_event("output_text.delta", delta="goo"),
+                an_event("output_text.done", text="good day"),
+                an_event("refusal.delta", content_index=1, delta="but no"),
+            ],
+            {"type": "message", "role": "assistant", "status": "completed",
+             "content": [{"type": "output_text", "text": "good day", "annotations": [],
+                          "logprobs": []}, {"type": "refusal", "refusal": "but no"}]},
+        ),
+        (
+            [
+                added(type="reasoning", summary=[], encrypted_content="not the last"),
+                an_event("reasoning_summary_text.delta", summary_index=0, delta="first"),
+                an_event("reasoning_summary_text.delta", summary_index=1, delta="sec"),
+                an_event("reasoning_summary_text.delta", summary_index=1, delta="ond"),
+                an_event("reasoning_text.delta", content_index=0, delta="hm"),
+            ],
+            {"type": "reasoning",
+             "summary": [{"type": "summary_text", "text": "first"},
+                         {"type": "summary_text", "text": "second"}],
+             "content": [{"type": "reasoning_text", "text": "hm"}]},
+        ),
+        (
+            [
+                added(type="function_call", call_id=f"call_{LONG}", name="look", arguments=""),
+                an_event("function_call_arguments.delta", delta='{"a"'),
+                an_event("function_call_arguments.delta", delta=": 1}"),
+            ],
+            {"type": "function_call", "status": "completed", "call_id": f"call_{LONG}",
+             "name": "look", "arguments": '{"a": 1}'},
+        ),
+        (
+            [an_event("custom_tool_call_input.done", input="all of it", name="sed")],
+            {"type": "custom_tool_call", "status": "completed", "call_id": "call_70",
+             "name": "sed", "input": "all of it"},
+        ),
+    ],
+    ids=["text", "refusal", "reasoning", "call", "custom-call"],
+)  # fmt: skip
+def test_items_that_are_never_shown_finished_are_rebuilt_from_their_events(
+    events: list[Json], item: Json
+) -> None:
+    output = an_output()
+    kinds = heard(output, *events)
+    assert output.ending is not None
+    assert [msgspec.json.decode(one) for one in output.ending.answer.items] == [
+        {"id": f"x_{LONG}", **item}
+    ]
+    assert kinds[-1] == "output_item.done"
+    assert len(kinds) == len(events) + 1
+
+
+def test_what_was_only_begun_or_has_no_name_is_no_item() -> None:
+    output = an_output()
+    heard(
+        output,
+        added(type="message", role="assistant", content=[]),
+        an_event("function_call_arguments.delta", output_index=1, item_id="y", delta="{}"),
+    )
+    assert output.ending is not None
+    assert output.ending.answer.items == []
+
+
+def test_an_answer_of_which_no_event_told_is_told_at_its_end() -> None:
+    output = an_output()
+    part = {"type": "output_text", "text": "good day", "annotations": []}
+    said = {"id": f"msg_{LONG}", "type": "message", "role": "assistant", "content": [part]}
+    end = {"type": "response.completed", "response": {"id": "resp_1", "output": [said]}}
+    told = output.take("", msgspec.json.encode(end))
+    assert [one.data["delta"] for one in told if one.type.endswith(".delta")] == ["good day"]
+    assert told[-1].type == "response.output_item.done"
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [("queued", "upstream_unfinished"), ("in_progress", "upstream_unfinished"),
