@@ -1,13 +1,18 @@
 """The wire below HTTP: heads that are bounded, and refusals of what is no HTTP in the one shape.
 
-Uvicorn reads a head of any length and refuses in plain text; this is its protocol with both mended.
+Uvicorn reads a head of any length, refuses in plain text, and sets a timer for every answer; this
+is its protocol with all three mended.
 """
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
+from urllib.parse import unquote
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from holdfast.ingress.http.exchange import Exchange
 from holdfast.ingress.http.problems import problem_value
 
 _REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
@@ -25,50 +30,175 @@ class BoundedProtocol(HttpToolsProtocol):
 
     _came_bytes = 0
     """What came since the head that is being read began, without the piece it began in."""
-    _read_bytes = 0
-    """What of it is read: the path and whole headers."""
+    _piece_bytes = 0
+    """How long the piece is that is being read."""
+    _most_bytes = 0
+    """What the head that is being read has at most: the pieces it came in."""
     _is_in_head = False
+    _is_head_too_long = False
     _is_refused = False
+    _is_upgrading = False
+    """Whether the connection is about to speak something else than HTTP."""
+    _idle_since: float | None = None
+
+    # ── what the event loop calls ───────────────────────────────────────────────────────────
 
     def data_received(self, data: bytes) -> None:
         """Read on; what came of a head that has not ended yet counts, whatever it will be."""
+        self._idle_since = None
         was_in_head = self._is_in_head
-        super().data_received(data)
+        self._piece_bytes = len(data)
+        if was_in_head:
+            self._most_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("")
+            return
+        except httptools.HttpParserUpgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._unsupported_upgrade_warning()
         if not (was_in_head and self._is_in_head) or self._is_refused:
             return
         self._came_bytes += len(data)
         if self._came_bytes > self.max_head_bytes:
             self._refuse_head()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone, or we have."""
+        self.connections.discard(self)
+        exchange = cast(Exchange | None, self.cycle)
+        if exchange is not None:
+            if not exchange.response_complete:
+                exchange.disconnected = True
+            exchange.wake()
+        self.flow.resume_writing()
+        if exc is None:
+            self.transport.close()
+        self._unset_keepalive_if_required()
+        self.parser = cast(Any, None)
+
+    # ── what the parser calls ───────────────────────────────────────────────────────────────
+
     def on_message_begin(self) -> None:
         """Begin with a new request's head."""
         self._is_in_head = True
-        self._came_bytes = self._read_bytes = 0
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        """Take a piece of the path."""
-        super().on_url(url)
-        self._count(len(url))
+        self._came_bytes = 0
+        self._most_bytes = self._piece_bytes
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a whole header."""
-        super().on_header(name, value)
-        self._count(len(name) + len(value))
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Go on to what the request asks for."""
         self._is_in_head = False
-        super().on_headers_complete()
+        if self._most_bytes > self.max_head_bytes:
+            self._measure_head()
+        parser = self.parser
+        version = parser.get_http_version()
+        path, raw_path, query = _read_url(self.url)
+        scope = self.scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": cast(Any, self.scheme),
+            "root_path": "",
+            "headers": self.headers,
+            "method": parser.get_method().decode("ascii"),
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
+        }
+        self._is_upgrading = parser.should_upgrade() and self._should_upgrade()
+        if self._is_upgrading:
+            return
+        before = self.cycle
+        self.cycle = exchange = Exchange(
+            cast(Any, scope),
+            self.transport,
+            self.flow,
+            default_headers=self.server_state.default_headers,
+            is_kept_alive=version != "1.0" and parser.should_keep_alive(),
+            expects_continue=self.expect_100_continue,
+        )
+        exchange.on_response = self.on_response_complete
+        if before is None or before.response_complete:
+            self._start_asgi_task(exchange, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))
 
-    def _count(self, size: int) -> None:
-        self._read_bytes += size
-        if self._read_bytes > self.max_head_bytes:
+    def _measure_head(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self.max_head_bytes:
+            self._is_head_too_long = True
             raise HeadTooLong
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body; nobody wants what comes behind the answer."""
+        exchange = cast(Exchange, self.cycle)
+        if not (self._is_upgrading or exchange.response_complete):
+            exchange.take(body)
+
+    def on_message_complete(self) -> None:
+        """The request is all there."""
+        exchange = cast(Exchange, self.cycle)
+        if not (self._is_upgrading or exchange.response_complete):
+            exchange.more_body = False
+            exchange.wake()
+
+    # ── between two requests ────────────────────────────────────────────────────────────────
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or wait for one: one timer serves a whole connection."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._look_again_in(self.timeout_keep_alive)
+
+    def _look_again_in(self, seconds: float) -> None:
+        look = self.timeout_keep_alive_handler
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, look)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that nobody has used for long."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None or self.transport.is_closing():
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._look_again_in(left)
+        else:
+            self.transport.close()
+
+    # ── refusals ────────────────────────────────────────────────────────────────────────────
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the shape says it better
         """Refuse what cannot be read; the parser says so of a head that was too long as well."""
-        if self._read_bytes > self.max_head_bytes:
+        if self._is_head_too_long:
             self._refuse_head()
         else:
             self._refuse(400, "the request is not valid HTTP", code="invalid_http")
@@ -86,6 +216,14 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         self.transport.write(head + body)
         self.transport.close()
+
+
+@lru_cache(maxsize=256)
+def _read_url(url: bytes) -> tuple[str, bytes, bytes]:
+    """Return the path of a URL, the path as it was written, and the query."""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
 
 
 def bounded_protocol(max_head_bytes: int) -> type[BoundedProtocol]:
