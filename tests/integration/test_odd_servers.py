@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.integration.odd_server import Reply, odd_server
 from tests.integration.test_heals import QUICK
@@ -62,3 +63,68 @@ async def test_what_was_streamed_before_a_stream_broke_off_is_kept(kind: str) ->
         [part] = items[-1]["content"]
         assert (items[-1]["status"], part["type"]) == ("incomplete", kind)
         assert part.get("text", part.get("refusal")) == "good day"
+
+
+def _refusing(status: int, words: str, **headers: str) -> web.Response:
+    return web.json_response({"error": {"message": words}}, status=status, headers=headers)
+
+
+@pytest.mark.parametrize("after", ["604800", "Fri, 31 Dec 2199 23:59:59 GMT"])
+async def test_a_server_that_is_not_to_be_asked_for_long_is_not_asked_again(after: str) -> None:
+    async with (
+        odd_server(lambda path, body: _refusing(429, "No.", **{"Retry-After": after})) as server,
+        open_upstream_house(server.upstream(), heals=QUICK) as house,
+    ):
+        failed = await house.post("/v1/responses", input="one")
+        assert failed.status_code == 429
+        assert int(failed.headers["retry-after"]) >= 604_800
+        assert failed.headers["x-should-retry"] == "false"
+        assert len(server.asked) == 1
+
+
+async def test_whoever_repeats_a_failed_request_is_told_how_long_to_wait_too() -> None:
+    def say(path: str, body: Json) -> Reply:
+        error = {"code": "insufficient_quota", "message": "No more."}
+        return web.json_response({"error": error}, status=429, headers={"Retry-After": "3000"})
+
+    async with (
+        odd_server(say) as server,
+        open_upstream_house(server.upstream(), heals=QUICK) as house,
+    ):
+        once = {"Idempotency-Key": "once"}
+        first = await house.post("/v1/responses", input="one", headers=once)
+        again = await house.post("/v1/responses", input="one", headers=once)
+        assert first.status_code == again.status_code == 429
+        assert first.json() == again.json()
+        assert first.headers["retry-after"] == "3000"
+        assert 2000 < int(again.headers["retry-after"]) <= 3000
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_key_in_a_servers_words_is_neither_kept_nor_passed_on(is_stream: bool) -> None:
+    words = "Bad key sk-abcdefgh12345678, sent as plain-odd-key"
+
+    def say(path: str, body: Json) -> Reply:
+        if is_stream and path == "/responses":
+            return [{"type": "error", "error": {"message": words, "code": "server_error"}}]
+        return _refusing(500, words)
+
+    async with (
+        odd_server(say) as server,
+        open_upstream_house(server.upstream(key="plain-odd-key"), heals=QUICK) as house,
+    ):
+        failed = await house.post("/v1/responses", input="one", stream=is_stream)
+        passed = await house.post("/v1/embeddings", None, input="one")
+        assert passed.status_code == 500
+        [session] = (await house.client.get("/v1/sessions")).json()["data"]
+        [turn] = (await house.client.get(f"/v1/sessions/{session['id']}/turns")).json()["data"]
+        shown = await house.client.get(f"/v1/turns/{turn['id']}")
+        assert "Bad key" in shown.text
+        events = await house.gateway.read.events(session["id"], after=0, limit=100)
+        assert [event.kind for event in events].count("turn.healed") == 2
+        for said in (failed.text, passed.text, shown.text, repr(events)):
+            assert "sk-abcdefgh" not in said
+            assert "plain-odd-key" not in said
+        assert "[redacted]" in failed.text
+        assert "[redacted]" in passed.text

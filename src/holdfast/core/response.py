@@ -50,6 +50,8 @@ class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     status: int | None = None
     provider_type: str | None = None
     param: str | None = None
+    retry_at: float | None = None
+    """When the provider may be asked again, if it said so."""
 
 
 class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -209,7 +209,7 @@ class Desk:
         runs = [run for run in await self._gateway.read.runs(turn.id) if run.step == step]
         done = next((run for run in reversed(runs) if run.outcome == "completed"), None)
         if done is None:
-            raise _not_answered(turn, runs[-1] if runs else None)
+            raise _not_answered(turn, runs[-1] if runs else None, self._gateway.clock.now())
         view = await self._gateway.read.session(tenant, session_id=turn.session_id)
         if view is None:
             raise SessionDeleted("the session of this turn was deleted")
@@ -288,16 +288,16 @@ def _unknown_end(begun: ResponseFacts) -> ResponseFacts:
     )
 
 
-def _not_answered(turn: Turn, run: Run | None) -> HoldfastError:
+def _not_answered(turn: Turn, run: Run | None, now: float) -> HoldfastError:
     """Return what became of a turn, in the words in which its first caller was told."""
     if turn.outcome == "cancelled":
         return TurnCancelled(turn.id, turn.error_code)
     if turn.outcome == "failed":
-        return _failed(turn, run)
+        return _failed(turn, run, now)
     return TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
 
 
-def _failed(turn: Turn, run: Run | None) -> HoldfastError:
+def _failed(turn: Turn, run: Run | None, now: float) -> HoldfastError:
     message, code = turn.error_message or "the turn failed", turn.error_code
     kept = decode_answer(run.result).failure if run is not None and run.result else None
     if kept is None:
@@ -311,4 +311,6 @@ def _failed(turn: Turn, run: Run | None) -> HoldfastError:
         provider_code=code,
         provider_type=kept.provider_type,
         param=kept.param,
+        # What is left of the time that the provider asked for.
+        retry_after=max(kept.retry_at - now, 0.0) if kept.retry_at is not None else None,
     )

@@ -232,7 +232,9 @@ class Responder:
                 error_code=code,
                 error_message=error.message[:2000],
                 is_retryable=(failure.failure_class == "transient" if failure else error.retryable),
-                result=encode_answer(RecordedAnswer(status="failed", failure=_recorded(error))),
+                result=encode_answer(
+                    RecordedAnswer(status="failed", failure=self._recorded(error))
+                ),
                 journal=journal,
             )
         )
@@ -241,6 +243,18 @@ class Responder:
             facts = facts_of(run.turn.id, run, request, "failed", output, None)
             shown = error_value(code, error.message)
             writer.end(journal, replace(facts, error=shown))
+
+    def _recorded(self, error: HoldfastError) -> RecordedFailure:
+        if not isinstance(error, ProviderFailure):
+            return RecordedFailure(param=error.param)
+        wait = error.retry_after
+        return RecordedFailure(
+            is_providers=True,
+            status=error.status,
+            provider_type=error.provider_type,
+            param=error.param,
+            retry_at=self._gateway.clock.now() + wait if wait is not None else None,
+        )
 
     async def _break_off(self, run: ActiveRun, writer: JournalWriter | None) -> None:
         """Leave a run that this process may not finish: whoever comes next takes it up."""
@@ -263,17 +277,6 @@ class Responder:
             )
         except HoldfastError as exc:
             log.warning("run.not_settled", run_id=run.fence.run_id, code=exc.code)
-
-
-def _recorded(error: HoldfastError) -> RecordedFailure:
-    if not isinstance(error, ProviderFailure):
-        return RecordedFailure(param=error.param)
-    return RecordedFailure(
-        is_providers=True,
-        status=error.status,
-        provider_type=error.provider_type,
-        param=error.param,
-    )
 
 
 def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:

@@ -107,6 +107,8 @@ class RelayRequest(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str]
     body: bytes | None
     model: str | None = None
+    may_repeat: bool = False
+    """Whether it keeps nothing where it goes, so that it may come there twice."""
 
 
 class Relayed(Protocol):

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import FailureClass, ProviderFailure
+from holdfast.core.redaction import redact
+from holdfast.providers.patience import retry_after
 
 MAX_MESSAGE = 4000
 
@@ -156,14 +158,14 @@ def failure_of(
     if found == "terminal" and status == 404 and names_state and code != "model_not_found":
         found = "stale_state"
     return ProviderFailure(
-        message[:MAX_MESSAGE],
+        redact(message[:MAX_MESSAGE]),
         failure_class=found,
         # Our key, not the caller's: its refusal is a fault of the gateway.
         status=502 if status in (401, 403) else status,
         provider_code=_code_of(found, status, code),
         provider_type=_text(error.type),
         param=param,
-        retry_after=_retry_after(headers, error),
+        retry_after=retry_after(headers, error.details, message),
     )
 
 
@@ -181,12 +183,13 @@ def failure_in_stream(error: Any) -> ProviderFailure:
     message = _text(fields.get("message")) or "the upstream broke off with an error"
     kind = None if kind == "error" else kind
     return ProviderFailure(
-        message[:MAX_MESSAGE],
+        redact(message[:MAX_MESSAGE]),
         failure_class=classify(status=None, code=code, kind=kind, message=message),
         status=502,
         provider_code=code,
         provider_type=kind,
         param=_text(fields.get("param")),
+        retry_after=retry_after({}, fields.get("details"), message),
     )
 
 
@@ -226,22 +229,3 @@ def _text(value: Any) -> str | None:
 def _plain(body: bytes) -> str:
     text = body[:MAX_MESSAGE].decode("utf-8", "replace").strip()
     return "" if text.startswith(("<", "{", "[")) else text
-
-
-def _retry_after(headers: Mapping[str, str], error: _Error) -> float | None:
-    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        seconds = _seconds(headers.get(name))
-        if seconds is not None:
-            return seconds * scale
-    for detail in error.details if isinstance(error.details, list) else ():
-        if isinstance(detail, dict) and isinstance(detail.get("retryDelay"), str):
-            return _seconds(detail["retryDelay"].removesuffix("s"))
-    return None
-
-
-def _seconds(raw: str | None) -> float | None:
-    try:
-        seconds = float(raw) if raw is not None else None
-    except ValueError:
-        return None
-    return seconds if seconds is not None and 0 <= seconds < 86_400 else None

@@ -126,6 +126,7 @@ class ChatProvider:
         """Return a failure with the items that it names, by their places in the call's own."""
         if ALTERNATION in failure.message.lower():
             self._strict.add(call.model)
+        failure = self._upstream.hush(failure)
         place = names_item(failure.param, failure.message)
         if place is not None:
             sources = self._form(call).sources(self._told(call), call.items)

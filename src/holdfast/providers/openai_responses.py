@@ -179,6 +179,7 @@ class ResponsesProvider:
 
     def _placed(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
         """Return a failure with the item that it names, by its place in what the call brought."""
+        failure = self._upstream.hush(failure)
         place = names_item(failure.param, failure.message)
         if place is not None:
             history = call.items if call.state is None else call.new_items

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
+from holdfast.core.redaction import redact
 from holdfast.ports.provider import RelayRequest
 from holdfast.providers.failures import failure_of
 from holdfast.providers.http import HttpAnswer
@@ -21,8 +22,9 @@ _SENT_BACK_PREFIX = "x-ratelimit-"
 class Relay:
     """One answer on its way back."""
 
-    def __init__(self, answer: HttpAnswer, line: AsyncExitStack) -> None:
+    def __init__(self, answer: HttpAnswer, line: AsyncExitStack, key: str | None) -> None:
         self._answer = answer
+        self._key = key
         self._line = line
 
     @property
@@ -40,9 +42,14 @@ class Relay:
             if name in _SENT_BACK or name.startswith(_SENT_BACK_PREFIX)
         }
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes."""
-        return self._answer.chunks()
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes; what is said against a request, without any key."""
+        if self._answer.status >= 400:
+            said = (await self._answer.read()).decode("utf-8", "surrogateescape")
+            yield redact(said, self._key).encode("utf-8", "surrogateescape")
+            return
+        async for chunk in self._answer.chunks():
+            yield chunk
 
     async def close(self) -> None:
         """Let go of the connection."""
@@ -52,9 +59,11 @@ class Relay:
 async def open_relay(upstream: Upstream, request: RelayRequest) -> Relay:
     """Pass a request on; the answer is given whatever it says, unless it refuses our own key."""
     headers = {k.lower(): v for k, v in request.headers.items() if k.lower() in _SENT_ON}
-    sent = upstream.request(request.method, request.path, request.body, headers)
+    sent = upstream.request(
+        request.method, request.path, request.body, headers, may_repeat=request.may_repeat
+    )
     async with AsyncExitStack() as stack:
         answer = await stack.enter_async_context(upstream.exchange(sent))
         if answer.status in (401, 403):
-            raise failure_of(answer.status, answer.headers, await answer.read())
-        return Relay(answer, stack.pop_all())
+            raise upstream.hush(failure_of(answer.status, answer.headers, await answer.read()))
+        return Relay(answer, stack.pop_all(), upstream.settings.key)

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.errors import ProviderFailure
+from holdfast.core.redaction import redact
 from holdfast.providers.failures import broken, failure_of
 from holdfast.providers.http import HttpAnswer, HttpClient, HttpRequest
 from holdfast.providers.origin import Maker, account_of
@@ -31,6 +33,12 @@ class Upstream:
     def maker(self, model: str) -> Maker:
         """Return who seals what comes from here."""
         return Maker(self.name, self._account, model)
+
+    def hush(self, failure: ProviderFailure) -> ProviderFailure:
+        """Return a failure whose words do not have our key in them."""
+        failure.message = redact(failure.message, self.settings.key)
+        failure.args = (failure.message,)
+        return failure
 
     def request(
         self,
@@ -71,7 +79,9 @@ class Upstream:
         async with self._client.exchange(request) as answer:
             content = await answer.read()
             if not 200 <= answer.status < 300:
-                raise failure_of(answer.status, answer.headers, content, names_state=names_state)
+                raise self.hush(
+                    failure_of(answer.status, answer.headers, content, names_state=names_state)
+                )
             return content
 
     async def events(

@@ -296,17 +296,47 @@ def test_a_bare_404_means_lost_state_only_where_state_was_named() -> None:
     [
         ({"retry-after": "2"}, 2.0),
         ({"retry-after": "9", "retry-after-ms": "1500"}, 1.5),
-        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT",
+          "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT",
+          "date": "Wed, 21 Oct 2026 07:28:30 GMT"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "86400"}, 86_400.0),
+        ({"retry-after": "604800"}, 604_800.0),
+        ({"retry-after": "1e99"}, 366 * 86_400.0),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, 366 * 86_400.0),
         ({"retry-after": "-1"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
         ({}, None),
     ],
-)
+)  # fmt: skip
 def test_the_time_to_wait_is_read(headers: dict[str, str], want: float | None) -> None:
     assert failure_of(429, headers, b"{}").retry_after == want
 
 
 def test_the_time_to_wait_may_stand_in_the_body() -> None:
     assert failure_of(429, {}, msgspec.json.encode(LISTED["G02"][1])).retry_after == 26.0
+
+
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        ("Please try again in 20s.", 20.0),
+        ("Please try again in 500ms. Visit https://x", 0.5),
+        ("Please try again in 6m0.5s.", 360.5),
+        ("try again in 1h2m3s", 3723.0),
+        ("Please retry in 20 seconds", 20.0),
+        ("Please try again in 2 minutes, 30 seconds.", 150.0),
+        ("Please try again in a few seconds", None),
+        ("Please try again later", None),
+    ],
+)
+def test_the_time_to_wait_may_be_said_in_words(words: str, want: float | None) -> None:
+    body = msgspec.json.encode({"error": {"message": words}})
+    assert failure_of(429, {}, body).retry_after == want
+    assert failure_in_stream({"message": words}).retry_after == want
 
 
 @pytest.mark.parametrize("status", [401, 403])

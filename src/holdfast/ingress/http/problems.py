@@ -55,6 +55,8 @@ RETRY_AFTER: dict[type[err.HoldfastError], int] = {
     err.TenantFull: 2,
 }
 _NOT_AGAIN = (err.TurnCancelled, err.SessionRetired, err.SessionChanged, err.StorageFull)
+LONG_SECONDS = 60.0
+"""More than this, no client waits by itself."""
 NO_RETRY: Header = (b"x-should-retry", b"false")
 
 _encode = msgspec.json.Encoder().encode
@@ -139,7 +141,10 @@ def _provider_problem(error: err.ProviderFailure) -> Reply:
     """Pass a provider's refusal on in its own words; its breakdowns are a bad gateway."""
     headers: list[Header] = []
     if error.retry_after is not None:
-        headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
+        headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
+        if error.retry_after > LONG_SECONDS:
+            # Clients take so long a time for none, and would be back in a moment.
+            headers.append(NO_RETRY)
     status = error.status if error.status is not None and 400 <= error.status < 600 else 502
     return problem(
         status,

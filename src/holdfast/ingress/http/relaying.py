@@ -75,7 +75,7 @@ class Relaying:
     async def chat(self, request: Request, asked: TurnRequest, items: list[NewItem]) -> AnyReply:
         """Answer a Chat request of which nothing is kept: as it is, where Chat is spoken."""
         if self._upstreams.speaks(asked.model) == "chat":
-            return await self._pass_on(request, "/chat/completions", asked.model)
+            return await self._pass_on(request, "/chat/completions", asked.model, may_repeat=True)
         if not asked.is_stream:
             return json_reply(completion(await self._passing.answer(asked, items)))
         return StreamReply(chunks_of(asked, await self.events(asked, items)), [SSE])
@@ -97,9 +97,12 @@ class Relaying:
         model = _model_of(await request.body()) if is_json else None
         query = request.query_string.decode("latin-1")
         path = quote(path, safe="/:@!$&'()*+,;=~")
-        return await self._pass_on(request, f"{path}?{query}" if query else path, model)
+        target = f"{path}?{query}" if query else path
+        return await self._pass_on(request, target, model, may_repeat=group in FORGETTING)
 
-    async def _pass_on(self, request: Request, path: str, model: str | None) -> AnyReply:
+    async def _pass_on(
+        self, request: Request, path: str, model: str | None, *, may_repeat: bool
+    ) -> AnyReply:
         body = await request.body()
         relayed = await self._upstreams.relay(
             RelayRequest(
@@ -109,6 +112,7 @@ class Relaying:
                 | ({"accept": accept} if (accept := request.header(b"accept")) else {}),
                 body=body or None,
                 model=model,
+                may_repeat=may_repeat,
             )
         )
         if relayed is None:

@@ -1,0 +1,67 @@
+"""Secrets in other people's words."""
+
+import pytest
+
+from holdfast.core.redaction import redact
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-abcdefgh12345678",
+        "sk-proj-ab_cd-EFGH1234",
+        "sk-ant-api03-abcdefgh",
+        "sk-abcd****wxyz",
+        "gsk_abcdefgh1234",
+        "xai-abcdefgh1234",
+        "hf_abcdefgh1234",
+        "AIzaSyA1234567890abcdefghij",
+        "AKIAABCDEFGHIJKLMNOP",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcDEF123",
+    ],
+)
+@pytest.mark.parametrize(
+    "words", ["Incorrect API key provided: {}.", "Bearer {} is refused", "url?key={}&x=1", "({})"]
+)
+def test_what_looks_like_a_key_is_hidden_wherever_it_stands(secret: str, words: str) -> None:
+    said = redact(words.format(secret))
+    assert secret not in said
+    assert secret[:12] not in said
+    assert "[redacted]" in said
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("Authorization: Bearer f00-ba4", "Authorization: Bearer [redacted]"),
+        ("authorization: Basic dXNlcjpwYXNz", "authorization: Basic [redacted]"),
+        ('{"api_key": "0123456789"}', '{"api_key": "[redacted]"}'),
+        ("https://me:hunter2@host/x", "https://me:[redacted]@host/x"),
+        ("GET /v1?api-key=0123abcd", "GET /v1?api-key=[redacted]"),
+    ],
+)
+def test_what_is_called_a_secret_is_hidden_whatever_it_looks_like(said: str, left: str) -> None:
+    assert redact(said) == left
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "No tool output found for function call call_0123456789abcdef.",
+        "Item with id 'rs_0123456789abcdef0123456789' not found.",
+        "Previous response with id 'resp_0123456789abcdef' not found.",
+        "Use bearer authentication, please",
+        "api key: required",
+        "Invalid 'input[95].call_id': string too long. Expected at most 64, got 116.",
+        "risk-assessment-of-everything and task-management-board",
+        "This endpoint's maximum context length is 32768 tokens.",
+        "see https://platform.openai.com/account/api-keys and https://host:8080/@me",
+    ],
+)
+def test_everything_else_is_said_as_it_was(said: str) -> None:
+    assert redact(said) == said
+
+
+def test_a_key_that_is_known_is_hidden_in_any_form() -> None:
+    assert redact("you sent plain-word-key", "plain-word-key") == "you sent [redacted]"
+    assert redact("none of it", "none") == "none of it"
