@@ -27,6 +27,23 @@ TERMINAL: dict[ResponseStatus, str] = {
 _encode = msgspec.json.Encoder().encode
 
 
+class Delta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A model's most frequent event, some more of a text: its words, their place, nothing else.
+
+    Read and written by its fields; an event with any other, or values of other kinds, is none.
+    """
+
+    type: str
+    sequence_number: int | msgspec.UnsetType = msgspec.UNSET
+    item_id: str
+    output_index: int
+    content_index: int | msgspec.UnsetType = msgspec.UNSET
+    summary_index: int | msgspec.UnsetType = msgspec.UNSET
+    delta: str
+    logprobs: Any = msgspec.UNSET
+    obfuscation: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class StreamEvent(msgspec.Struct, frozen=True, gc=False):
     """One event as it goes out: its JSON, number included.
 
@@ -50,6 +67,12 @@ def model_event(kind: str, number: int, data: dict[str, Any]) -> StreamEvent:
     value["type"], value["sequence_number"] = kind, number
     body = _encode(value)
     return StreamEvent(kind, number, body)
+
+
+def numbered(delta: Delta, number: int) -> StreamEvent:
+    """Number some more of a text; the number that its server gave it is gone."""
+    delta.sequence_number = number
+    return StreamEvent(delta.type, number, _encode(delta))
 
 
 def shown(kind: str, number: int, facts: ResponseFacts) -> StreamEvent:

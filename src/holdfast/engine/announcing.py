@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from holdfast.core.items import item_value
-from holdfast.ports.provider import ModelEvent
+from holdfast.core.stream import Delta
+from holdfast.ports.provider import AnyEvent, ModelEvent
 
 
 def told_compaction(body: bytes, index: int, *, is_sampled: bool = False) -> Iterator[ModelEvent]:
@@ -19,9 +20,13 @@ def told_compaction(body: bytes, index: int, *, is_sampled: bool = False) -> Ite
     yield ModelEvent("response.output_item.done", {**place, "item": item})
 
 
-def shifted(event: ModelEvent, by: int) -> ModelEvent:
+def shifted(event: AnyEvent, by: int) -> AnyEvent:
     """Return a model's event as one of an answer that began with so many items of ours."""
+    if not by:
+        return event
+    if isinstance(event, Delta):
+        return replace(event, output_index=event.output_index + by)
     index = event.data.get("output_index")
-    if not by or not isinstance(index, int):
+    if not isinstance(index, int):
         return event
     return replace(event, data={**event.data, "output_index": index + by})

@@ -14,7 +14,7 @@ from holdfast.engine.live import WINDOW_BYTES, LiveResponse
 from holdfast.engine.log import log
 from holdfast.engine.partial import PartialOutput
 from holdfast.engine.turn_runner import ActiveRun
-from holdfast.ports.provider import ModelEvent
+from holdfast.ports.provider import AnyEvent
 
 BATCH_SECONDS = 0.04
 """How long events of a background stream are gathered; with the commit, under 50 ms."""
@@ -39,10 +39,10 @@ class JournalWriter:
         self._live.start()
         self._note()
 
-    def pass_on(self, event: ModelEvent) -> int:
+    def pass_on(self, event: AnyEvent) -> int:
         """Pass on what the model says, and return how much it was."""
         self._partial.see(event)
-        size = self._live.publish(event.type, event.data)
+        size = self._live.publish(event)
         self._note()
         return size
 

@@ -7,7 +7,6 @@ that is slower is fed from the journal, and cut off where there is none.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 from holdfast.core.commands import JournalEntry
 from holdfast.core.journal import pack_events
@@ -17,12 +16,15 @@ from holdfast.core.stream import (
     CREATED,
     IN_PROGRESS,
     QUEUED,
+    Delta,
     StreamEvent,
     begun,
     model_event,
+    numbered,
     prologue,
     terminal,
 )
+from holdfast.ports.provider import AnyEvent, ModelEvent
 
 WINDOW_BYTES = 256 * 1024
 """How far a reader may lag behind in memory."""
@@ -69,19 +71,27 @@ class LiveResponse:
         self._add(begun(IN_PROGRESS, self.next_number, self.facts, "in_progress"))
         self._wake()
 
-    def publish(self, kind: str, data: dict[str, Any]) -> int:
+    def publish(self, event: AnyEvent) -> int:
         """Number an event of the model and give it to every reader; return its size."""
+        if isinstance(event, Delta):
+            event.output_index += self._index_offset
+            told = numbered(event, self.next_number)
+        else:
+            told = self._number(event)
+        self._add(told)
+        if not self.is_journalled:
+            self._shrink()
+        self._wake()
+        return len(told.body)
+
+    def _number(self, event: ModelEvent) -> StreamEvent:
+        data = event.data
         if self._index_offset and "output_index" in data:
             data = {**data, "output_index": data["output_index"] + self._index_offset}
         item = data.get("item")
         if not self._shows_sealed and isinstance(item, dict):
             data = {**data, "item": open_item(item)}
-        event = model_event(kind, self.next_number, data)
-        self._add(event)
-        if not self.is_journalled:
-            self._shrink()
-        self._wake()
-        return len(event.body)
+        return model_event(event.type, self.next_number, data)
 
     def shift_indexes(self, count: int) -> None:
         """Number output items from `count` on: those before belong to an earlier attempt."""

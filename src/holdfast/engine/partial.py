@@ -5,9 +5,11 @@ from typing import Any
 import msgspec
 
 from holdfast.core.items import NewItem, write_item
-from holdfast.ports.provider import ModelEvent
+from holdfast.core.stream import Delta
+from holdfast.ports.provider import AnyEvent
 
 _encode = msgspec.json.Encoder().encode
+_TEXTS = frozenset({"response.output_text.delta", "response.refusal.delta"})
 
 
 class PartialOutput:
@@ -22,18 +24,20 @@ class PartialOutput:
         self.has_output = False
         """Whether anything has been said at all."""
 
-    def see(self, event: ModelEvent) -> None:
+    def see(self, event: AnyEvent) -> None:
         """Take in one event."""
         self.has_output = True
+        if isinstance(event, Delta):
+            if event.type in _TEXTS:
+                self._say(event.type, event.output_index, event.delta)
+            return
         data = event.data
         index = data.get("output_index", 0)
         if event.type.startswith("response.output_item."):
             self.next_index = max(self.next_index, index + 1)
         match event.type:
             case "response.output_text.delta" | "response.refusal.delta":
-                parts = self._texts.setdefault(index, {})
-                parts.setdefault(event.type, []).append(data.get("delta", ""))
-                self.has_news = True
+                self._say(event.type, index, data.get("delta", ""))
             case "response.output_item.added":
                 self._open[index] = data.get("item", {})
             case "response.output_item.done":
@@ -41,6 +45,10 @@ class PartialOutput:
                 self._open.pop(index, None)
                 self._texts.pop(index, None)
                 self.has_news = True
+
+    def _say(self, kind: str, index: int, text: str) -> None:
+        self._texts.setdefault(index, {}).setdefault(kind, []).append(text)
+        self.has_news = True
 
     def finished(self) -> list[bytes]:
         """Return the items that the model finished, in order."""

@@ -19,15 +19,17 @@ from holdfast.core.sealing import open_item, shows_sealed
 from holdfast.core.stream import (
     CREATED,
     IN_PROGRESS,
+    Delta,
     StreamEvent,
     begun,
     model_event,
+    numbered,
     terminal,
 )
 from holdfast.engine.announcing import shifted, told_compaction
 from holdfast.engine.compactor import Compactor, as_stored
 from holdfast.engine.responder import record_of
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent, Provider
+from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
 
 
 class Passing:
@@ -71,7 +73,7 @@ class Passing:
 
     async def _events(
         self, request: TurnRequest, items: Sequence[NewItem]
-    ) -> AsyncGenerator[ModelEvent | Answer, None]:
+    ) -> AsyncGenerator[AnyEvent | Answer, None]:
         """Yield what the model says, behind what is said for it."""
         if request.is_compaction and self._compactor is not None:
             answer = await self._digest(self._compactor, request, items)
@@ -143,7 +145,9 @@ def _call(request: TurnRequest, items: list[bytes]) -> ModelCall:
     )
 
 
-def _numbered(event: ModelEvent, number: int, *, hides_sealed: bool) -> StreamEvent:
+def _numbered(event: AnyEvent, number: int, *, hides_sealed: bool) -> StreamEvent:
+    if isinstance(event, Delta):
+        return numbered(event, number)
     data, item = event.data, event.data.get("item")
     if hides_sealed and isinstance(item, dict):
         data = {**data, "item": open_item(item)}

@@ -1,7 +1,5 @@
 """A stream that goes on after its worker died: the same numbers, what was torn off closed."""
 
-from typing import Any
-
 import msgspec
 
 from holdfast.core.response import ResponseFacts
@@ -34,20 +32,21 @@ async def resume_live(
         live.open("queued")
         return live
     live = LiveResponse(begun, first=last + 1)
-    for kind, data in _closing(torn):
-        live.publish(kind, data)
+    for closing in _closing(torn):
+        live.publish(closing)
     live.shift_indexes(torn.next_index)
     return live
 
 
-def _closing(torn: PartialOutput) -> list[tuple[str, dict[str, Any]]]:
-    events: list[tuple[str, dict[str, Any]]] = []
+def _closing(torn: PartialOutput) -> list[ModelEvent]:
+    events: list[ModelEvent] = []
     for index, item in torn.open_items():
         at = {"item_id": item.get("id"), "output_index": index, "content_index": 0}
         if item.get("type") == "message" and item.get("content"):
             part = item["content"][0]
             text = {**at, "text": part["text"], "logprobs": []}
-            events.append(("response.output_text.done", text))
-            events.append(("response.content_part.done", {**at, "part": part}))
-        events.append(("response.output_item.done", {"output_index": index, "item": item}))
+            events.append(ModelEvent("response.output_text.done", text))
+            events.append(ModelEvent("response.content_part.done", {**at, "part": part}))
+        done = {"output_index": index, "item": item}
+        events.append(ModelEvent("response.output_item.done", done))
     return events

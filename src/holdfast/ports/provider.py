@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.session import Usage
+from holdfast.core.stream import Delta
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,10 @@ class ModelEvent(msgspec.Struct, frozen=True):
     data: dict[str, Any]
 
 
+AnyEvent = ModelEvent | Delta
+"""What a model says as it goes."""
+
+
 class Provider(Protocol):
     """Somebody who answers. Failures are raised as `core.errors.ProviderFailure`."""
 
@@ -85,7 +90,7 @@ class Provider(Protocol):
         """Return the whole answer."""
         ...
 
-    def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+    def stream(self, call: ModelCall) -> AsyncGenerator[AnyEvent | Answer, None]:
         """Yield events as they come, from the first `response.output_item.added` on; last the
         answer. A stream that ends without its answer was cut off and raises."""
         ...

@@ -5,15 +5,44 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.session import Usage
-from holdfast.ports.provider import Answer, ModelEvent
+from holdfast.ports.provider import Answer, AnyEvent
 from holdfast.providers.failures import broken, failure_in_stream
 from holdfast.providers.names import Names
-from holdfast.providers.response_events import CallPart, Item, ReasoningPart, TextPart
+from holdfast.providers.response_events import CallPart, Events, Item, ReasoningPart, TextPart
+from holdfast.providers.upstream import read_json
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _BROKEN = frozenset({"error", "abort", "cancelled"})
+
+
+class _Said(msgspec.Struct):
+    content: str
+    reasoning_content: None = None
+    reasoning: None = None
+    refusal: None = None
+    annotations: None = None
+    tool_calls: None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Said
+    index: Literal[0] = 0
+    logprobs: None = None
+    finish_reason: None = None
+
+
+class _Words(msgspec.Struct):
+    """Some more of a text and nothing else that we look at: what most chunks are."""
+
+    choices: tuple[_Choice]
+    error: None = None
+    usage: None = None
+    service_tier: str | None = None
+
+
+_read_words = msgspec.json.Decoder(_Words).decode
 
 
 class ChatOutput:
@@ -34,13 +63,28 @@ class ChatOutput:
         self._usage: Json | None = None
         self._finish: str | None = None
         self._tier: str | None = None
+        self._expects_words = True
+        """Whether chunks are words alone: so they are until one is not, and after one that was."""
 
     @property
     def is_finished(self) -> bool:
         """Whether the server has said why it stopped."""
         return self._finish is not None
 
-    def take(self, piece: Json) -> list[ModelEvent]:
+    def take_chunk(self, data: bytes) -> Events:
+        """Take a chunk in."""
+        if self._expects_words:
+            try:
+                words = _read_words(data)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self._expects_words = False
+            else:
+                self._tier = words.service_tier or self._tier
+                text = words.choices[0].delta.content
+                return self._say(text, [], "output_text") if text else ()
+        return self.take(read_json(data))
+
+    def take(self, piece: Json) -> Events:
         """Take a chunk, or a whole completion, in."""
         if piece.get("error"):
             raise failure_in_stream(piece["error"])
@@ -48,7 +92,7 @@ class ChatOutput:
             self._usage = piece["usage"]
         if isinstance(piece.get("service_tier"), str):
             self._tier = piece["service_tier"]
-        events: list[ModelEvent] = []
+        events: list[AnyEvent] = []
         for choice in piece.get("choices") or ():
             if choice.get("index", 0) != 0:
                 continue
@@ -58,8 +102,8 @@ class ChatOutput:
                 self._finish = choice["finish_reason"]
         return events
 
-    def _take_delta(self, delta: Json, logprobs: list[Any]) -> list[ModelEvent]:
-        events: list[ModelEvent] = []
+    def _take_delta(self, delta: Json, logprobs: list[Any]) -> Events:
+        events: list[AnyEvent] = []
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(thought, str) and thought:
             events += self._think(thought)
@@ -69,22 +113,25 @@ class ChatOutput:
         if isinstance(content, list):
             content = "".join(part.get("text") or "" for part in content)
         if content:
+            self._expects_words = True
             events += self._say(content, logprobs, "output_text")
         self._annotations += [_annotation(one) for one in delta.get("annotations") or ()]
         for number, call in enumerate(delta.get("tool_calls") or ()):
             events += self._call(call, number)
         return events
 
-    def _think(self, thought: str) -> list[ModelEvent]:
-        events: list[ModelEvent] = []
+    def _think(self, thought: str) -> Events:
+        events: list[AnyEvent] = []
         if self._reasoning is None:
             index = self._next()
             self._reasoning = ReasoningPart(self._names.item("reasoning", None, index), index)
             events += self._reasoning.begin()
         return [*events, *self._reasoning.grow(thought)]
 
-    def _say(self, text: str, logprobs: list[Any], kind: str) -> list[ModelEvent]:
-        events = self._end_reasoning()
+    def _say(self, text: str, logprobs: list[Any], kind: str) -> Events:
+        if self._text is not None and self._text.kind == kind and self._reasoning is None:
+            return self._text.grow(text, logprobs)
+        events = [*self._end_reasoning()]
         if self._text is not None and self._text.kind != kind:
             events += self._end_text("completed")
         if self._text is None:
@@ -93,7 +140,7 @@ class ChatOutput:
             events += self._text.begin()
         return [*events, *self._text.grow(text, logprobs)]
 
-    def _call(self, call: Json, number: int) -> list[ModelEvent]:
+    def _call(self, call: Json, number: int) -> Events:
         events = [*self._end_reasoning(), *self._end_text("completed")]
         place = call.get("index", number)
         custom = call.get("custom")
@@ -117,21 +164,21 @@ class ChatOutput:
         self._count += 1
         return self._count - 1
 
-    def _end_reasoning(self) -> list[ModelEvent]:
+    def _end_reasoning(self) -> Events:
         if self._reasoning is None:
             return []
         events, self._items[self._reasoning.index] = self._reasoning.end()
         self._reasoning = None
         return events
 
-    def _end_text(self, status: str) -> list[ModelEvent]:
+    def _end_text(self, status: str) -> Events:
         if self._text is None:
             return []
         events, self._items[self._text.index] = self._text.end(status, self._annotations)
         self._text = None
         return events
 
-    def end(self) -> tuple[list[ModelEvent], Answer]:
+    def end(self) -> tuple[Events, Answer]:
         """Return the last events and the answer; without a reason to stop there is none."""
         finish = self._finish
         if finish is None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.stream import Delta
+
 Json = dict[str, Any]
 
 
@@ -64,6 +66,16 @@ class GrowingItem:
         for told, field in (("item_id", "id"), ("name", "name")):
             if isinstance(event.get(told), str) and field not in self._begun:
                 self._begun = {**self._begun, field: event[told]}
+
+    def texts(self, delta: Delta) -> list[str]:
+        """Return where the words of this delta belong, and those of more like it."""
+        place = _PLACES.get(delta.type.removesuffix(".delta"))
+        if place is None:
+            return []
+        number = getattr(delta, place.number) if place.number is not None else 0
+        if "id" not in self._begun:
+            self._begun = {**self._begun, "id": delta.item_id}
+        return self._texts.setdefault((place, number if isinstance(number, int) else 0), [])
 
     def item(self, status: str) -> Json | None:
         """Return the item as if it ended here; None where nothing was said that makes one."""

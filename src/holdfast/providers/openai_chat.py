@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core.configuration import configured
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
+from holdfast.ports.provider import Answer, AnyEvent, ModelCall, StateUse
 from holdfast.providers.chat_messages import ChatForm
 from holdfast.providers.chat_output import ChatOutput, Doubling
 from holdfast.providers.chat_words import chat_words
@@ -60,7 +60,7 @@ class ChatProvider:
         output.take(read_json(data))
         return output.end()[1]
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[AnyEvent | Answer, None]:
         """Yield the answer's events as its chunks come."""
         output, doubling = self._output(call), Doubling()
         body = self._body(call)
@@ -70,7 +70,7 @@ class ChatProvider:
             async with aclosing(source) as chunks:
                 async for chunk in chunks:
                     if not doubling.is_copy(chunk.data):
-                        for event in output.take(read_json(chunk.data)):
+                        for event in output.take_chunk(chunk.data):
                             yield event
         except ProviderFailure as failure:
             # The model had finished; only what the server adds at the end is missing.

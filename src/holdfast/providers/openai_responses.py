@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.provider_state import ProviderState
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
+from holdfast.ports.provider import Answer, AnyEvent, ModelCall, StateUse
 from holdfast.providers.failures import broken, names_item
 from holdfast.providers.kept import (
     Kept,
@@ -98,7 +98,7 @@ class ResponsesProvider:
         may_repeat = changes_nothing(body)
         return await self._upstream.ask(PATH, body, names_state=names_state, may_repeat=may_repeat)
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[AnyEvent | Answer, None]:
         """Yield the server's events as they come, in our names."""
         kept = await self._kept(call)
         if self._is_unproven(call, kept):
@@ -115,7 +115,7 @@ class ResponsesProvider:
 
     async def _follow(
         self, call: ModelCall, kept: Kept | None
-    ) -> AsyncGenerator[ModelEvent | Answer, None]:
+    ) -> AsyncGenerator[AnyEvent | Answer, None]:
         names = self._names(call)
         output = ResponsesOutput(names, self._upstream.maker(call.model))
         while True:

@@ -1,11 +1,13 @@
 """The events of items in the making, as the Responses API sends them: every step, in order."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from holdfast.ports.provider import ModelEvent
+from holdfast.core.stream import Delta
+from holdfast.ports.provider import AnyEvent, ModelEvent
 
 Item = dict[str, Any]
-Events = list[ModelEvent]
+Events = Sequence[AnyEvent]
 
 
 def event(kind: str, **data: Any) -> ModelEvent:
@@ -21,6 +23,7 @@ class TextPart:
         self.item_id = item_id
         self.index = index
         self.kind = kind
+        self._delta_type = f"response.{kind}.delta"
         self._texts: list[str] = []
         self._logprobs: list[Any] = []
 
@@ -45,8 +48,16 @@ class TextPart:
         """Return the event of some more words."""
         self._texts.append(delta)
         self._logprobs += logprobs
-        more = {"logprobs": logprobs} if self.kind == "output_text" else {}
-        return [event(f"{self.kind}.delta", **self._place, delta=delta, **more)]
+        said = Delta(
+            type=self._delta_type,
+            item_id=self.item_id,
+            output_index=self.index,
+            content_index=0,
+            delta=delta,
+        )
+        if self.kind == "output_text":
+            said.logprobs = logprobs
+        return (said,)
 
     def end(self, status: str, annotations: list[Any]) -> tuple[Events, Item]:
         """Return the events after its last word, and the item."""
@@ -94,7 +105,10 @@ class ReasoningPart:
     def grow(self, delta: str) -> Events:
         """Return the event of some more of it."""
         self._texts.append(delta)
-        return [event("reasoning_text.delta", **self._place, delta=delta)]
+        return [Delta(
+            type="response.reasoning_text.delta", item_id=self.item_id, output_index=self.index,
+            content_index=0, delta=delta,
+        )]  # fmt: skip
 
     def end(self) -> tuple[Events, Item]:
         """Return the events after the last thought, and the item."""
@@ -117,7 +131,7 @@ class CallPart:
         self.call_id = call_id
         self.is_custom = is_custom
         self.name = ""
-        self.text = ""
+        self._texts: list[str] = []
         self._kind = "custom_tool_call_input" if is_custom else "function_call_arguments"
         self._field = "input" if is_custom else "arguments"
 
@@ -132,13 +146,17 @@ class CallPart:
 
     def grow(self, delta: str) -> Events:
         """Return the event of some more arguments."""
-        self.text += delta
-        return [event(f"{self._kind}.delta", **self._place, delta=delta)]
+        self._texts.append(delta)
+        return [Delta(
+            type=f"response.{self._kind}.delta", item_id=self.item_id, output_index=self.index,
+            delta=delta,
+        )]  # fmt: skip
 
     def end(self, status: str) -> tuple[Events, Item]:
         """Return the events after the last argument, and the item."""
-        item = self._item(status, self.text)
-        done = {**self._place, self._field: self.text, "name": self.name}
+        text = "".join(self._texts)
+        item = self._item(status, text)
+        done = {**self._place, self._field: text, "name": self.name}
         return [
             event(f"{self._kind}.done", **done),
             event("output_item.done", output_index=self.index, item=item),

@@ -1,13 +1,14 @@
 """A Responses server's answer, whole or in events, as ours: ids that are unique, seals marked."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast.core.items import OUTPUT_SUFFIX, item_value
 from holdfast.core.session import Usage
-from holdfast.core.stream import item_events
-from holdfast.ports.provider import Answer, ModelEvent
+from holdfast.core.stream import Delta, item_events
+from holdfast.ports.provider import Answer, AnyEvent, ModelEvent
 from holdfast.providers.failures import broken, failure_in_stream
 from holdfast.providers.growing import GrowingItem
 from holdfast.providers.names import Names
@@ -15,6 +16,7 @@ from holdfast.providers.origin import Maker
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
+_decode_delta = msgspec.json.Decoder(Delta).decode
 _KEPT_FIELDS = ("service_tier", "moderation", "tool_usage")
 _SKIPPED = frozenset({"response.created", "response.in_progress", "response.queued"})
 _ENDS = frozenset({"response.completed", "response.incomplete"})
@@ -59,15 +61,28 @@ class ResponsesOutput:
         self._number: int | None = None
         self._is_numbered = False
         self._last: bytes | None = None
+        self._has_plain_deltas = True
+        self._place: tuple[object, ...] | None = None
+        """Where the last delta belonged; the next one most often does as well."""
+        self._ours = ""
+        self._texts: list[str] = []
         self.ending: Ending | None = None
 
-    def take(self, kind: str, data: bytes) -> list[ModelEvent]:
+    def take(self, kind: str, data: bytes) -> Sequence[AnyEvent]:
         """Take one event in; the terminal one sets `ending`, a failure is raised."""
         if kind == "whole":
             return self._take_whole(data)
+        if self._has_plain_deltas and (kind.endswith(".delta") or b'.delta"' in data[:80]):
+            delta = self._read_delta(data)
+            if delta is not None:
+                return self._take_delta(delta, data)
+        return self._take_any(kind, data)
+
+    def _take_any(self, kind: str, data: bytes) -> Sequence[AnyEvent]:
+        self._place = None
         value = _read(data)
         kind = value.get("type") or kind
-        if kind in _SKIPPED or self._is_copy(value, data):
+        if kind in _SKIPPED or self._is_copy(value.get("sequence_number"), data):
             return []
         if kind in _ENDS:
             self.ending = self._end(_terminal(data))
@@ -124,9 +139,33 @@ class ResponsesOutput:
                 events.append(ModelEvent(kind, {"type": kind, "output_index": index, "item": item}))
         return events
 
-    def _is_copy(self, value: Json, data: bytes) -> bool:
+    def _read_delta(self, data: bytes) -> Delta | None:
+        """Return some more of a text, where it is nothing but that."""
+        try:
+            delta = _decode_delta(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # A server that says more of its deltas, or something else, does so every time.
+            self._has_plain_deltas = False
+            return None
+        return delta if delta.type.endswith(".delta") else None
+
+    def _take_delta(self, delta: Delta, data: bytes) -> Sequence[AnyEvent]:
+        if self._is_copy(delta.sequence_number, data):
+            return ()
+        index = delta.output_index
+        place = (delta.type, delta.item_id, index, delta.content_index, delta.summary_index)
+        if place == self._place:
+            delta.item_id = self._ours
+        else:
+            self._place = place
+            self._ours = delta.item_id = self._names.item("", delta.item_id, index)
+            self._texts = [] if index in self._done else self._grown(index).texts(delta)
+        self._texts.append(delta.delta)
+        return (delta,)
+
+    def _is_copy(self, number: object, data: bytes) -> bool:
         """Whether a server that numbers its events has sent this one before."""
-        number, before = value.get("sequence_number"), self._number
+        before = self._number
         last, self._last = self._last, data
         if not isinstance(number, int):
             return False

@@ -83,6 +83,17 @@ def _is_one(chunk: bytes) -> bool:
 
 
 def _read_block(block: bytes) -> SseEvent | None:
+    """Return the event of a block; most have one line of data, behind their name or alone."""
+    if block.startswith(b"event: "):
+        end = block.find(b"\n")
+        if block.startswith(b"data: ", end + 1) and block.find(b"\n", end + 7) < 0:
+            return SseEvent(block[7:end].decode("utf-8", "replace") or "message", block[end + 7 :])
+    elif block.startswith(b"data: ") and b"\n" not in block:
+        return SseEvent("message", block[6:])
+    return _read_lines(block)
+
+
+def _read_lines(block: bytes) -> SseEvent | None:
     kind = b""
     data: list[bytes] = []
     for line in block.split(b"\n"):

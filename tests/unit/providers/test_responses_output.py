@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.ports.provider import Answer
+from holdfast.ports.provider import Answer, ModelEvent
 from holdfast.providers.names import Names
 from holdfast.providers.origin import Maker
 from holdfast.providers.responses_output import ResponsesOutput, whole_events
@@ -66,6 +66,7 @@ def test_seals_are_marked_in_events_and_in_the_answer() -> None:
     output = an_output()
     done = {"type": "response.output_item.done", "output_index": 0, "item": item}
     [event] = output.take("", msgspec.json.encode(done))
+    assert isinstance(event, ModelEvent)
     assert event.data["item"]["encrypted_content"] == MAKER.mark("gAAA")
     end = {"type": "response.completed", "response": msgspec.json.decode(whole(item))}
     assert output.take("", msgspec.json.encode(end)) == []
@@ -183,7 +184,9 @@ def test_an_answer_of_which_no_event_told_is_told_at_its_end() -> None:
     said = {"id": f"msg_{LONG}", "type": "message", "role": "assistant", "content": [part]}
     end = {"type": "response.completed", "response": {"id": "resp_1", "output": [said]}}
     told = output.take("", msgspec.json.encode(end))
-    assert [one.data["delta"] for one in told if one.type.endswith(".delta")] == ["good day"]
+    [delta] = [one for one in told if one.type.endswith(".delta")]
+    assert isinstance(delta, ModelEvent)
+    assert delta.data["delta"] == "good day"
     assert told[-1].type == "response.output_item.done"
 
 

@@ -56,6 +56,9 @@ async def chunks_of(
         if event is None:
             yield KEEP_ALIVE
             continue
+        if writer is not None and (said := writer.say(event)) is not None:
+            yield said
+            continue
         value = msgspec.json.decode(event.body)
         if writer is None:
             writer = _ChunkWriter(asked, value["response"])
@@ -63,6 +66,14 @@ async def chunks_of(
         for piece in writer.write(event.type, value):
             yield piece
     yield DONE
+
+
+class _Words(msgspec.Struct):
+    delta: str
+    logprobs: Any = None
+
+
+_read_words = msgspec.json.Decoder(_Words).decode
 
 
 class _ChunkWriter:
@@ -76,6 +87,7 @@ class _ChunkWriter:
             "created": response["created_at"],
             "model": asked.model,
         }
+        self._before, _, self._after = self.chunk({"content": ""}).rpartition(b'""')
         self._calls: dict[int, int] = {}
         self._begun: set[int] = set()
 
@@ -85,6 +97,18 @@ class _ChunkWriter:
         """Return one chunk of the only choice."""
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return b"data: %s\n\n" % _encode({**self._head, "choices": [choice]})
+
+    def say(self, event: StreamEvent) -> bytes | None:
+        """Return the chunk of an event that is some more of a text and nothing else."""
+        if event.type != "response.output_text.delta":
+            return None
+        try:
+            said = _read_words(event.body)
+        except msgspec.DecodeError:
+            return None
+        if said.logprobs:
+            return None
+        return b"%b%b%b" % (self._before, _encode(said.delta), self._after)
 
     def write(self, kind: str, value: dict[str, Any]) -> Iterator[bytes]:
         """Return the chunks that an event makes."""
