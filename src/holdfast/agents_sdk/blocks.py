@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
+from holdfast.core.commands import Appended
 from holdfast.core.ids import SessionId, TurnId
-from holdfast.core.turn import Turn
 
 _ATTRIBUTE = "_holdfast_blocks"
 
@@ -20,8 +20,8 @@ class Block:
         self.adding = asyncio.Lock()
         self.is_loose = False
         """Whether its batches belong to no run, and need not stay together."""
-        self.known: Turn | None = None
-        self.known_version = 0
+        self.known: Appended | None = None
+        """What the batch before left behind."""
 
 
 def block_of(wrapper: Any, name: str) -> Block | None:

@@ -82,7 +82,6 @@ class EmbeddedBackend:
             session_id=None if block.is_loose else block.session_id,
             spare_turn_id=TurnId(gateway.ids.new("turn")) if is_again_loose else None,
             known=block.known,
-            known_version=block.known_version,
             items=items,
             idempotency_key=batch_id,
             body_hash=_hash(self.key, items) if batch_id is not None else None,
@@ -94,7 +93,7 @@ class EmbeddedBackend:
         block.session_id = appended.session.id
         block.turn_id = appended.turn.id
         block.ordinal = appended.turn.step + 1 if block.is_loose else block.ordinal + 1
-        block.known, block.known_version = appended.turn, appended.session.version
+        block.known = appended
 
     async def pop(self, session_id: SessionId | None) -> bytes | None:
         """Take the last item out of the view and return it."""

@@ -29,7 +29,7 @@ def continue_turn(command: Continue, facts: Facts) -> Decision[Appended]:
     if facts.repeat is not None:
         return _repeated(command, facts, facts.repeat)
     if turn is not None and session is not None and turn.step >= command.ordinal:
-        return Decision(Appended(session, turn))
+        return Decision(Appended(session, turn, is_repeat=True))
     refusal = _refusal(command, facts)
     if refusal is not None:
         return refuse(refusal)
@@ -48,12 +48,28 @@ def continue_turn(command: Continue, facts: Facts) -> Decision[Appended]:
     return _write(command, facts, draft)
 
 
+def foreseen(command: Continue, now: float) -> Decision[Appended] | None:
+    """Return the decision as it is if nobody has touched the session since the batch before.
+
+    Every write to a session or its lane changes its version: that of the first change tells.
+    """
+    known = command.known
+    if known is None or known.is_repeat or command.again:
+        return None
+    if command.idempotency_key is not None or command.replaces_upto is not None:
+        return None
+    if known.turn.last_seq != known.session.head_seq:
+        return None
+    decision = continue_turn(command, Facts(now=now, session=known.session, turn=known.turn))
+    return decision if decision.changes else None
+
+
 def _repeated(command: Continue, facts: Facts, row: IdempotencyRow) -> Decision[Appended]:
     if row.body_hash != (command.body_hash or b""):
         return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
     if facts.turn is None or facts.session is None or facts.session.deleted_at is not None:
         return refuse(SessionDeleted("the session of this batch was deleted"))
-    return Decision(Appended(facts.session, facts.turn))
+    return Decision(Appended(facts.session, facts.turn, is_repeat=True))
 
 
 def _refusal(command: Continue, facts: Facts) -> HoldfastError | None:

@@ -275,6 +275,7 @@ class Appended(msgspec.Struct, frozen=True):
 
     session: Session
     turn: Turn
+    is_repeat: bool = False  # if so, others may have come since
 
 
 class Continue(Command["Appended"], frozen=True, kw_only=True):
@@ -298,9 +299,8 @@ class Continue(Command["Appended"], frozen=True, kw_only=True):
     body_hash: bytes | None = None
     spare_turn_id: TurnId | None = None
     """Where others came behind the turn, begin another one of this id instead of moving it."""
-    known: Turn | None = None
-    known_version: int = 0
-    """The turn as it was at a version of its session; while that stands, it is not read again."""
+    known: Appended | None = None
+    """How the batch before left the turn and its session: unless that moved, nothing is read."""
     replaces_upto: int | None = None
     """These items take the place of all that is visible up to here, the head as it was seen."""
 

@@ -16,7 +16,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.executor import Executor
 from holdfast.stores.committer import Result
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.commands import plan
+from holdfast.stores.sql.commands import foresee, plan
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.statements import Statement
 from holdfast.stores.sqlite_file import Connect, Link
@@ -171,6 +171,13 @@ class SqliteDriver:
         self._write_link.cut()
 
     def _carry_out(self, connection: sqlite3.Connection, command: Command[Any], now: float) -> Any:
+        foreseen = foresee(command, now)
+        if foreseen is not None:
+            fence, *rest = foreseen.writes
+            if connection.execute(fence[0].text, fence[1]).rowcount == 1:
+                for ask in rest:
+                    _execute(connection, ask)
+                return foreseen.decision
         planned = _drive(connection, plan(command, now))
         for ask in planned.writes:
             _execute(connection, ask)

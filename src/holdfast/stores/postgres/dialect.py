@@ -81,19 +81,37 @@ def table_of(text: str) -> str:
 
 
 @cache
+def at_once(writes: tuple[tuple[str, tuple[str, ...], bool], ...], also: str) -> str:
+    """Return one statement that writes everything, or fails where a counted one falls short.
+
+    It returns what `also` says.
+    """
+    holds, first = [], 1
+    for number, (_, types, is_counted) in enumerate(writes):
+        if is_counted:
+            holds.append(f"(select count(*) from w{number}) = cardinality(${first})")
+        first += len(types)
+    # Dividing by zero undoes the statement, and with it all that it has written.
+    return f"{_parts(writes)} select 1 / case when {' and '.join(holds)} then 1 else 0 end, {also}"
+
+
+@cache
 def together(writes: tuple[tuple[str, tuple[str, ...], bool], ...]) -> str:
     """Return one statement for several writes: (text, types, whether its rows are counted).
 
     They happen at once and do not see each other; it returns the counts that were asked for.
     """
-    parts, counts, first = [], [], 1
+    counts = [f"(select count(*) from w{n})" for n, one in enumerate(writes) if one[2]]
+    return f"{_parts(writes)} select {', '.join(counts) or '1'}"
+
+
+def _parts(writes: tuple[tuple[str, tuple[str, ...], bool], ...]) -> str:
+    parts, first = [], 1
     for number, (text, types, is_counted) in enumerate(writes):
         written = write_many(text, Parameters(types, first))
         first += len(types)
         parts.append(f"w{number} as ({written}{' returning 1' if is_counted else ''})")
-        if is_counted:
-            counts.append(f"(select count(*) from w{number})")
-    return f"with {', '.join(parts)} select {', '.join(counts) or '1'}"
+    return f"with {', '.join(parts)}"
 
 
 def in_arrays(sets: Sequence[tuple[object, ...]]) -> list[list[object]]:

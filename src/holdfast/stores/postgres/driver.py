@@ -15,11 +15,12 @@ from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connector, close_
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
 from holdfast.stores.postgres.failures import explain, meaning
 from holdfast.stores.postgres.locking import lock
-from holdfast.stores.postgres.lockstep import carry_out
+from holdfast.stores.postgres.lockstep import carry_out, write_foreseen
 from holdfast.stores.postgres.presence import CHANNEL, NOTIFY, Presence, messages
 from holdfast.stores.postgres.server_clock import READ_CLOCK, ServerClock
 from holdfast.stores.postgres.waves import waves
 from holdfast.stores.sql import migrations
+from holdfast.stores.sql.commands import foresee_all
 from holdfast.stores.sql.plan import Ask, Plan, Row
 
 ResultT = TypeVar("ResultT")
@@ -68,7 +69,8 @@ class PostgresDriver:
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out a batch in one transaction, or each on its own where that fails."""
         try:
-            return await self._transact(commands)
+            foreseen = await self._write_foreseen(commands)
+            return foreseen or await self._transact(commands)
         except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
             if _is_out_of_reach(exc):
                 # Whether it was committed is not known: only the same commands, sent `again`, tell.
@@ -107,6 +109,22 @@ class PostgresDriver:
                 readers.terminate()
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────
+
+    async def _write_foreseen(self, commands: Sequence[Command[Any]]) -> list[Result] | None:
+        """Write a batch that needs no reading, in one round trip; none, if it has to be read."""
+        planned = foresee_all(commands, self._clock.now())
+        if planned is None:
+            return None
+        connection = await self._writing()
+        try:
+            told = await write_foreseen(connection, planned)
+        except BaseException:
+            await self._forget_writer(connection)
+            raise
+        if told is None:
+            return None
+        self._clock.hear(told)
+        return [one.decision for one in planned]
 
     async def _one_by_one(self, commands: Sequence[Command[Any]]) -> list[Result]:
         loop = asyncio.get_running_loop()

@@ -83,7 +83,7 @@ def names_of(command: Command[Any]) -> list[Name]:
         case cmd.Continue():
             names = [*_names_of_arrival(command), Name("turn", command.turn_id)]
             if command.known is not None:
-                names.append(Name("session", command.known.session_id))
+                names.append(Name("session", command.known.session.id))
             return names
         case cmd.Reserve(key=str(key)):
             return [Name("key", command.tenant, key)]

@@ -12,13 +12,15 @@ import asyncpg
 from holdfast.core.commands import Command
 from holdfast.stores.postgres.dialect import (
     Parameters,
+    at_once,
     in_arrays,
     in_dollars,
     read_many,
     table_of,
     together,
 )
-from holdfast.stores.postgres.failures import LostUpdate
+from holdfast.stores.postgres.failures import LostUpdate, meaning
+from holdfast.stores.postgres.server_clock import CLOCK
 from holdfast.stores.sql.commands import Planned, plan
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.statements import Statement
@@ -36,6 +38,28 @@ async def carry_out(
     planned = await _decide(connection, [plan(command, now) for command in commands])
     await _write(connection, [deque(one.writes) for one in planned])
     return [one.decision for one in planned]
+
+
+async def write_foreseen(connection: Connection, planned: Sequence[Planned]) -> float | None:
+    """Write what was decided without looking, in one statement that is its own transaction.
+
+    Return the database's time; none, if that cannot be: nothing was written then.
+    """
+    chosen: dict[Statement, list[tuple[Any, ...]]] = {}
+    for one in planned:
+        queue = deque(one.writes)
+        for statement, parameters in _next_writes(queue):
+            chosen.setdefault(statement, []).append(parameters)
+        if queue:
+            return None
+    try:
+        text = at_once(await _forms(connection, chosen), CLOCK)
+        ((_, told),) = await connection.fetch(text, *_columns(chosen))
+    except Exception as exc:
+        if meaning(exc) in ("gone", "other"):
+            raise
+        return None  # somebody was there in between; with a look at what is, it will be told
+    return float(told)
 
 
 async def _decide(connection: Connection, plans: list[Plan[Planned]]) -> list[Planned]:
@@ -121,17 +145,21 @@ async def _execute(connection: Connection, chosen: dict[Statement, list[tuple[An
             status = await connection.execute(in_dollars(statement.text), *sets[0])
             _check(statement, 1, int(status.rpartition(" ")[2]))
             return
-    writes = tuple(
-        [
-            (statement.text, await _types(connection, statement), statement.is_fenced)
-            for statement in chosen
-        ]
-    )
-    parameters = [column for sets in chosen.values() for column in in_arrays(sets)]
-    (counts,) = await connection.fetch(together(writes), *parameters)
+    writes = await _forms(connection, chosen)
+    (counts,) = await connection.fetch(together(writes), *_columns(chosen))
     fenced = [statement for statement in chosen if statement.is_fenced]
     for statement, count in zip(fenced, counts, strict=False):
         _check(statement, len(chosen[statement]), count)
+
+
+async def _forms(
+    connection: Connection, chosen: dict[Statement, list[tuple[Any, ...]]]
+) -> tuple[tuple[str, tuple[str, ...], bool], ...]:
+    return tuple([(one.text, await _types(connection, one), one.is_fenced) for one in chosen])
+
+
+def _columns(chosen: dict[Statement, list[tuple[Any, ...]]]) -> list[list[object]]:
+    return [column for sets in chosen.values() for column in in_arrays(sets)]
 
 
 def _check(statement: Statement, expected: int, changed: int) -> None:

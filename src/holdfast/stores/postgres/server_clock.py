@@ -4,7 +4,8 @@ import time
 
 from holdfast.ports.clock import Clock
 
-READ_CLOCK = "select extract(epoch from clock_timestamp())::double precision"
+CLOCK = "extract(epoch from clock_timestamp())::double precision"
+READ_CLOCK = f"select {CLOCK}"
 
 
 class ServerClock:

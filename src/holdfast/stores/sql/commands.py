@@ -1,6 +1,6 @@
 """A command as a plan: read its facts, let core decide, write the changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.core import (
@@ -68,6 +68,31 @@ class Planned(NamedTuple):
 
     decision: Decision[Any]
     writes: list[Ask]
+
+
+def foresee(command: Command[Any], now: float) -> Planned | None:
+    """Return what needs no reading, for a command that may know enough.
+
+    It holds if the first of its statements, which is fenced, changes its row; if not, nothing has
+    happened, and the command is to be planned.
+    """
+    if type(command) is not cmd.Continue:
+        return None
+    decision = blocks.foreseen(command, now)
+    return None if decision is None else Planned(decision, writes(decision.changes))
+
+
+def foresee_all(commands: Sequence[Command[Any]], now: float) -> list[Planned] | None:
+    """Return what a batch writes, if none of it needs reading and no two are about one session."""
+    found: list[Planned] = []
+    for command in commands:
+        planned = foresee(command, now)
+        if planned is None:
+            return None
+        found.append(planned)
+    outcomes = [one.decision.outcome for one in found]
+    sessions = {one.session.id for one in outcomes if isinstance(one, cmd.Appended)}
+    return found if len(sessions) == len(found) else None
 
 
 def plan(command: Command[Any], now: float) -> Plan[Planned]:

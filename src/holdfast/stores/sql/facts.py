@@ -182,9 +182,10 @@ def continue_facts(command: Continue, now: float) -> Plan[Facts]:
         if found is not None:
             return (yield from _repeated(IdempotencyRow(*found), now))
     if command.known is not None and not command.again:
-        facts = yield from lane_facts(command.known.session_id, now)
-        if facts.session is not None and facts.session.version == command.known_version:
-            return replace(facts, turn=command.known)
+        seen = command.known
+        facts = yield from lane_facts(seen.session.id, now)
+        if facts.session is not None and facts.session.version == seen.session.version:
+            return replace(facts, turn=seen.turn)
     turn = yield from _turn_to_continue(command)
     if turn is not None and (command.spare_turn_id is None or turn.id == command.spare_turn_id):
         facts = replace((yield from lane_facts(turn.session_id, now)), turn=turn)

@@ -108,11 +108,11 @@ class BlockContract:
         self, caller: Caller
     ) -> None:
         first = await _add(caller, "A", 0, "a")
-        known = {"known": first.turn, "known_version": first.session.version}
+        known = {"known": first}
         second = await _add(caller, "A", 1, "b", spare_turn_id=TurnId("turn_S1"), **known)
         assert (second.turn.id, second.turn.step) == (first.turn.id, 1)
         await _add(caller, "B", 0, "between")
-        known = {"known": second.turn, "known_version": second.session.version}
+        known = {"known": second}
         spare = {"spare_turn_id": TurnId("turn_S2"), **known}
         third = await _add(caller, "A", 2, "c", **spare)
         assert third.turn.id == "turn_S2"
@@ -124,7 +124,7 @@ class BlockContract:
     async def test_what_is_known_of_a_turn_counts_only_at_its_version(self, caller: Caller) -> None:
         first = await _add(caller, "A", 0, "a")
         assert (await caller.session(first.session)).version == first.session.version
-        known = {"known": first.turn, "known_version": first.session.version}
+        known = {"known": first}
         new = await caller.reset(first.session)
         done = await _add(caller, "A", 1, "b", spare_turn_id=TurnId("turn_S"), **known)
         assert done.session.id == new.id
@@ -132,6 +132,40 @@ class BlockContract:
         tail = await _add(caller, "A", 1, "tail", **known)
         assert tail.session.id == first.session.id
         assert await caller.texts(first.session) == ["a", "tail"]
+
+    async def test_batches_that_know_the_same_are_both_kept_and_each_once(
+        self, caller: Caller, other: Caller
+    ) -> None:
+        known = await _add(caller, "A", 0, "a")
+        apart = [await _add(caller, name, 0, name, key=f"k{name}") for name in "CD"]
+        given = [
+            (one, caller.part("A", 1, text, known=known, spare_turn_id=TurnId(f"turn_{text}")))
+            for one, text in ((caller, "b1"), (caller, "b2"), (other, "b3"))
+        ]
+        near = [
+            (caller, caller.part(name, 1, f"{name}1", key=f"k{name}", known=seen))
+            for name, seen in zip("CD", apart, strict=True)
+        ]
+        await asyncio.gather(*(one.submit(command) for one, command in [*given, *near]))
+        await asyncio.gather(*(one.submit(replace(cmd, again=True)) for one, cmd in given[1:]))
+        texts = await caller.texts(known.session)
+        assert texts[0] == "a"
+        assert sorted(texts[1:]) == ["b1", "b2", "b3"]
+        assert [await caller.texts(one.session) for one in apart] == [["C", "C1"], ["D", "D1"]]
+        for session in (known.session, apart[0].session):
+            assert_sound(await picture(caller, session.id))
+
+    async def test_a_batch_that_was_added_before_knows_nothing_of_who_waits_now(
+        self, caller: Caller
+    ) -> None:
+        await _add(caller, "A", 0, "a")
+        run = await caller.start(key="k")
+        known = await _add(caller, "A", 0, "a", again=True)
+        assert known.is_repeat
+        with pytest.raises(SessionBusy):
+            await _add(caller, "A", 1, "b", known=known)
+        await caller.finish(run, "answer")
+        assert await caller.texts(run.session) == ["a", "answer"]
 
     async def test_a_batch_does_not_push_in_where_a_run_has_the_lane(self, caller: Caller) -> None:
         await _add(caller, "A", 0, "question A")
