@@ -1,5 +1,6 @@
 """Names of things. Ids are minted outside and carried here; keys are opaque and judged here."""
 
+import re
 from typing import NewType
 
 from holdfast.core.errors import InvalidInput, InvalidSessionKey
@@ -13,6 +14,7 @@ WorkerId = NewType("WorkerId", str)
 
 DEFAULT_TENANT = Tenant("default")
 MAX_KEY_BYTES = 512
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def read_key(raw: str) -> Key:
@@ -42,6 +44,6 @@ def _read_name(raw: str, what: str, error: type[InvalidInput]) -> str:
         raise error(f"{what} must be valid Unicode text") from exc
     if not 1 <= size <= MAX_KEY_BYTES:
         raise error(f"{what} has 1 to {MAX_KEY_BYTES} bytes, this one {size}")
-    if any(ord(char) < 0x20 or 0x7F <= ord(char) <= 0x9F for char in raw):
+    if _CONTROL.search(raw) is not None:
         raise error(f"{what} has no control characters")
     return raw

@@ -4,8 +4,8 @@ An item is a JSON object in the Responses format. Unknown types and fields are s
 business and pass through untouched.
 """
 
-import hashlib
 import json
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -73,6 +73,7 @@ class _Head(msgspec.Struct, gc=False):
 
 
 _read_head = msgspec.json.Decoder(_Head).decode
+_encode = msgspec.json.Encoder().encode
 
 
 def read_item(body: bytes) -> NewItem:
@@ -85,10 +86,11 @@ def read_item(body: bytes) -> NewItem:
     kind = head.type or ("message" if head.role else None)
     if not kind:
         raise InvalidItem("an item needs a 'type' or a 'role'")
-    for name, value in (("type", kind), ("call_id", head.call_id)):
-        if value is not None and "\0" in value:
-            raise InvalidItem(f"the {name} of an item has no NUL characters")
-    return NewItem(body, kind, _usable_id(head.id), head.call_id, _fingerprint(kind, head))
+    call_id = head.call_id
+    if "\0" in kind or (call_id is not None and "\0" in call_id):
+        raise InvalidItem("the type and the call_id of an item have no NUL characters")
+    item_id = _usable_id(head.id) if head.id else None
+    return NewItem(body, kind, item_id, call_id, _fingerprint(kind, head))
 
 
 def item_value(body: bytes) -> dict[str, Any]:
@@ -101,11 +103,9 @@ def item_value(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _usable_id(given: str | None) -> str | None:
-    """Return an id that an item can be found by, if it brought one."""
-    if not given or "\0" in given or len(given.encode()) > MAX_ID_BYTES:
-        return None
-    return given
+def _usable_id(given: str) -> str | None:
+    """Return an id if an item can be found by it."""
+    return None if "\0" in given or len(given.encode()) > MAX_ID_BYTES else given
 
 
 def write_item(value: dict[str, Any]) -> NewItem:
@@ -119,7 +119,12 @@ def write_item(value: dict[str, Any]) -> NewItem:
 def message(role: str, text: str) -> NewItem:
     """Return a plain message."""
     part = "output_text" if role == "assistant" else "input_text"
-    return write_item({"type": "message", "role": role, "content": [{"type": part, "text": text}]})
+    value = {"type": "message", "role": role, "content": [{"type": part, "text": text}]}
+    try:
+        body = _encode(value)
+    except (TypeError, UnicodeEncodeError) as exc:
+        raise InvalidItem(f"an item must be made of JSON values: {exc}") from exc
+    return NewItem(body, "message", None, None, _hashed(f"{role}\0{text.strip()}"))
 
 
 def _fingerprint(kind: str, head: _Head) -> bytes:
@@ -137,7 +142,11 @@ def _fingerprint(kind: str, head: _Head) -> bytes:
     else:
         asked = _arguments(head.arguments) + _more_arguments(head)
         said = f"{kind}\0{head.name}\0{asked}\0{_text(head.content)}"
-    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return _hashed(said)
+
+
+def _hashed(said: str) -> bytes:
+    return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _text(content: Any) -> str:
@@ -146,7 +155,14 @@ def _text(content: Any) -> str:
     if isinstance(content, str):
         return content.strip()
     if isinstance(content, list):
-        return "".join(_part(part) for part in content).strip()
+        said = [
+            # Nearly every part is a text: it is read without a call.
+            part["text"]
+            if type(part) is dict and "text" in part and type(part["text"]) is str
+            else _part(part)
+            for part in content
+        ]
+        return (said[0] if len(said) == 1 else "".join(said)).strip()
     return msgspec.json.encode(content, order="deterministic").decode()
 
 

@@ -20,6 +20,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     compact_threshold: int | None = None
 
 
+NO_WISH = Wish()
+
+
 class _Entry(msgspec.Struct):
     type: str
     compact_threshold: int | None = None
@@ -30,6 +33,8 @@ _read_entries = msgspec.json.Decoder(list[_Entry] | None).decode
 
 def read_wish(fields: Mapping[str, msgspec.Raw]) -> Wish:
     """Return what a request wishes, or say what is wrong with it."""
+    if "truncation" not in fields and "context_management" not in fields:
+        return NO_WISH
     truncation = _truncation(fields.get("truncation"))
     raw = fields.get("context_management")
     if raw is None:

@@ -9,7 +9,7 @@ from holdfast.core.chat import text_of
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import NewItem
 from holdfast.core.lane import unpack_items
-from holdfast.core.novelty import LogEntry, SentItem, find_new
+from holdfast.core.novelty import ASSISTANT, LogEntry, SentItem, find_new
 from holdfast.core.session import Session
 from holdfast.core.tool_outputs import sort_outputs
 from holdfast.core.trail import NO_TRAIL, Milestone, TrailRow, follow, milestones
@@ -20,11 +20,15 @@ QUEUE_LOOKED_AT = 100
 """The last turns of a session that are looked at for outputs that wait with them."""
 
 
-class _Said(msgspec.Struct):
+class _Speaker(msgspec.Struct, gc=False):
     role: str | None = None
+
+
+class _Said(msgspec.Struct):
     content: Any = None
 
 
+_read_speaker = msgspec.json.Decoder(_Speaker).decode
 _read_said = msgspec.json.Decoder(_Said).decode
 
 
@@ -61,8 +65,11 @@ async def recognise(
     client is known to send all it has (`is_whole`).
     """
     sent = [_sent(item) for item in items]
-    is_history = is_whole or any(item.repeats for item in sent)
-    if not is_history and not any(item.is_output for item in sent):
+    is_history, has_outputs = is_whole, False
+    for one in sent:
+        is_history = is_history or one.repeats
+        has_outputs = has_outputs or one.is_output
+    if not (is_history or has_outputs):
         return Recognised(tuple(items))
     outline = await read.outline(tenant, session_id=session_id, key=key)
     if not is_history:
@@ -157,9 +164,9 @@ def _milestones(sent: Sequence[SentItem], items: Sequence[NewItem]) -> list[Mile
 def _sent(item: NewItem) -> SentItem:
     if item.kind != "message":
         return SentItem(item.fingerprint, item.kind, call_id=item.call_id)
-    said = _read_said(item.body)
-    text = text_of(said.content) if said.role == "assistant" else ""
-    return SentItem(item.fingerprint, item.kind, said.role, text)
+    role = _read_speaker(item.body).role
+    text = text_of(_read_said(item.body).content) if role == ASSISTANT else ""
+    return SentItem(item.fingerprint, item.kind, role, text)
 
 
 def _entry(entry: OutlineEntry) -> LogEntry:

@@ -26,6 +26,7 @@ class StorageGauge:
     ) -> None:
         self._read = read
         self._max_bytes = max_bytes
+        self.is_bounded = max_bytes > 0
         self._now = now
         self._known: dict[Tenant, tuple[int, float]] = {}
 

@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidItem
-from holdfast.core.items import message, read_item, write_item
+from holdfast.core.items import ROLES, message, read_item, write_item
 from tests.unit.core.scenes import stored
 
 
@@ -73,6 +75,16 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 @pytest.mark.parametrize(("role", "part"), [("assistant", "output_text"), ("user", "input_text")])
 def test_text_becomes_a_message_of_its_role(role: str, part: str) -> None:
     assert part.encode() in message(role, "hi").body
+
+
+@given(st.sampled_from(ROLES), st.text())
+def test_a_message_is_what_is_read_from_its_bytes(role: str, text: str) -> None:
+    assert message(role, text) == read_item(message(role, text).body)
+
+
+def test_a_message_that_no_json_can_hold_is_refused() -> None:
+    with pytest.raises(InvalidItem):
+        message("user", "\ud800")
 
 
 def test_an_item_can_be_appended_again_as_it_was() -> None:

@@ -170,15 +170,15 @@ class Application:
             return
         request = Request(scope, receive, max_body_bytes=self._rules.body_bytes)
         request.id = self._gateway.ids.new("req")
-        began = time.monotonic()
         try:
             reply = await self._reply(request)
         except ClientLeft:
             return
         reply.headers.append((b"x-request-id", request.id.encode()))
-        reply.headers.extend(cors_headers(request, self._rules.cors_origins))
+        if b"origin" in request.by_name:
+            reply.headers.extend(cors_headers(request, self._rules.cors_origins))
         is_sent = await reply.send(send, request)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - request.began_at
         self._meter.request_answered(request.method, request.route, reply.status, seconds)
         if is_sent and reply.on_sent is not None:
             reply.on_sent()
@@ -203,7 +203,7 @@ class Application:
 
     async def _reply(self, request: Request) -> AnyReply:
         try:
-            if is_preflight(request):
+            if request.method == "OPTIONS" and is_preflight(request):
                 return Reply(b"", status=204, headers=[])
             await self._admit(request)
             found = self._routes.find(request.path)
@@ -237,7 +237,7 @@ class Application:
         caller = await self._doorkeeper.admit(request)
         request.tenant = caller.tenant
         request.is_admin = caller.is_admin
-        if request.path not in OPEN_PATHS:
+        if self._limit.is_set and request.path not in OPEN_PATHS:
             self._limit.take(caller.tenant)
 
     async def _models(self, _: Request) -> AnyReply:

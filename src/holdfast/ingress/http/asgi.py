@@ -1,6 +1,7 @@
 """The little of a web framework that we need: requests, replies, a table of routes."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -40,6 +41,7 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.id = ""
+        self.began_at = time.monotonic()
         self.tenant: Tenant = DEFAULT_TENANT
         self.params: dict[str, str] = {}
         self.route = "unknown"
@@ -49,7 +51,7 @@ class Request:
         self.query_string: bytes = scope.get("query_string", b"")
         self._headers: list[Header] = scope["headers"]
         # Of several headers of a name the last one counts, as in a dictionary made of them.
-        self._by_name: dict[bytes, bytes] = dict(self._headers)
+        self.by_name: dict[bytes, bytes] = dict(self._headers)
         self._receive = receive
         self._max_body_bytes = max_body_bytes
         self._body: bytes | None = None
@@ -64,22 +66,17 @@ class Request:
 
     def header(self, name: bytes) -> str | None:
         """Return a header's text, as UTF-8 where it is."""
-        value = self._by_name.get(name)
-        if value is None:
-            return None
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.decode("latin-1")
+        value = self.by_name.get(name)
+        return header_text(value) if value is not None else None
 
     def raw_header(self, name: bytes) -> bytes | None:
         """Return a header's bytes; of several, the last one."""
-        return self._by_name.get(name)
+        return self.by_name.get(name)
 
     @property
     def has_doubled_headers(self) -> bool:
         """Whether a header was sent more than once."""
-        return len(self._by_name) != len(self._headers)
+        return len(self.by_name) != len(self._headers)
 
     def raw_headers(self, name: bytes) -> list[bytes]:
         """Return the bytes of every header of a name."""
@@ -106,7 +103,9 @@ class Request:
         """Return the whole body, bounded."""
         if self._body is not None:
             return self._body
-        self._check_size(_announced(self.raw_header(b"content-length")))
+        most = self._max_body_bytes
+        if _announced(self.by_name.get(b"content-length")) > most:
+            raise BodyTooLarge(f"a request body has at most {most} bytes")
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -115,16 +114,13 @@ class Request:
                 raise ClientLeft
             chunk = message.get("body", b"")
             size += len(chunk)
-            self._check_size(size)
+            if size > most:
+                raise BodyTooLarge(f"a request body has at most {most} bytes")
             chunks.append(chunk)
             if not message.get("more_body"):
                 break
         self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         return self._body
-
-    def _check_size(self, size: int) -> None:
-        if size > self._max_body_bytes:
-            raise BodyTooLarge(f"a request body has at most {self._max_body_bytes} bytes")
 
     async def until_left(self) -> None:
         """Return when the client has gone."""
@@ -132,6 +128,14 @@ class Request:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 return
+
+
+def header_text(value: bytes) -> str:
+    """Return a header's text: UTF-8 where it is, else as old clients write."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _announced(length: bytes | None) -> int:

@@ -13,7 +13,7 @@ from holdfast.ingress.http.bodies import Fields, read_fields, take
 from holdfast.ingress.http.completions import chunks_of, completion
 from holdfast.ingress.http.metadata import take_metadata
 from holdfast.ingress.http.relaying import Relaying
-from holdfast.ingress.http.session_headers import answer_headers, read_session_headers
+from holdfast.ingress.http.session_headers import read_session_headers
 from holdfast.ingress.http.turns import TurnDesk, session_of
 
 _encode = msgspec.json.Encoder().encode
@@ -39,7 +39,7 @@ class ChatApi:
         if not (asked.is_stored or headers.is_bound):
             return await self._relaying.chat(request, asked, new)
         ticket = await self._turns.take(request, asked, headers, session_of(headers), new)
-        out = answer_headers(ticket.session, ticket.turn.id)
+        out = request.bound
         if asked.is_stream:
             events = ticket.reader().read(self._turns.streams.keep_alive_seconds)
             return self._turns.stream(ticket, chunks_of(asked, events), [SSE, *out])

@@ -7,7 +7,7 @@ for the body and leaves with it, in one write; every other head leaves at once.
 import asyncio
 import logging
 import re
-from typing import Any, cast
+from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -25,6 +25,7 @@ class Exchange(RequestResponseCycle):
     """Gives the application what came, and writes out what it answers."""
 
     logger = logging.getLogger("uvicorn.error")
+    scope: Any
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class Exchange(RequestResponseCycle):
         is_kept_alive: bool,
         expects_continue: bool,
     ) -> None:
-        self.scope = cast(Any, scope)
+        self.scope = scope
         self.transport = transport
         self.flow = flow
         self.default_headers = default_headers

@@ -22,11 +22,12 @@ class RequestLimit:
 
     def __init__(self, requests_per_minute: int) -> None:
         self._size = requests_per_minute
+        self.is_set = requests_per_minute > 0
         self._buckets: dict[Tenant, tuple[float, float]] = {}
 
     def take(self, tenant: Tenant) -> None:
         """Count a request, or refuse it and say when to come back."""
-        if self._size <= 0:
+        if not self.is_set:
             return
         now = time.monotonic()
         left, at = self._buckets.get(tenant, (float(self._size), now))

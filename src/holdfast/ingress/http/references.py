@@ -29,11 +29,16 @@ class References:
     def __init__(self, read: Reader) -> None:
         self._read = read
 
+    @staticmethod
+    def are_in(items: Sequence[NewItem]) -> bool:
+        """Whether any of the items names another."""
+        return REFERENCE in [item.kind for item in items]
+
     async def resolve(
         self, tenant: Tenant, items: Sequence[NewItem], target: Target, *, param: str = "input"
     ) -> list[NewItem]:
         """Return the items with each reference replaced by what it names."""
-        if not any(item.kind == REFERENCE for item in items):
+        if not self.are_in(items):
             return list(items)
         session = await self._session(tenant, target)
         found: list[NewItem] = []

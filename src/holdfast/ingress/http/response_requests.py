@@ -12,7 +12,6 @@ from holdfast.ingress.http.bodies import Fields, take, take_list
 from holdfast.ingress.http.metadata import take_metadata
 from holdfast.ingress.http.sent_items import read_sent_item
 
-_OURS = ("conversation", "input")
 TRIGGER = "compaction_trigger"
 
 
@@ -32,13 +31,8 @@ class ResponseRequest(msgspec.Struct, frozen=True):
 def read_response_request(fields: Fields) -> ResponseRequest:
     """Take a request apart, or say what is wrong with it."""
     items = read_input(fields)
-    conversation = _conversation(fields)
-    asked = read_asked(fields)
-    asked = msgspec.structs.replace(
-        asked,
-        is_conversation=conversation is not None,
-        is_compaction=_ends_with_trigger(items),
-    )
+    conversation = _conversation(fields) if "conversation" in fields else None
+    asked = _read_asked(fields, conversation, is_compaction=_ends_with_trigger(items))
     if conversation is not None and asked.previous_response_id is not None:
         raise InvalidInput(
             "send conversation or previous_response_id, not both", param="previous_response_id"
@@ -48,52 +42,62 @@ def read_response_request(fields: Fields) -> ResponseRequest:
 
 def _ends_with_trigger(items: list[NewItem]) -> bool:
     """Whether a request asks for compaction; it must say so last."""
-    if any(item.kind == TRIGGER for item in items[:-1]):
-        raise InvalidInput(f"{TRIGGER} must be the last item of the input", param="input")
+    for item in items:
+        if item.kind == TRIGGER and item is not items[-1]:
+            raise InvalidInput(f"{TRIGGER} must be the last item of the input", param="input")
     return bool(items) and items[-1].kind == TRIGGER
 
 
 def read_input(fields: Fields) -> list[NewItem]:
     """Take `input` out of the body: text, or items kept as they came."""
-    raw = fields.get("input")
-    if raw is None:
+    if "input" not in fields:
         return []
-    if bytes(raw).lstrip()[:1] == b'"':
+    if bytes(fields["input"]).lstrip()[:1] == b'"':
         return [message("user", take(fields, "input", str))]
     listed = take_list(fields, "input")
     return [read_sent_item(bytes(one), f"input[{index}]") for index, one in enumerate(listed or ())]
 
 
-def read_asked(fields: Fields) -> TurnRequest:
+_TAKEN: tuple[tuple[str, str, type], ...] = (
+    ("model", "model", str),
+    ("store", "is_stored", bool),
+    ("background", "is_background", bool),
+    ("stream", "is_stream", bool),
+    ("previous_response_id", "previous_response_id", str),
+)
+"""The fields that concern us, what we call them, and what they are."""
+
+
+def _read_asked(fields: Fields, conversation: str | None, *, is_compaction: bool) -> TurnRequest:
     """Take what concerns us out of the body; the rest stays as it came."""
-    model = take(fields, "model", str)
-    if not model:
+    said: dict[str, Any] = {}
+    for name, ours, kind in _TAKEN:
+        if name in fields:
+            value = take(fields, name, kind)
+            if value is not None:
+                said[ours] = value
+    if not said.get("model"):
         raise InvalidInput("you must provide a model parameter", param="model")
-    is_stored = take(fields, "store", bool, True)
-    is_background = take(fields, "background", bool, False)
-    if is_background and not is_stored:
-        raise InvalidInput("background responses must be stored", param="background")
-    _check_include(fields)
+    if "include" in fields:
+        _check_include(fields)
     read_wish(fields)
-    metadata = take_metadata(fields)
-    if metadata is not None:
-        fields["metadata"] = msgspec.Raw(metadata)
-    return TurnRequest(
+    if "metadata" in fields:
+        fields["metadata"] = msgspec.Raw(take_metadata(fields) or b"{}")
+    asked = TurnRequest(
         api="responses",
-        model=model,
-        is_stored=is_stored,
-        is_background=is_background,
-        is_stream=take(fields, "stream", bool, False),
-        previous_response_id=take(fields, "previous_response_id", str),
-        fields={k: v for k, v in fields.items() if k not in _OURS},
+        fields=fields,
+        is_conversation=conversation is not None,
+        is_compaction=is_compaction,
+        **said,
     )
+    if asked.is_background and not asked.is_stored:
+        raise InvalidInput("background responses must be stored", param="background")
+    return asked
 
 
 def _check_include(fields: Fields) -> None:
     """What is included is the upstream's affair; that it is a list of names is ours."""
-    raw = fields.get("include")
-    named: Any = take({"include": raw}, "include", list[str]) if raw is not None else None
-    if raw is not None and named is None:
+    if take({"include": fields["include"]}, "include", list[str]) is None:
         del fields["include"]
 
 

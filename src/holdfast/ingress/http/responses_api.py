@@ -78,6 +78,8 @@ class ResponsesApi:
         self, request: Request, wanted: ResponseRequest, target: Target
     ) -> ResponseRequest:
         """Return the request with the items that it refers to."""
+        if not References.are_in(wanted.items):
+            return wanted
         items = await self._references.resolve(request.tenant, wanted.items, target)
         return msgspec.structs.replace(wanted, items=items)
 
@@ -93,7 +95,7 @@ class ResponsesApi:
             raise ConversationNotFound(wanted.conversation) from exc
 
     async def _reply(self, request: Request, ticket: Ticket, asked: TurnRequest) -> AnyReply:
-        headers = answer_headers(ticket.session, ticket.turn.id)
+        headers = request.bound
         if asked.is_stream:
             chunks = sse(ticket.reader(), self._turns.streams.keep_alive_seconds)
             return self._turns.stream(ticket, chunks, [SSE, *headers])

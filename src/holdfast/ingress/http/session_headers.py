@@ -1,5 +1,6 @@
 """Which session a request speaks to, as its headers say."""
 
+from collections.abc import Callable
 from typing import Any, get_args
 from urllib.parse import quote
 
@@ -9,14 +10,12 @@ from holdfast.core.errors import InvalidInput, InvalidSessionKey
 from holdfast.core.ids import Key, SessionId, read_key
 from holdfast.core.session import Session
 from holdfast.core.turn import OnBusy
-from holdfast.ingress.http.asgi import Header, Request
+from holdfast.ingress.http.asgi import Header, Request, header_text
 
 OPENCLAW_REFUSED = ("subagent:", "cron:", "acp:")
 
 
 MAX_DIGITS = 6
-_WHOLE_HISTORY = (b"x-codex-turn-metadata", b"x-codex-window-id")
-"""By these Codex is known: it sends everything it has, and less after it compacted that."""
 _SINGLE = (
     b"x-session-key", b"x-openclaw-session-key", b"x-session-id", b"idempotency-key", b"x-on-busy",
     b"x-session-internal",
@@ -43,40 +42,34 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_session_headers(request: Request) -> SessionHeaders:
     """Return what the headers say, or refuse what they cannot mean."""
-    _refuse_doubled(request)
-    key = _key_text(request.raw_header(b"x-session-key"))
-    openclaw = _key_text(request.raw_header(b"x-openclaw-session-key"))
-    if key is not None and openclaw is not None:
-        raise InvalidSessionKey("send X-Session-Key or x-openclaw-session-key, not both")
-    session_id = request.header(b"x-session-id")
-    if session_id is not None and (key is not None or openclaw is not None):
-        raise InvalidInput("send a session key or X-Session-Id, not both")
-    if openclaw is not None:
-        key = _openclaw_key(openclaw)
-    return SessionHeaders(
-        key=read_key(key) if key is not None else None,
-        session_id=SessionId(session_id) if session_id is not None else None,
-        idempotency_key=_idempotency_key(request.header(b"idempotency-key")),
-        on_busy=_on_busy(request.header(b"x-on-busy")),
-        is_internal=_flag(request.header(b"x-session-internal")),
-        retry_count=_count(request.header(b"x-stainless-retry-count")),
-        sends_everything=any(request.raw_header(name) is not None for name in _WHOLE_HISTORY),
-    )
+    if request.has_doubled_headers:
+        _refuse_doubled(request)
+    sent = request.by_name
+    said: dict[str, Any] = {}
+    for name in sent:
+        if name in _READERS:
+            field, read = _READERS[name]
+            said[field] = read(sent[name])
+    if "openclaw" in said:
+        if "key" in said:
+            raise InvalidSessionKey("send X-Session-Key or x-openclaw-session-key, not both")
+        said["key"] = _openclaw_key(said.pop("openclaw"))
+    if "key" in said:
+        if "session_id" in said:
+            raise InvalidInput("send a session key or X-Session-Id, not both")
+        said["key"] = read_key(said["key"])
+    return SessionHeaders(**said)
 
 
 def _refuse_doubled(request: Request) -> None:
     """Two headers that say two things leave nothing to go by."""
-    if not request.has_doubled_headers:
-        return
     for name in _SINGLE:
         if len(request.raw_headers(name)) > 1:
             raise InvalidInput(f"{name.decode()} was sent more than once")
 
 
-def _key_text(raw: bytes | None) -> str | None:
+def _key_text(raw: bytes) -> str:
     """Return a key's text; HTTP strips the blanks around it, and nobody folds the rest."""
-    if raw is None:
-        return None
     try:
         return raw.strip(b" \t").decode()
     except UnicodeDecodeError as exc:
@@ -90,15 +83,15 @@ def _openclaw_key(raw: str) -> str:
     return raw if raw.startswith("agent:") or not raw else f"agent:main:{raw}"
 
 
-def _idempotency_key(raw: str | None) -> str | None:
-    if raw is not None and not 1 <= len(raw) <= 255:
+def _idempotency_key(raw: bytes) -> str:
+    text = header_text(raw)
+    if not 1 <= len(text) <= 255:
         raise InvalidInput("an Idempotency-Key has 1 to 255 characters")
-    return raw
+    return text
 
 
-def _on_busy(raw: str | None) -> OnBusy | None:
-    if raw is None:
-        return None
+def _on_busy(given: bytes) -> OnBusy:
+    raw = header_text(given)
     choices: tuple[Any, ...] = get_args(OnBusy)
     for choice in choices:
         if raw == choice:
@@ -107,17 +100,36 @@ def _on_busy(raw: str | None) -> OnBusy | None:
     raise InvalidInput(f"X-On-Busy is one of {', '.join(choices)}, not {raw!r}")
 
 
-def _flag(raw: str | None) -> bool:
-    if raw is None or raw.lower() in ("false", "0"):
+def _flag(given: bytes) -> bool:
+    raw = header_text(given)
+    if raw.lower() in ("false", "0"):
         return False
     if raw.lower() in ("true", "1"):
         return True
     raise InvalidInput(f"X-Session-Internal is true or false, not {raw!r}")
 
 
-def _count(raw: str | None) -> int:
-    is_number = raw is not None and raw.isascii() and raw.isdecimal() and len(raw) <= MAX_DIGITS
-    return int(raw) if raw is not None and is_number else 0
+def _count(raw: bytes) -> int:
+    return int(raw) if raw.isdigit() and len(raw) <= MAX_DIGITS else 0
+
+
+def _is_there(_: bytes) -> bool:
+    return True
+
+
+_READERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
+    b"x-session-key": ("key", _key_text),
+    b"x-openclaw-session-key": ("openclaw", _key_text),
+    b"x-session-id": ("session_id", header_text),
+    b"idempotency-key": ("idempotency_key", _idempotency_key),
+    b"x-on-busy": ("on_busy", _on_busy),
+    b"x-session-internal": ("is_internal", _flag),
+    b"x-stainless-retry-count": ("retry_count", _count),
+    # By these Codex is known: it sends everything it has, and less after it compacted that.
+    b"x-codex-turn-metadata": ("sends_everything", _is_there),
+    b"x-codex-window-id": ("sends_everything", _is_there),
+}
+"""For each header that says something of a session: what of it, and how it is read."""
 
 
 def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]:

@@ -1,13 +1,13 @@
 """From a request to a turn at the desk: what the Responses and Chat APIs have in common."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
+from hashlib import blake2b
 from typing import TypeVar
 
 import msgspec
 
-from holdfast.core.commands import Accept, Brought, Parent
+from holdfast.core.commands import Accept, Brought, LaneLimits, Parent
 from holdfast.core.context import project
 from holdfast.core.errors import LaneFull, NotFound, SessionBusy, SessionMoved, SessionNotFound
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
@@ -129,7 +129,8 @@ class TurnDesk:
         found: Recognised,
     ) -> Ticket:
         ids, gateway = self.gateway.ids, self.gateway
-        target = _behind(found.repeated) or target
+        if found.repeated is not None:
+            target = _behind(found.repeated)
         if target.after_turn is not None:
             asked = msgspec.structs.replace(asked, waits_for_parent=True)
         if found.trail:
@@ -152,23 +153,26 @@ class TurnDesk:
             on_busy=headers.on_busy or gateway.settings.on_busy,
             is_internal=headers.is_internal,
             idempotency_key=headers.idempotency_key,
-            body_hash=await body_hash(request),
+            body_hash=hash_request(request, await request.body()),
             retry_count=headers.retry_count,
             rewind=found.rewind,
             seen_seq=found.seen_seq,
-            brought=self._brought(found.brought, found.trail),
-            limits=await gateway.storage.limits(request.tenant, gateway.limits),
+            brought=self._brought(found.brought, found.trail) if found.brought else None,
+            limits=await self._limits(request),
             reset=self._reset,
         )
         is_live = asked.is_stream or asked.is_background
         ticket = await self.desk.take(accept, asked, is_live=is_live)
-        gateway.storage.note(request.tenant, sum(len(item.body) for item in found.items))
+        if gateway.storage.is_bounded:
+            gateway.storage.note(request.tenant, sum(len(item.body) for item in found.items))
         return ticket
 
-    def _brought(self, stone: Milestone | None, trail: bytes) -> Brought | None:
+    async def _limits(self, request: Request) -> LaneLimits:
+        storage, limits = self.gateway.storage, self.gateway.limits
+        return await storage.limits(request.tenant, limits) if storage.is_bounded else limits
+
+    def _brought(self, stone: Milestone, trail: bytes) -> Brought:
         """Return the history that comes with a request, to be found by others if it may be."""
-        if stone is None:
-            return None
         turn_id = TurnId(self.gateway.ids.new("turn"))
         return Brought(turn_id, stone.count, stone.trail if trail else NO_TRAIL)
 
@@ -223,19 +227,21 @@ class TurnDesk:
         return reply
 
 
-def _behind(end: TrailRow | None) -> Target | None:
-    if end is None:
-        return None
+def _behind(end: TrailRow) -> Target:
     return Target(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
 
 
 async def body_hash(request: Request) -> bytes:
     """Return what makes two requests the same: path, session headers, raw body."""
-    digest = hashlib.blake2b(request.path.encode(), digest_size=16)
-    for name in _HASHED_HEADERS:
-        digest.update(b"\0" + (request.raw_header(name) or b""))
-    digest.update(b"\0" + await request.body())
-    return digest.digest()
+    return hash_request(request, await request.body())
+
+
+def hash_request(request: Request, body: bytes) -> bytes:
+    """Return the same for a request whose body is known."""
+    sent = request.by_name
+    named = [sent.get(name, b"") for name in _HASHED_HEADERS]
+    hashed = b"\0".join((request.path.encode(), *named, body))
+    return blake2b(hashed, digest_size=16).digest()
 
 
 def conversation_session(name: str) -> SessionId:

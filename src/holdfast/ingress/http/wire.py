@@ -5,7 +5,7 @@ is its protocol with all three mended.
 """
 
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
@@ -27,6 +27,10 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection; a request's path and headers have a length that they do not go beyond."""
 
     max_head_bytes = 64 * 1024
+
+    cycle: Exchange
+    parser: Any
+    scope: Any
 
     _came_bytes = 0
     """What came since the head that is being read began, without the piece it began in."""
@@ -70,8 +74,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone, or we have."""
         self.connections.discard(self)
-        exchange = cast(Exchange | None, self.cycle)
-        if exchange is not None:
+        exchange = self.cycle
+        if exchange:  # there is none before the first request
             if not exchange.response_complete:
                 exchange.disconnected = True
             exchange.wake()
@@ -79,7 +83,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if exc is None:
             self.transport.close()
         self._unset_keepalive_if_required()
-        self.parser = cast(Any, None)
+        self.parser = None
 
     # ── what the parser calls ───────────────────────────────────────────────────────────────
 
@@ -113,7 +117,7 @@ class BoundedProtocol(HttpToolsProtocol):
             "http_version": version,
             "server": self.server,
             "client": self.client,
-            "scheme": cast(Any, self.scheme),
+            "scheme": self.scheme,
             "root_path": "",
             "headers": self.headers,
             "method": parser.get_method().decode("ascii"),
@@ -124,9 +128,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_upgrading = parser.should_upgrade() and self._should_upgrade()
         if self._is_upgrading:
             return
-        before = self.cycle
+        before: Exchange | None = self.cycle
         self.cycle = exchange = Exchange(
-            cast(Any, scope),
+            scope,
             self.transport,
             self.flow,
             default_headers=self.server_state.default_headers,
@@ -153,13 +157,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body; nobody wants what comes behind the answer."""
-        exchange = cast(Exchange, self.cycle)
+        exchange = self.cycle
         if not (self._is_upgrading or exchange.response_complete):
             exchange.take(body)
 
     def on_message_complete(self) -> None:
         """The request is all there."""
-        exchange = cast(Exchange, self.cycle)
+        exchange = self.cycle
         if not (self._is_upgrading or exchange.response_complete):
             exchange.more_body = False
             exchange.wake()
