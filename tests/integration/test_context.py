@@ -100,6 +100,39 @@ async def test_f70_what_fits_nowhere_fails_in_the_providers_words_and_the_next_i
             assert "two" in text_of(said)
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("mode", ["model", "elide"])
+async def test_f70_a_server_that_speaks_chat_alone_is_asked_again_with_less(
+    mode: Any, is_stream: bool
+) -> None:
+    with small(profile="chat-only") as simulator:
+        behind = upstream(simulator, api="chat")
+        context = ContextSettings(mode=mode)
+        async with open_upstream_house(behind, heals=QUICK, context=context) as house:
+            await fill(house, 4, words=50, stream=is_stream)
+            simulator.add_fault("C07", times=1)
+            simulator.clear_record()
+            said = await house.respond("and now", stream=is_stream)
+            assert "and now" in text_of(said)
+            asked = [r for r in simulator.requests() if "and now" in str(r.body["messages"][-1])]
+            assert [r.fault for r in asked] == ["C07", None]
+            assert await heals(house) == [("overflow", "shrunk")]
+
+
+@pytest.mark.parametrize("truncation", ["disabled", None])
+async def test_f70_what_cannot_be_made_shorter_is_asked_of_a_model_with_more_room(
+    truncation: str | None,
+) -> None:
+    more = {"truncation": truncation} if truncation else {}
+    with ProviderSimulator({"context": {"gpt-4.1": WINDOW}}) as simulator:
+        behind = upstream(simulator, models=("gpt-4.1", "gpt-4o"), fallback=("gpt-4o",))
+        async with open_upstream_house(behind, heals=QUICK, context=ELIDE) as house:
+            said = await house.respond("x" * 20_000, model="gpt-4.1", **more)
+            assert said["model"] == "gpt-4o"
+            assert (await heals(house))[-1] == ("overflow", "fell_back")
+            assert simulator.requests()[-1].model == "gpt-4o"
+
+
 async def test_f71_an_overflow_in_a_tool_loop_keeps_the_session_and_its_task() -> None:
     with small() as simulator:
         behind = upstream(simulator, context_tokens=WINDOW)
@@ -136,6 +169,9 @@ async def test_a_summary_that_fails_or_says_nothing_is_made_up_of_what_is_known(
             assert asked
             assert all(r.status == 500 for r in asked)
             assert await told(house, "session.compacted") >= 1
+            # That it failed can be seen: on the run, in the events.
+            assert await heals(house) == [("transient", "summed_up_by_rule")] * len(asked)
+            assert await told(house, "turn.healed") == len(asked)
             last = simulator.requests()[-1].body["input"]
             assert "messages and 0 tool calls are left out here" in str(last)
             assert "turn 0: word" in str(last)
@@ -155,7 +191,9 @@ async def test_a_summary_that_is_refused_or_cut_off_is_none(scenario: Json) -> N
         context = ContextSettings(mode="model", model="sum")
         async with open_upstream_house(behind, heals=QUICK, context=context) as house:
             await fill(house, 12)
-            assert [r for r in simulator.requests() if r.model == "sum"]
+            asked = [r for r in simulator.requests() if r.model == "sum"]
+            assert asked
+            assert await heals(house) == [("terminal", "summed_up_by_rule")] * len(asked)
             last = simulator.requests()[-1].body["input"]
             assert "messages and 0 tool calls are left out here" in str(last)
             assert "cannot help" not in str(last)

@@ -131,6 +131,23 @@ async def test_a_request_that_is_itself_at_fault_asks_no_other_model() -> None:
             assert len(simulator.requests()) == 1
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"code": "unsupported_parameter", "message": "Unsupported parameter: 'temperature'"},
+        {"message": "temperature is not supported with this model."},
+        {"message": "The model gpt-4.1 does not support image inputs"},
+    ],
+    ids=["code", "words", "pictures"],
+)
+async def test_f37_what_one_model_cannot_do_is_asked_of_the_next(fault: Json) -> None:
+    with ProviderSimulator() as simulator:
+        simulator.add_fault("error", status=400, when={"model": "gpt-4.1"}, **fault)
+        async with open_upstream_house(*three(simulator), heals=QUICK) as house:
+            said = await house.respond("one", model="gpt-4.1")
+            assert said["model"] == "gpt-4o"
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_f54_a_provider_may_forget_anything_at_any_time_for_one_call_more(

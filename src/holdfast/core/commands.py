@@ -451,7 +451,7 @@ class RecordHeal(Command[Session], frozen=True, kw_only=True):
     """
 
     fence: Fence
-    number: int
+    number: int = 0
     heal: Heal
     drops_state: bool = False
     slot: str | None = None

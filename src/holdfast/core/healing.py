@@ -4,6 +4,7 @@ A heal happens only before anything of the answer has left for the client. What 
 fails the turn in the provider's own words; the session takes the next turn all the same.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -13,7 +14,7 @@ from holdfast.core.errors import FailureClass
 
 HealAction = Literal[
     "dropped_state", "stripped_opaque", "repaired", "waited", "shrunk", "quarantined", "retried",
-    "fell_back",
+    "fell_back", "summed_up_by_rule",
 ]  # fmt: skip
 MAX_WORDS = 500
 """How much of a provider's words is kept with a heal."""
@@ -50,6 +51,22 @@ class HealLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How often a request that is too long may be made shorter; each time it must be."""
     quarantines: int = 3
     """How many guesses there are at what a provider cannot take, each a wider one."""
+
+
+_MODELS_OWN_CODES = frozenset(
+    {"unsupported_parameter", "unsupported_value", "model_not_supported", "unsupported_model"}
+)
+_MODELS_OWN_WORDS = re.compile(
+    r"not supported (?:with|by|for|when using) (?:this|the|that)?\s*model"
+    r"|\bmodel\b.{0,120}\bdoes(?: not|n't) support"
+    r"|not supported in this model",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def is_models_own(code: str | None, message: str) -> bool:
+    """Whether a request is refused for what this one model cannot do: another may."""
+    return code in _MODELS_OWN_CODES or _MODELS_OWN_WORDS.search(message) is not None
 
 
 class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +109,8 @@ def treat(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treat
     """Return what to do about a failure after the heals that were `done`; None: let it fail."""
     if symptoms.has_output:
         return None
+    # A summary that failed was another call: it takes nothing from what this one may cost.
+    done = [heal for heal in done if heal.action != "summed_up_by_rule"]
     found = _heal(symptoms, _of_this_model(done), limits)
     return found if found is not None else _fall_back(symptoms)
 

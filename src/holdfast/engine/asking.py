@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from holdfast.core.commands import RecordHeal
 from holdfast.core.errors import HoldfastError, ProviderFailure
-from holdfast.core.healing import MAX_WORDS, Heal, Symptoms, Treatment, read_heals, treat
+from holdfast.core.healing import (
+    MAX_WORDS,
+    Heal,
+    Symptoms,
+    Treatment,
+    is_models_own,
+    read_heals,
+    treat,
+)
 from holdfast.core.request import TurnRequest
 from holdfast.core.turn import Run
 from holdfast.engine.fitting import Asked, Fitting
@@ -84,27 +92,39 @@ class Asker:
         earlier = await self._earlier_runs(asking.run)
         done = [heal for run in earlier for heal in read_heals(run.heals)]
         question = await self._begin(asking, done, has_run_before=bool(earlier))
-        healed = 0
         while True:
             try:
                 answer = await self._attempt(asking, question)
             except ProviderFailure as failure:
                 symptoms = self._symptoms(asking, question, failure, done)
                 symptoms = replace(symptoms, elapsed_seconds=time.monotonic() - began)
-                treatment = treat(symptoms, done, self._settings.limits())
-                if treatment is None:
+                healing = await self._heal(asking, question, failure, symptoms, done)
+                if healing is None:
                     raise
-                changed = await self._apply(asking, question, treatment, failure)
-                if changed is None:
-                    raise
-                treatment = _witnessed(treatment, question, failure)
-                await self._record(asking.run, treatment, question, healed)
+                treatment, changed = healing
+                await self._record(asking.run, treatment, question)
             else:
                 return _signed(answer, asking.request.model, question.model)
-            healed += 1
             done.append(treatment.heal)
             question = changed
             await asyncio.sleep(treatment.heal.pause_seconds)
+
+    async def _heal(
+        self,
+        asking: Asking,
+        question: Question,
+        failure: ProviderFailure,
+        symptoms: Symptoms,
+        done: Sequence[Heal],
+    ) -> tuple[Treatment, Question] | None:
+        """Return what is done about a failure and what is asked next; None: let it fail."""
+        while (treatment := treat(symptoms, done, self._settings.limits())) is not None:
+            changed = await self._apply(asking, question, treatment, failure)
+            if changed is not None:
+                return _witnessed(treatment, question, failure), changed
+            # It cannot be made shorter; a model with a larger window may take it as it is.
+            symptoms = replace(symptoms, can_shrink=False)
+        return None
 
     # ── what is asked ───────────────────────────────────────────────────────────────────────
 
@@ -229,7 +249,11 @@ class Asker:
         self, asking: Asking, question: Question, failure: ProviderFailure, done: Sequence[Heal]
     ) -> Symptoms:
         has_output = asking.has_output()
-        is_request = failure.failure_class == "terminal" and failure.status in _REQUEST_STATUSES
+        is_request = (
+            failure.failure_class == "terminal"
+            and failure.status in _REQUEST_STATUSES
+            and not is_models_own(failure.provider_code, failure.message)
+        )
         return Symptoms(
             failure_class=failure.failure_class,
             code=failure.provider_code,
@@ -252,9 +276,7 @@ class Asker:
         runs = await self._gateway.read.runs(run.turn.id)
         return [one for one in runs if one.step == run.turn.step and one.id != run.fence.run_id]
 
-    async def _record(
-        self, run: ActiveRun, treatment: Treatment, question: Question, number: int
-    ) -> None:
+    async def _record(self, run: ActiveRun, treatment: Treatment, question: Question) -> None:
         heal = treatment.heal
         self._gateway.meter.healed(heal.failure_class)
         # A form that a server refuses is a fault of ours, whatever came of it.
@@ -269,7 +291,6 @@ class Asker:
         )
         command = RecordHeal(
             fence=run.fence,
-            number=number,
             heal=heal,
             drops_state=treatment.drops_state,
             slot=question.use.slot if question.use else None,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.budget import Plan, Room, plan, role_of
-from holdfast.core.commands import Compact
+from holdfast.core.commands import Compact, RecordHeal
 from holdfast.core.compaction import (
     NOT_SHOWN,
     SUMMARY_OPENING,
@@ -211,7 +211,7 @@ class Compactor:
         model, prompt = self.settings.model or asked.model, self.settings.prompt
         summary = None
         if made.to_seq and self.settings.mode == "model":
-            summary = await self._summarise(made, room, model, prompt)
+            summary = await self._summarise(made, room, model, prompt, asked.run)
         name = self._gateway.ids.new("cmp")
         compaction = _compaction(name, made, room, reason, summary)
         if made.to_seq and compaction is None:
@@ -222,14 +222,24 @@ class Compactor:
             asked.run.preface = (compaction_item(name, text, record),)
         return True
 
-    async def _summarise(self, made: Plan, room: Room, model: str, prompt: str) -> Summary | None:
+    async def _summarise(
+        self, made: Plan, room: Room, model: str, prompt: str, run: ActiveRun | None = None
+    ) -> Summary | None:
+        """Return a model's summary; that there is none is a fact of the run, if there is one."""
         window = self._windows(model)
         reserve = 2 * room.summary_tokens
         readable = max(window - reserve, window // 2) if window else made.tokens_before // 2
-        return await self._summariser.summarise(
+        found = await self._summariser.summarise(
             made, model=model, prompt=prompt, room=readable, most=room.summary_tokens,
             scale=room.scale,
         )  # fmt: skip
+        if isinstance(found, Summary):
+            return found
+        log.warning("summary.failed", model=model, code=found.code)
+        self._gateway.meter.healed(found.failure_class)
+        if run is not None:
+            await run.record_heal(RecordHeal(fence=run.fence, heal=found.heal))
+        return None
 
     async def _write(
         self, run: ActiveRun, made: Plan, name: str, reason: CompactionReason,
@@ -302,7 +312,7 @@ class Compactor:
             asked = self.settings.model or model
             if self.settings.mode != "elide" and asked is not None:
                 told = prompt or self.settings.prompt
-                summary = await self._summarise(made, room, asked, told)
+                summary = await self._summarise(made, room, asked, told, run)
             compaction = _compaction(name, made, room, reason, summary)
         usage = summary.usage if summary is not None else None
         if made is None or compaction is None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.core.budget import Plan
-from holdfast.core.errors import HoldfastError, ProviderFailure
+from holdfast.core.errors import FailureClass, HoldfastError, ProviderFailure
 from holdfast.core.estimate import Scale
+from holdfast.core.healing import MAX_WORDS, Heal
 from holdfast.core.items import item_value, message
 from holdfast.core.session import Usage
 from holdfast.core.summaries import clip, content_text, transcript
-from holdfast.engine.log import log
 from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, ModelCall, Provider
 
@@ -27,6 +27,30 @@ class Summary(msgspec.Struct, frozen=True):
     usage: Usage | None
 
 
+class NoSummary(msgspec.Struct, frozen=True):
+    """A model that was asked for a summary and gave none: who, and how it went."""
+
+    model: str
+    upstream: str
+    failure_class: FailureClass = "terminal"
+    code: str | None = None
+    status: int | None = None
+    message: str = ""
+
+    @property
+    def heal(self) -> Heal:
+        """What is kept of it with the run: its part of the log is summed up by rule instead."""
+        return Heal(
+            failure_class=self.failure_class,
+            action="summed_up_by_rule",
+            code=self.code,
+            upstream=self.upstream,
+            model=self.model,
+            status=self.status,
+            message=self.message[:MAX_WORDS],
+        )
+
+
 class Summariser:
     """Asks a model to sum up what a plan leaves out."""
 
@@ -36,8 +60,8 @@ class Summariser:
 
     async def summarise(
         self, plan: Plan, *, model: str, prompt: str, room: int, most: int, scale: Scale
-    ) -> Summary | None:
-        """Return a summary of at most `most` tokens, or None: a model that fails fails no turn.
+    ) -> Summary | NoSummary:
+        """Return a summary of at most `most` tokens, or why not: a model that fails fails no turn.
 
         `room` is how many tokens the model may be given.
         """
@@ -57,15 +81,30 @@ class Summariser:
             outcome = answer.status
         except HoldfastError as error:
             outcome = error.failure_class if isinstance(error, ProviderFailure) else error.code
-            log.warning("summary.failed", model=model, code=error.code)
-            return None
+            return _failed(model, upstream, error)
         finally:
             self._meter.upstream_answered(upstream, outcome, time.monotonic() - began)
         if answer.status != "completed":
-            log.warning("summary.failed", model=model, code=answer.status)
-            return None
+            return _none(model, upstream, answer.incomplete_reason or answer.status)
         text = clip(_text(answer), int(most * scale.bytes_per_token)).strip()
-        return Summary(text, model, answer.usage) if text else None
+        return Summary(text, model, answer.usage) if text else _none(model, upstream, "empty")
+
+
+def _failed(model: str, upstream: str, error: HoldfastError) -> NoSummary:
+    if not isinstance(error, ProviderFailure):
+        return NoSummary(model, upstream, code=error.code, message=error.message)
+    return NoSummary(
+        model,
+        upstream,
+        error.failure_class,
+        error.provider_code or error.code,
+        error.status,
+        error.message,
+    )
+
+
+def _none(model: str, upstream: str, code: str) -> NoSummary:
+    return NoSummary(model, upstream, code=code, message="the answer is no summary")
 
 
 def _text(answer: Answer) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from holdfast.core.commands import (
+    Command,
     Compact,
     Ended,
     Extend,
@@ -46,6 +47,7 @@ class ActiveRun:
         self._end: Ended | None = None
         self.unwritten: Finish | None = None
         self._unsaved: tuple[NewItem, ...] = ()
+        self._healed = 0
         self._store = store
         self._wakeups = wakeups
         self._on_lost: Callable[[], None] | None = None
@@ -104,15 +106,15 @@ class ActiveRun:
         return self.session
 
     async def record_heal(self, command: RecordHeal) -> None:
-        """Note on the run what was done about a failure of its provider."""
-        try:
-            self.session = await self._store.submit(command)
-        except RunFenced:
-            self._lose_quietly()
-            raise
+        """Note on the run what was done about a failure of its provider, once."""
+        await self._note(replace(command, number=self._healed))
+        self._healed += 1
 
     async def compact(self, command: Compact) -> Session:
         """Record what stands for a part of the log; sent again if its outcome is not known."""
+        return await self._note(command)
+
+    async def _note(self, command: Command[Session]) -> Session:
         pause = FIRST_PAUSE_SECONDS
         for left in reversed(range(FINISH_TRIES)):
             try:

@@ -182,15 +182,23 @@ def failure_in_stream(error: Any) -> ProviderFailure:
     code, kind = _text(fields.get("code")), _text(fields.get("type"))
     message = _text(fields.get("message")) or "the upstream broke off with an error"
     kind = None if kind == "error" else kind
+    found = classify(status=None, code=code, kind=kind, message=message)
     return ProviderFailure(
         redact(message[:MAX_MESSAGE]),
-        failure_class=classify(status=None, code=code, kind=kind, message=message),
-        status=502,
+        failure_class=found,
+        status=_status_in_stream(found, code, kind),
         provider_code=code,
         provider_type=kind,
         param=_text(fields.get("param")),
         retry_after=retry_after({}, fields.get("details"), message),
     )
+
+
+def _status_in_stream(found: FailureClass, code: str | None, kind: str | None) -> int:
+    """Return the status that a failure would have had, had it come before the stream."""
+    if found == "overflow" or kind == "invalid_request_error":
+        return 400
+    return 429 if code in ("rate_limit_exceeded", "insufficient_quota") else 502
 
 
 def broken(message: str, code: str, *, status: int = 502) -> ProviderFailure:
