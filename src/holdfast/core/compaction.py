@@ -123,7 +123,7 @@ def _stands(head: RecordHead, later: Sequence[RecordHead]) -> bool:
     return not any(
         (other.kind in HIDING or other.kind == "undo")
         and other.from_seq <= head.to_seq
-        and min(other.to_seq, other.upto) >= head.from_seq
+        and min(other.to_seq, other.upto) >= max(other.from_seq, head.from_seq)
         for other in later
     )
 

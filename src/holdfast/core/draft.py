@@ -101,8 +101,11 @@ class Draft:
     ) -> list[Span]:
         """Record that a range is hidden, beside what was `hidden` before; return what is now.
 
-        What a provider remembers of the range would show it again, and goes with it.
+        What a provider remembers of the range would show it again, and goes with it. A range in
+        which there is nothing leaves no record.
         """
+        if span[0] > span[1]:
+            return list(hidden)
         after = merge_spans([*hidden, span])
         self.record(kind, span, turn_id=turn_id, body=body)
         self.set(hidden_count=count_hidden(after))

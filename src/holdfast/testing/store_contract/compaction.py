@@ -140,6 +140,30 @@ class CompactionContract:
         rewinding = await caller.start("e", key="k", rewind=(0, 4))
         assert await shown(caller, rewinding.session) == ["e"]
 
+    async def test_a_torn_turn_that_said_nothing_hides_nothing_when_it_is_resumed(
+        self, caller: Caller
+    ) -> None:
+        await caller.append(*"ab", key="k")
+        once: dict[str, Any] = {"key": "k", "idempotency_key": "i", "source": "system"}
+        torn = await caller.start(**once)
+        await caller.finish(torn, outcome="interrupted", items=(), is_retryable=True)
+        await caller.append(*"cd", key="k")
+        session = await compact_up_to(caller, "k", 3, "abc")
+        resumed = await caller.start(**once)
+        assert resumed.turn.id == torn.turn.id
+        assert await shown(caller, resumed.session) == ["abc", "d"]
+        [record] = await caller.read.records(await caller.session(session))
+        assert record.kind == "compaction"
+        await caller.finish(resumed, "e")
+        assert await shown(caller, session) == ["abc", "d", "e"]
+        assert_sound(await picture(caller, session.id))
+
+    async def test_an_edit_that_hides_nothing_voids_no_summary(self, caller: Caller) -> None:
+        await caller.append(*"abcd", key="k")
+        await compact_up_to(caller, "k", 3, "abc")
+        edit = await caller.start("e", key="k", rewind=(2, 2))
+        assert await shown(caller, edit.session) == ["abc", "d", "e"]
+
     async def test_a_summary_of_what_was_erased_is_erased_too(self, caller: Caller) -> None:
         await caller.append("a", "secret", "c", key="k")
         session = await compact_up_to(caller, "k", 2, "secret summary")
