@@ -14,7 +14,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from holdfast.core import admission, repeats, run_end, succession
+from holdfast.core import admission, compacting, repeats, run_end, succession
 from holdfast.core import commands as cmd
 from holdfast.core.changes import (
     Decision,
@@ -27,6 +27,7 @@ from holdfast.core.commands import (
     Accept,
     Claim,
     Command,
+    Compact,
     Finish,
     Queued,
     Repeated,
@@ -36,6 +37,7 @@ from holdfast.core.commands import (
 from holdfast.core.draft import Draft
 from holdfast.core.errors import HoldfastError, StoreUnavailable, TurnCancelled
 from holdfast.core.facts import Facts, Waiting
+from holdfast.core.ids import RunId
 from holdfast.core.lane import Settled, settle_gone
 from holdfast.core.session import Session
 from holdfast.core.turn import Fence, Turn
@@ -245,6 +247,26 @@ def _late_memory() -> tuple[tuple[Any, str, Any], ...]:
     return ((admission, "remember", remember), (planning, "_DECIDED", decided))
 
 
+# ── summaries ───────────────────────────────────────────────────────────────────────────────
+
+
+def _compact_for_anybody(command: Compact, facts: Facts) -> Decision[Any]:
+    """Take a summary for that of whoever has the lane now, if anybody."""
+    session = facts.session
+    if session is not None:
+        run_id = session.active_run_id or RunId("")
+        facts = replace(facts, session=replace(session, is_live=True, active_run_id=run_id))
+        fence = Fence(session.id, session.generation, run_id, session.epoch)
+        command = replace(command, fence=fence)
+    return compacting.compact(command, facts)
+
+
+def _unfenced_summaries() -> tuple[tuple[Any, str, Any], ...]:
+    decided: dict[type[Command[Any]], Any] = dict(planning._DECIDED)
+    decided[Compact] = (decided[Compact][0], _compact_for_anybody)
+    return ((planning, "_DECIDED", decided),)
+
+
 def breakage(name: str) -> Breakage:
     """Return a guard to be switched off; its state is new each time."""
     match name:
@@ -274,6 +296,8 @@ def breakage(name: str) -> Breakage:
             return Breakage(name=name, patches=patches, without=WITHOUT_GUARDS)
         case "idempotency at the end":
             return Breakage(name=name, patches=_late_memory())
+        case "summaries unfenced":
+            return Breakage(name=name, patches=_unfenced_summaries())
         case _:
             raise KeyError(name)
 
@@ -286,4 +310,5 @@ BREAKAGES = (
     "leases without epochs",
     "lane of one process",
     "idempotency at the end",
+    "summaries unfenced",
 )

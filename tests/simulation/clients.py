@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Cancel, Delete, Fork, Reset, Restore
+from holdfast.core.commands import Cancel, Delete, Fork, Reset, Restore, UndoCompaction
+from holdfast.core.compactions import list_compactions
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import NewItem, message, write_item
 from holdfast.core.session import Session
 from holdfast.ports.store import ItemQuery, SessionQuery
+from tests.simulation.compacting import compact
 from tests.simulation.model import Script, text_of
 from tests.simulation.plan import TENANTS, Op
 from tests.simulation.replica import Answer, ConnectionLost, Replica, TurnRequest
@@ -60,6 +62,8 @@ class Clients:
             "edit": self._edit,
             "read": self._read,
             "pry": self._pry,
+            "compact": self._compact,
+            "undo": self._undo,
         }
         await actions[op.kind](op, rng)
 
@@ -251,6 +255,41 @@ class Clients:
         )
         await self.ask(op, rng, lambda r: r.turn(request), "fork")
 
+    async def _compact(self, op: Op, rng: random.Random) -> None:
+        """Ask for a summary of a session, and again for the same one if nobody answers."""
+        session_id = self.once_seen(op)
+        if session_id is None:
+            return
+        for _ in range(op.tries if op.idempotency_key else 1):
+            heard = await self.ask(op, rng, lambda r: compact(r.gateway, op, session_id))
+            if heard.error is None or (heard.error != "lost" and not heard.answer.retryable):
+                return
+            await asyncio.sleep(0.4)
+
+    async def _undo(self, op: Op, rng: random.Random) -> None:
+        """Take a compaction of a session back."""
+        session_id, undone = self.once_seen(op), ""
+
+        async def work(replica: Replica) -> Session | None:
+            nonlocal undone
+            gateway = replica.gateway
+            view = await gateway.read.session(Tenant(op.tenant), session_id=session_id)
+            if view is None:
+                return None
+            made = list_compactions(view.session, await gateway.read.records(view.session))
+            if not made:
+                return None
+            undone = made[op.choice % len(made)].id
+            return await gateway.submit(
+                UndoCompaction(
+                    tenant=Tenant(op.tenant), session_id=view.session.id, compaction_id=undone
+                )
+            )
+
+        if session_id is not None:
+            heard = await self.ask(op, rng, work)
+            heard.part = undone
+
     async def _cancel(self, op: Op, rng: random.Random) -> None:
         async def work(replica: Replica) -> Any:
             gateway = replica.gateway
@@ -311,6 +350,5 @@ def _script_of(op: Op, *, is_last: bool) -> Script:
 
 
 def _output(call_id: str, op: Op) -> NewItem:
-    return write_item(
-        {"type": "function_call_output", "call_id": call_id, "output": said_by(op, op.id)}
-    )
+    output = f"{said_by(op, op.id)} {'and so on ' * 80}"
+    return write_item({"type": "function_call_output", "call_id": call_id, "output": output})

@@ -28,6 +28,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """Items that are committed before the end."""
     partial: bool = False
     """Whether a half-finished item is remembered on the way."""
+    words: int = 0
+    """How long-winded its answer is."""
 
 
 class ModelFailure(Exception):
@@ -102,7 +104,7 @@ class Model:
                 {"type": "function_call", "call_id": call_id, "name": "look", "arguments": "{}"}
             )
             return Said((item,), usage, (call_id,), call_id)
-        text = f"answer {script.op} {call.run_id}"
+        text = f"answer {script.op} {'so to say ' * script.words}{call.run_id}"
         return Said((message("assistant", text),), usage, (), text)
 
 

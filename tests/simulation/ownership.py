@@ -7,7 +7,8 @@ another, or takes the session away. Whatever a run writes outside of that time i
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.changes import Decision, ItemsAdded, RunSaved, SessionAdded, SessionSaved
-from holdfast.core.commands import Extend, Finish, Started
+from holdfast.core.commands import Compact, Extend, Started
+from holdfast.core.turn import Fence
 from tests.simulation.disk import Written
 
 
@@ -19,8 +20,9 @@ def late_writes(journal: Sequence[Written]) -> Iterator[str]:
         if not isinstance(decision, Decision):
             continue
         command = written.command
-        if isinstance(command, Extend | Finish):
-            yield from _judge(command, decision, owners)
+        fence = getattr(command, "fence", None)
+        if isinstance(fence, Fence):
+            yield from _judge(fence, decision, owners)
         for change in decision.changes:
             if isinstance(change, SessionAdded | SessionSaved):
                 owners[change.session.id] = change.session.active_run_id
@@ -30,9 +32,8 @@ def late_writes(journal: Sequence[Written]) -> Iterator[str]:
 
 
 def _judge(
-    command: Extend | Finish, decision: Decision[object], owners: dict[str, str | None]
+    fence: Fence, decision: Decision[object], owners: dict[str, str | None]
 ) -> Iterator[str]:
-    fence = command.fence
     owner = owners.get(fence.session_id)
     touches = [change for change in decision.changes if not isinstance(change, RunSaved)]
     if owner != fence.run_id and touches:
@@ -42,3 +43,18 @@ def _judge(
             yield f"I5 {fence.run_id} changed the record of {change.run.id}"
         if isinstance(change, ItemsAdded) and owner != fence.run_id:
             yield f"I5 {fence.run_id} added items to {fence.session_id}"
+
+
+def swallowed(journal: Sequence[Written]) -> Iterator[str]:
+    """Yield every summary that stands for more than its run can have read."""
+    seen: dict[str, int] = {}
+    for written in journal:
+        decision, command = written.result, written.command
+        if not isinstance(decision, Decision) or isinstance(decision.outcome, BaseException):
+            continue
+        if isinstance(decision.outcome, Started):
+            seen[decision.outcome.run.id] = decision.outcome.session.head_seq
+        elif isinstance(command, Extend):
+            seen[command.fence.run_id] = decision.outcome.head_seq
+        elif isinstance(command, Compact) and command.to_seq > seen[command.fence.run_id]:
+            yield f"I8 {command.fence.run_id} summed up to item {command.to_seq}"

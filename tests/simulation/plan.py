@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+import msgspec
+
 from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.core.turn import OnBusy, Source
 from holdfast.engine.settings import LaneSettings
@@ -18,8 +20,9 @@ START = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 TENANTS = ("ann", "bob")
 
 OpKind = Literal[
-    "turn", "append", "reset", "restore", "delete", "fork", "cancel", "edit", "read", "pry"
-]
+    "turn", "append", "reset", "restore", "delete", "fork", "cancel", "edit", "read", "pry",
+    "compact", "undo",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,10 @@ class Plan:
     lanes: LaneSettings = LANES
     reset: ResetPolicy = NEVER
     latencies: tuple[float, ...] = (0.0,)
+    window: int | None = None
+    """How many tokens the model behind the desk can be shown; any number, if it is not said."""
+    elides: bool = False
+    """Whether what does not fit is shortened by rule, and not by a model."""
     sees_deaths: bool = True
     """Whether the system tells the living who died; else they wait for leases to run out."""
     breakage: str | None = None
@@ -97,7 +104,7 @@ def plan_of(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     replicas = rng.choice((1, 2, 2, 3))
     ops = _ops(rng, span=rng.choice((0.5, 3.0, 8.0)))
-    return Plan(
+    plan = Plan(
         seed=str(seed),
         ops=ops,
         faults=_faults(rng, len(ops), rng.choice((0, 0, 1, 1, 2, 3))),
@@ -107,13 +114,14 @@ def plan_of(seed: int) -> Plan:
         latencies=rng.choice(((0.0,), (0.0, 0.0, 0.01), (0.0, 0.02, 0.3))),
         sees_deaths=rng.random() < 0.7,
     )
+    return _with_compaction(plan)
 
 
 def storm_of(seed: int, breakage: str | None = None) -> Plan:
     """Return a rougher world: everything at once, on two processes, and something always breaks."""
     rng = random.Random(f"storm {seed}")
     ops = _ops(rng, span=1.5)
-    return Plan(
+    plan = Plan(
         seed=f"storm {seed}",
         ops=ops,
         faults=_faults(rng, len(ops), rng.choice((1, 2))),
@@ -123,6 +131,7 @@ def storm_of(seed: int, breakage: str | None = None) -> Plan:
         sees_deaths=rng.random() < 0.5,
         breakage=breakage,
     )
+    return _with_compaction(plan)
 
 
 def _ops(rng: random.Random, *, span: float) -> tuple[Op, ...]:
@@ -189,6 +198,58 @@ def _turn(rng: random.Random, op: Op) -> Op:
         script=script,
         tool_seconds=rng.choice((0.0, 0.2, 1.0, 2.5)),
     )
+
+
+def _with_compaction(plan: Plan) -> Plan:
+    """Return a plan in which, every other time, much is said and shortened; else it stays as is."""
+    rng = random.Random(f"compaction {plan.seed}")
+    if rng.random() < 0.5:
+        return plan
+    last = max(op.at for op in plan.ops)
+    ops = [_long_winded(op) for op in plan.ops]
+    for number in range(rng.randint(1, 3)):
+        ops += _compaction(rng, f"c{number}", rng.choice(plan.ops), last)
+    window = rng.choice((None, 90, 150))
+    return replace(plan, ops=tuple(ops), window=window, elides=rng.random() < 0.5)
+
+
+def _long_winded(op: Op) -> Op:
+    script = op.script
+    return replace(op, script=msgspec.structs.replace(script, words=12)) if script else op
+
+
+def _compaction(rng: random.Random, name: str, spoken: Op, last: float) -> list[Op]:
+    """Return a wish to shorten a session that somebody speaks in, and what is done about it."""
+    at = rng.uniform(0.0, last + 3.0)
+    more: OpKind | None = rng.choices(("undo", "fork", "edit", "reset", None), (4, 2, 2, 2, 2))[0]
+    ending: Ending = "fail" if rng.random() < 0.2 else "answer"
+    first = Op(
+        id=name,
+        kind="compact",
+        at=round(at, 2),
+        tenant=spoken.tenant,
+        key=spoken.key,
+        on_busy=rng.choices(("enqueue", "reject", "interrupt", "rollback"), (80, 8, 6, 6))[0],
+        idempotency_key=f"idem-{name}" if rng.random() < 0.6 else None,
+        script=Script(op=name, seconds=rng.choice((0.0, 0.1, 0.5, 2.0)), ending=ending),
+        tries=rng.choice((1, 3, 4)),
+        patience=rng.choice((0.3, 3.0, 9.0)),
+        hangs_up=rng.random() < 0.3,
+        choice=rng.randrange(4),
+    )
+    if more is None:
+        return [first]
+    after = Op(
+        id=f"{name}x",
+        kind=more,
+        at=round(at + rng.choice((0.05, 0.3, 1.0, 3.0)), 2),
+        tenant=spoken.tenant,
+        key=spoken.key,
+        script=Script(op=f"{name}x", seconds=0.1),
+        tries=3,
+        choice=rng.randrange(4),
+    )
+    return [first, after]
 
 
 def _duplicate(rng: random.Random, op: Op, name: str) -> Op:

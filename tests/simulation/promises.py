@@ -16,8 +16,10 @@ from holdfast.core.turn import RUN_AGAIN, USER_ACTIVITY, Turn
 from tests.simulation.clients import Heard, said_by
 from tests.simulation.disk import outcome_of
 from tests.simulation.model import text_of
-from tests.simulation.ownership import late_writes
+from tests.simulation.ownership import late_writes, swallowed
+from tests.simulation.plan import TENANTS
 from tests.simulation.replica import Answer
+from tests.simulation.shown import Told, shown, summaries_of
 from tests.simulation.world import Story
 
 Breaches = Iterator[str]
@@ -26,6 +28,8 @@ EXPLICIT_ENDS = {
     "turn_cancelled", "interrupted_by_turn", "rolled_back", "session_reset", "session_restored",
     "session_deleted",
 }  # fmt: skip
+MADE_UP = (b'"interrupted: this call', b'"Summary of the conversation', b"bytes of this output are")
+"""What stands in no log: it is told in the place of what was not, or not any more."""
 
 
 def breaches(story: Story) -> list[str]:
@@ -171,9 +175,7 @@ def turns_are_serial(story: Story) -> Breaches:
         session = image.sessions[call.session_id]
         if session.deleted_at is not None:
             continue
-        hidden = image.hidden(session, call.record_no)
-        shown = [item for item in image.log(session, call.head_seq) if item.seq not in hidden]
-        if project(shown) != list(call.context):
+        if project(shown(image, session, call.record_no, call.head_seq)) != list(call.context):
             yield f"I4 call {call.number} of {call.run_id} was not shown what stood before it"
         run = image.runs.get(call.run_id)
         if run is not None and run.outcome == "completed":
@@ -248,6 +250,36 @@ def _blocks_are_whole(story: Story, session: Session) -> Breaches:
                     yield f"I8 {record.kind} hides item {seq} of the completed {turn.id}"
 
 
+def summaries_are_records(story: Story) -> Breaches:
+    """I8, I12: a summary stands for what its run was shown, and for less; undone, it is gone."""
+    image = story.image
+    yield from swallowed(story.journal)
+    for session in image.sessions.values():
+        for one in summaries_of(image, session):
+            yield from _summary_is_sound(story, session, one)
+    for heard in story.heard:
+        if heard.op.kind != "undo" or not isinstance(heard.answer, Session):
+            continue
+        session = image.sessions[heard.answer.id]
+        own = image.records.get(session.id, [])
+        undone = {record.undoes for record in own}
+        for record in own:
+            is_meant = heard.part.encode() in (record.body or b"")
+            if is_meant and record.no not in undone:
+                yield f"I2 {heard.op.id}: {heard.part} of {session.id} is not undone"
+
+
+def _summary_is_sound(story: Story, session: Session, one: Told) -> Breaches:
+    record, name = one.record, f"{one.body['id']} of {session.id}"
+    if record.from_seq != 1 or not 1 <= record.to_seq <= session.head_seq:
+        yield f"I8 {name} speaks of items {record.from_seq} to {record.to_seq}"
+    if one.body["tokens_after"] >= one.body["tokens_before"]:
+        yield f"I12 {name} makes nothing shorter"
+    turn = story.image.turns.get(record.turn_id or "")
+    if turn is None or turn.session_id != session.id:
+        yield f"I5 {name} was made in no turn of it"
+
+
 def nobody_elses(story: Story) -> Breaches:
     """I10: no model was shown another's words, and another's ids look like no ids at all."""
     image = story.image
@@ -258,9 +290,10 @@ def nobody_elses(story: Story) -> Breaches:
         lineage = {item.body for item in image.log(session)}
         for body in call.context:
             text = text_of(body)
-            if text.count("|") == 2 and text.split("|")[0] != session.tenant:
+            strangers = [name for name in TENANTS if name != session.tenant]
+            if any(f"{name}|" in body.decode() for name in strangers):
                 yield f"I10 {call.run_id} of {session.tenant} was shown {text!r}"
-            if b'"interrupted: this call' not in body and body not in lineage:
+            if not any(made in body for made in MADE_UP) and body not in lineage:
                 yield f"I10 {call.run_id} was shown what {session.id} does not hold: {text!r}"
     for heard in story.heard:
         if heard.part.startswith("pry") and heard.error not in (
@@ -310,8 +343,10 @@ def numbers_are_true(story: Story) -> Breaches:
             if [row.no for row in rows] != list(range(1, last + 1)):
                 yield f"I12 {session.id} has {name} {[row.no for row in rows]}, last {last}"
         runs = image.runs_of(session.id)
+        made = [one.body for one in summaries_of(image, session)]
         for field in ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"):
             total = sum(getattr(run, field) or 0 for run in runs)
+            total += sum(body.get("usage", {}).get(field, 0) for body in made)
             if getattr(session, field) != total:
                 yield f"I12 {session.id} counts {getattr(session, field)} {field}, not {total}"
         if len({run.epoch for run in runs}) != len(runs):
@@ -339,6 +374,7 @@ PROMISES: tuple[Callable[[Story], Breaches], ...] = (
     only_the_owner_writes,
     everything_ends,
     history_only_grows,
+    summaries_are_records,
     nobody_elses,
     lifecycle_by_policy,
     numbers_are_true,

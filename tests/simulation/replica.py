@@ -28,6 +28,7 @@ from holdfast.core.provider_state import ProviderState
 from holdfast.core.request import TurnRequest as DeskRequest
 from holdfast.core.request import write_request
 from holdfast.core.turn import RUN_AGAIN, OnBusy, Source, Turn
+from holdfast.engine.compactor import Compactor
 from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway
@@ -35,6 +36,7 @@ from holdfast.engine.responder import Answered
 from holdfast.engine.turn_handle import TurnHandle
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.stores.store import SqlStore
+from tests.simulation.compacting import BY_MODEL, BY_RULE
 from tests.simulation.disk import Fault, SimulatedDriver
 from tests.simulation.model import Door, ModelFailure, Script, text_of
 from tests.simulation.schedule import Life
@@ -120,7 +122,14 @@ class Replica:
             blame=world.blame,
             kill=self._be_killed,
         )
-        self.desk = Desk(self.gateway, WitnessedResponder(self.gateway, lambda _: upstream))
+        fitting = Compactor(
+            self.gateway,
+            lambda _: upstream,
+            windows=lambda _: world.plan.window,
+            settings=BY_RULE if world.plan.elides else BY_MODEL,
+        )
+        responder = WitnessedResponder(self.gateway, lambda _: upstream, fitting=fitting)
+        self.desk = Desk(self.gateway, responder)
         self._calls: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._begun: list[asyncio.Task[Any]] = []
 

@@ -15,6 +15,14 @@ def _background(name: str, at: float) -> Op:
     return _turn(name, at, source="background")
 
 
+def _compact(name: str, at: float) -> Op:
+    script = Script(op=name, seconds=0.2)
+    once = f"idem-{name}"
+    return Op(
+        id=name, kind="compact", at=at, tries=6, choice=1, script=script, idempotency_key=once
+    )  # fmt: skip
+
+
 SCENARIOS: dict[str, Plan] = {
     "first contact of two": Plan(
         seed="first contact of two", replicas=2, ops=(_turn("a", 0.0), _turn("b", 0.0))
@@ -74,6 +82,17 @@ SCENARIOS: dict[str, Plan] = {
             Op(id="s", kind="restore", at=1.5),
             Op(id="d", kind="delete", at=1.8),
             _turn("e", 2.0),
+        ),
+    ),
+    "summed up in the middle": Plan(
+        seed="summary",
+        ops=(
+            _turn("a", 0.0, script=Script(op="a", seconds=0.1, words=12)),
+            _turn("b", 0.3, script=Script(op="b", seconds=0.1, words=12)),
+            _compact("s", 0.6),
+            _turn("c", 0.7),
+            Op(id="u", kind="undo", at=1.6),
+            _turn("d", 1.8),
         ),
     ),
 }

@@ -9,6 +9,7 @@ from holdfast.core.commands import (
     Accept,
     Claim,
     Command,
+    Compact,
     Delete,
     Ended,
     Extend,
@@ -32,6 +33,7 @@ from holdfast.core.errors import (
 )
 from tests.simulation.disk import Written, outcome_of
 from tests.simulation.replica import Answer
+from tests.simulation.shown import is_void, summary_in_force, told
 from tests.simulation.world import Story
 
 EXPECTED = (
@@ -72,6 +74,13 @@ EXPECTED = (
     "a fork was spoken to",
     "a stranger was turned away",
     "a half-finished answer was kept",
+    "a summary was asked for and made",
+    "a turn had a summary made so that it fits",
+    "an output was shown short",
+    "a summary was undone",
+    "a summary came too late and was fenced",
+    "a summary was void because a part of it was hidden",
+    "a fork was shown a summary of its parent",
     "a provider was chained to",
     "a provider forgot and was told anew",
 )
@@ -99,9 +108,24 @@ def _heard(story: Story) -> Iterator[str]:
     for items in story.image.items.values():
         if any(item.is_partial for item in items):
             yield "a half-finished answer was kept"
+    yield from _summed_up(story)
+
+
+def _summed_up(story: Story) -> Iterator[str]:
+    image = story.image
+    for session in image.sessions.values():
+        records = told(image, session, session.record_no, session.head_seq)
+        for place, one in enumerate(records):
+            if one.record.kind == "compaction" and is_void(one, records[place + 1 :]):
+                yield "a summary was void because a part of it was hidden"
+        summary = summary_in_force(records)
+        is_told = any(call.session_id == session.id for call in story.model.calls)
+        if summary is not None and summary.record.session_id != session.id and is_told:
+            yield "a fork was shown a summary of its parent"
 
 
 _REFUSED: tuple[tuple[type[Command[Any]], type[HoldfastError], str], ...] = (
+    (Compact, RunFenced, "a summary came too late and was fenced"),
     (Extend, RunFenced, "a zombie wrote and was fenced"),
     (Finish, RunFenced, "a zombie wrote and was fenced"),
     (Renew, RunFenced, "a worker was taken for dead and born again"),
@@ -182,6 +206,14 @@ def _recorded(change: RecordAdded) -> Iterator[str]:
             yield "a turn rolled another back"
         case "retry":
             yield "a torn turn was written anew behind later ones"
+        case "elision":
+            yield "an output was shown short"
+        case "undo":
+            yield "a summary was undone"
+        case "compaction" if b'"reason":"asked"' in (change.record.body or b""):
+            yield "a summary was asked for and made"
+        case "compaction":
+            yield "a turn had a summary made so that it fits"
         case _:
             pass
 

@@ -4,6 +4,7 @@ It answers as scripted, and keeps what it was shown under the state it hands out
 a state must mean exactly what was shown then; that is checked with every call.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -12,12 +13,15 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.core.items import message
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.request import TurnRequest
+from holdfast.core.session import Usage
 from holdfast.engine.live import LiveResponse
 from holdfast.engine.responder import Answered, Responder
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
+from tests.simulation.compacting import repeated
 from tests.simulation.model import Model, ModelFailure, Said, Script, text_of
 
 CHAINED = "sim-chain"
@@ -80,6 +84,8 @@ class Upstream:
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
+        if FIELD not in call.fields:
+            return await self._sum_up(call)
         said = await self._say(call)
         return self._answer(call, said)
 
@@ -95,6 +101,12 @@ class Upstream:
             yield _event("output_text.delta", delta=said.text)
             yield _event("output_item.done", item=_message(said.text, "completed"))
         yield self._answer(call, said)
+
+    async def _sum_up(self, call: ModelCall) -> Answer:
+        """Write a summary, which takes a while and costs something."""
+        await asyncio.sleep(0.1)
+        said = message("assistant", repeated(text_of(call.items[-1])))
+        return Answer(items=[said.body], usage=Usage(7, 0, 2, 0))
 
     async def _say(self, call: ModelCall) -> Said:
         run = _RUN.get()

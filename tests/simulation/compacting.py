@@ -1,0 +1,55 @@
+"""Summaries in a simulated process: asked for on their own, or made so that a request fits.
+
+Whoever writes them repeats what it was shown, so that nobody else's words can hide in them.
+"""
+
+import asyncio
+import hashlib
+from typing import Any
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.core.ids import SessionId, Tenant
+from holdfast.core.session import Session
+from holdfast.engine.compaction_turns import CompactionTurns, CompactionWanted
+from holdfast.engine.compactor import Compactor
+from holdfast.engine.function_model import FunctionModel
+from holdfast.engine.gateway import Gateway
+from holdfast.engine.settings import ContextSettings
+from tests.simulation.plan import Op
+
+BY_MODEL = ContextSettings(mode="model", reserve_tokens=0, summary_tokens=50)
+BY_RULE = ContextSettings(mode="elide", reserve_tokens=0, summary_tokens=50)
+
+
+async def compact(gateway: Gateway, op: Op, session_id: SessionId) -> Session:
+    """Have one summary stand for a session, written by a model or by rule."""
+    settings = BY_MODEL if op.choice % 2 else BY_RULE
+    writer = FunctionModel(_writer(op))
+    compactor = Compactor(gateway, lambda _: writer, settings=settings)
+    wanted = CompactionWanted(
+        tenant=Tenant(op.tenant),
+        session_id=session_id,
+        model="sim",
+        on_busy=op.on_busy,
+        idempotency_key=op.idempotency_key,
+        body_hash=hashlib.blake2b(session_id.encode(), digest_size=16).digest(),
+    )
+    return await CompactionTurns(gateway, compactor).compact(wanted)
+
+
+def _writer(op: Op) -> Any:
+    script = op.script
+    assert script is not None
+
+    async def write(items: list[dict[str, Any]]) -> str:
+        await asyncio.sleep(script.seconds)
+        if script.ending == "fail":
+            raise ProviderFailure("no summary", failure_class="terminal")
+        return repeated(items[-1]["content"][0]["text"])
+
+    return write
+
+
+def repeated(text: str) -> str:
+    """Return a summary: the end of what was shown."""
+    return f"sum {text[-60:]}"
