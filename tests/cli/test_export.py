@@ -88,6 +88,8 @@ def test_an_export_in_a_pipe_is_lines_that_say_what_hides_each_item(house: House
     assert (out.code, out.err) == (0, "")
     assert (head["object"], head["version"]) == ("session.export", 1)
     assert (session["id"], session["key"]) == (said["session"], "lines")
+    turn, *entries = entries
+    assert (turn["object"], turn["id"], len(turn["runs"])) == ("turn", said["turn"], 1)
     assert [(one["sequence"], one["hidden_by"]) for one in entries] == [(1, None), (2, None)]
 
 

@@ -45,8 +45,9 @@ async def test_idle_sessions_are_archived_and_erased(house: House, tmp_path: Pat
     assert (await house.client.get("/v1/sessions")).json()["data"] == []
     name = replies[0].headers["x-session-id"]
     lines = (folder / "default" / f"{name}.jsonl").read_text().splitlines()
-    head, session, *entries = map(json.loads, lines)
-    assert head["object"] == "session.export"
+    head, session, turn, *entries = map(json.loads, lines)
+    assert (head["object"], turn["object"]) == ("session.export", "turn")
+    assert (turn["status"], len(turn["runs"])) == ("completed", 1)
     assert (session["id"], session["key"]) == (name, "k0")
     said = [entry["item"]["content"][0]["text"] for entry in entries]
     assert said == ["said 0", "re:said 0"]

@@ -67,11 +67,17 @@ def _turn_row(turn: Value) -> tuple[Any, ...]:
         turn["number"],
         turn["id"],
         turn["status"],
-        moment(turn["started_at"] or turn["accepted_at"]),
+        moment(_began(turn)),
         took(turn["duration_ms"]),
         tokens(turn["usage"]),
         "; ".join(_happenings(turn)) or None,
     )
+
+
+def _began(turn: Value) -> int | None:
+    """Return when a turn began; one that was taken over without its time began nobody knows when."""
+    began: int | None = turn["started_at"]
+    return turn["accepted_at"] if began is None and turn["status"] != "completed" else began
 
 
 def _happenings(turn: Value) -> list[str]:

@@ -4,7 +4,7 @@ Ids arrive with the command, minted by the caller: after an unknown outcome the 
 sent again with `again` set, and answers what the first one did.
 """
 
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -13,11 +13,12 @@ from holdfast.core.compaction import Compaction, Elision
 from holdfast.core.healing import Heal
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import NewItem, StoredItem
+from holdfast.core.past import Imported, Order, PastTurn
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import RecordKind
 from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.core.session import Session, Usage
-from holdfast.core.turn import Fence, OnBusy, Outcome, PastTurn, Run, Source, Turn
+from holdfast.core.turn import Fence, OnBusy, Outcome, Run, Source, Turn
 
 OutcomeT = TypeVar("OutcomeT", covariant=True)
 
@@ -329,7 +330,7 @@ class Reserve(Command[Session], frozen=True, kw_only=True):
     metadata: bytes = b"{}"
 
 
-class Import(Command["Imported"], frozen=True, kw_only=True):
+class Import(Command[Imported], frozen=True, kw_only=True):
     """Take over a session from elsewhere, under an id that the same source always gives it.
 
     What was erased here, reset here or continued here stays as it is: the past of another place
@@ -339,7 +340,11 @@ class Import(Command["Imported"], frozen=True, kw_only=True):
     tenant: Tenant
     session_id: SessionId
     key: Key | None = None
+    generation: int = 1
+    """Its number where it comes from: the least that it gets here."""
     turns: tuple[PastTurn, ...] = ()
+    order: Order = ()
+    """The blocks of the log; where there are none, each turn is one, in their own order."""
     hidden: tuple[tuple[int, int], ...] = ()
     """Ranges of the log that the model is not to be shown."""
     follows: tuple[SessionId, ...] = ()
@@ -348,24 +353,9 @@ class Import(Command["Imported"], frozen=True, kw_only=True):
     metadata: bytes = b"{}"
     created_at: float | None = None
     last_user_activity_at: float | None = None
+    usage: Usage | None = None
     is_dry_run: bool = False
     """Only say what would be done."""
-
-
-ImportStatus = Literal["added", "set_aside", "extended", "unchanged", "erased", "differs", "taken"]
-
-
-class Imported(msgspec.Struct, frozen=True):
-    """What became of it; `added` counts items.
-
-    `set_aside`: kept as a retired generation, because the key has a life of its own here.
-    `erased`: it was deleted here, and stays so. `differs`: what was taken over before is not what
-    the source says now, or was continued here. `taken`: the id is somebody else's.
-    """
-
-    session_id: SessionId
-    status: ImportStatus
-    added: int = 0
 
 
 class Hide(Command[Session], frozen=True, kw_only=True):

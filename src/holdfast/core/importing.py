@@ -5,19 +5,20 @@ before: to go on with, or to leave alone because it was erased, reset or continu
 """
 
 import hashlib
-from collections.abc import Iterable
+from itertools import groupby
 
 from msgspec.structs import replace
 
 from holdfast.core.changes import Change, Decision
-from holdfast.core.commands import Import, Imported, ImportStatus
+from holdfast.core.commands import Import
 from holdfast.core.draft import Draft
 from holdfast.core.facts import Facts
-from holdfast.core.ids import Key, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.lifecycle import retire
+from holdfast.core.past import Imported, ImportStatus, Order, PastRun, PastTurn
 from holdfast.core.records import Span, visible_spans
-from holdfast.core.session import Session, begin_session
-from holdfast.core.turn import PastTurn, Turn
+from holdfast.core.session import Session, Usage, begin_session
+from holdfast.core.turn import Run, Turn
 
 IMPORTER = WorkerId("import")
 """Who answers for turns that were taken elsewhere: nobody who could die."""
@@ -62,7 +63,7 @@ def _add(command: Import, facts: Facts) -> Decision[Imported]:
         old = Draft(facts.live, now=facts.now)
         retire(old, reason="session_imported")
         before = old.changes()
-    added = _write(draft, command, command.turns, ())
+    added = _write(draft, command, 0, ())
     fate = _fate(command, draft.session)
     decision = draft.decide(Imported(command.session_id, fate, added))
     return replace(decision, changes=(*before, *decision.changes))
@@ -85,7 +86,7 @@ def _begin(command: Import, facts: Facts, *, is_live: bool) -> Session:
         command.tenant,
         now=facts.now if command.created_at is None else command.created_at,
         key=key,
-        generation=facts.next_generation,
+        generation=max(facts.next_generation, command.generation),
     )
     return replace(
         session,
@@ -106,23 +107,37 @@ def _extend(command: Import, facts: Facts, session: Session) -> Decision[Importe
         return Decision(Imported(session.id, "differs" if new else "unchanged"))
     if facts.turn is not None:
         before = command.turns[known - 1] if known <= len(command.turns) else None
-        if before is None or facts.turn.body_hash != _hash(before):
+        is_same = before is not None and facts.turn.body_hash == _hash(before)
+        if not is_same or _head_after(command, known) != session.head_seq:
             return Decision(Imported(session.id, "differs"))
     if not new:
         return Decision(Imported(session.id, "unchanged"))
     draft = Draft(session, now=facts.now)
-    added = _write(draft, command, new, facts.hidden)
+    added = _write(draft, command, known, facts.hidden)
     return draft.decide(Imported(session.id, "extended", added))
 
 
-def _write(
-    draft: Draft, command: Import, turns: Iterable[PastTurn], hidden: tuple[Span, ...]
-) -> int:
-    """Append turns to the log, hide what is to be hidden, and say so in one event."""
+def _head_after(command: Import, known: int) -> int | None:
+    """Return how long the log is with the first turns, if nothing of theirs comes later."""
+    order = _order(command)
+    at = next((at for at, (index, _) in enumerate(order) if index >= known), len(order))
+    if any(index < known for index, _ in order[at:]):
+        return None
+    return sum(count for _, count in order[:at])
+
+
+def _order(command: Import) -> Order:
+    return command.order or tuple(
+        (index, len(turn.items)) for index, turn in enumerate(command.turns) if turn.items
+    )
+
+
+def _write(draft: Draft, command: Import, known: int, hidden: tuple[Span, ...]) -> int:
+    """Append the turns behind the `known` ones, hide what is to be hidden, and say so once."""
     before = draft.session.head_seq
-    for turn in turns:
-        _write_turn(draft, turn)
+    _write_turns(draft, command, known)
     _hear_user(draft, command.last_user_activity_at)
+    _count(draft, command.usage)
     for span in command.hidden:
         for part in visible_spans(hidden, *span):
             hidden = tuple(draft.hide("hide", part, hidden))
@@ -132,26 +147,48 @@ def _write(
     return added
 
 
-def _write_turn(draft: Draft, past: PastTurn) -> None:
+def _write_turns(draft: Draft, command: Import, known: int) -> None:
+    blocks: dict[int, Span] = {}
+    taken = [0] * len(command.turns)
+    for index, count in _order(command):
+        if index >= known:
+            first = draft.session.head_seq + 1
+            last = _append(draft, command.turns[index], index + 1, taken[index], count)
+            blocks[index] = (first, last)
+        taken[index] += count
+    for index, turn in enumerate(command.turns[known:], known):
+        _write_turn(draft, turn, blocks.get(index))
+
+
+def _append(draft: Draft, past: PastTurn, number: int, start: int, count: int) -> int:
+    """Append a block of a turn; what was cut off there is so here."""
+    last = draft.session.head_seq
+    for is_partial, places in groupby(range(start, start + count), past.partial.__contains__):
+        last = draft.append([past.items[at] for at in places], number, is_partial=is_partial)
+    return last
+
+
+def _write_turn(draft: Draft, past: PastTurn, block: Span | None) -> None:
     session = draft.session
-    number, first = session.turn_count + 1, session.head_seq + 1
-    last = draft.append(past.items, number)
+    number = session.turn_count + 1
+    first, last = block if block is not None else (None, None)
     at = draft.now if past.at is None else past.at
     ended_at = at if past.ended_at is None else max(at, past.ended_at)
+    turn_id = past.id or _turn_id(session.id, number)
     draft.set(turn_count=number)
     if past.is_by_user:
-        _hear_user(draft, past.at)
+        _hear_user(draft, past.at if past.accepted_at is None else past.accepted_at)
     draft.add_turn(
         Turn(
-            id=_turn_id(session.id, number),
+            id=turn_id,
             session_id=session.id,
             tenant=session.tenant,
             number=number,
             position=number,
-            source="user" if past.is_by_user else "system",
+            source=past.source or ("user" if past.is_by_user else "system"),
             owner=IMPORTER,
-            step=0,
-            attempts=0,
+            step=past.step,
+            attempts=past.attempts,
             input=None,
             request=b"",
             body_hash=_hash(past),
@@ -160,17 +197,65 @@ def _write_turn(draft: Draft, past: PastTurn) -> None:
             first_seq=first,
             kept_seq=last,
             last_seq=last,
-            outcome="completed",
-            error_code=None,
-            error_message=None,
+            outcome=past.outcome,
+            error_code=past.error_code,
+            error_message=past.error_message,
             is_retryable=False,
-            accepted_at=at,
-            started_at=at,
+            accepted_at=at if past.accepted_at is None else past.accepted_at,
+            started_at=past.at if past.has_begun else None,
             ended_at=ended_at,
             delivered_at=ended_at,
             retry_claim=0,
         )
     )
+    for run in past.runs:
+        _write_run(draft, turn_id, run, block)
+
+
+def _write_run(draft: Draft, turn_id: TurnId, past: PastRun, block: Span | None) -> None:
+    """Tell of an attempt; epochs go on behind it, so that nothing it could still write counts."""
+    session = draft.session
+    usage = past.usage
+    draft.set(epoch=max(session.epoch, past.epoch))
+    draft.add_run(
+        Run(
+            id=past.id or RunId(f"run_{_digest(session.id, f'run {past.epoch}')}"),
+            turn_id=turn_id,
+            session_id=session.id,
+            generation=session.generation,
+            epoch=past.epoch,
+            worker=past.worker,
+            step=past.step,
+            first_seq=block[0] if block is not None else session.head_seq,
+            last_seq=block[1] if block is not None else None,
+            record_no=None,
+            outcome=past.outcome,
+            error_code=past.error_code,
+            error_message=past.error_message,
+            started_at=past.started_at,
+            ended_at=past.ended_at,
+            input_tokens=usage.input_tokens if usage is not None else None,
+            cached_tokens=usage.cached_tokens if usage is not None else None,
+            output_tokens=usage.output_tokens if usage is not None else None,
+            reasoning_tokens=usage.reasoning_tokens if usage is not None else None,
+            partial=None,
+            result=None,
+            heals=past.heals,
+            late=past.late,
+        )
+    )
+
+
+def _count(draft: Draft, usage: Usage | None) -> None:
+    """Have used at least what the source says: it counts what no run tells, too."""
+    if usage is not None:
+        session = draft.session
+        draft.set(
+            input_tokens=max(session.input_tokens, usage.input_tokens),
+            cached_tokens=max(session.cached_tokens, usage.cached_tokens),
+            output_tokens=max(session.output_tokens, usage.output_tokens),
+            reasoning_tokens=max(session.reasoning_tokens, usage.reasoning_tokens),
+        )
 
 
 def _hear_user(draft: Draft, at: float | None) -> None:
@@ -180,8 +265,11 @@ def _hear_user(draft: Draft, at: float | None) -> None:
 
 
 def _turn_id(session_id: SessionId, number: int) -> TurnId:
-    digest = hashlib.blake2b(f"{session_id}\0{number}".encode(), digest_size=15).hexdigest()
-    return TurnId(f"turn_{digest}")
+    return TurnId(f"turn_{_digest(session_id, str(number))}")
+
+
+def _digest(session_id: SessionId, name: str) -> str:
+    return hashlib.blake2b(f"{session_id}\0{name}".encode(), digest_size=15).hexdigest()
 
 
 def _hash(past: PastTurn) -> bytes:

@@ -9,7 +9,6 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
-from holdfast.core.items import NewItem
 from holdfast.core.session import Session
 
 Source = Literal["user", "background", "cron", "channel", "internal", "system"]
@@ -127,12 +126,3 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
             and session.epoch == self.epoch
             and session.active_run_id == self.run_id
         )
-
-
-class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that was taken somewhere else: what it left in its transcript, and when."""
-
-    items: tuple[NewItem, ...]
-    at: float | None = None
-    ended_at: float | None = None
-    is_by_user: bool = True

@@ -18,16 +18,12 @@ def heading() -> str:
 
 
 def lines(session: Value, entries: Iterable[Value], turns: Iterable[Value]) -> Iterator[str]:
-    """Return a session and every entry of its log: what hides it, and when its turn was."""
+    """Return a session, what became of its turns, and every entry of its log."""
     yield _line(session)
-    times = {(turn["session_id"], turn["number"]): _times(turn) for turn in turns}
+    for turn in turns:
+        yield _line(turn)
     for entry in entries:
-        yield _line({**entry, **times.get((entry["session_id"], entry["turn_number"]), {})})
-
-
-def _times(turn: Value) -> Value:
-    began = turn["started_at"] if turn["started_at"] is not None else turn["accepted_at"]
-    return {"turn_started_at": began, "turn_ended_at": turn["ended_at"]}
+        yield _line(entry)
 
 
 def openai_items(entries: Iterable[Value]) -> str:

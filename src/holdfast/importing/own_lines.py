@@ -1,21 +1,42 @@
-"""Holdfast's own export: a line for each session, and one for each entry of its log."""
+"""Holdfast's own export: a line for each session, each of its turns, and each entry of its log."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from holdfast.core.ids import SessionId
+from holdfast.core.items import NewItem
+from holdfast.core.past import Order, PastTurn
+from holdfast.core.records import Span, merge_spans
+from holdfast.importing.own_turns import TurnLine, read_counts, read_turn
 from holdfast.importing.past import (
-    Block,
     Converter,
     Item,
     PastLife,
     PastSession,
     UnreadableSource,
-    gather,
     seconds,
 )
+
+VERSION = 1
+"""The newest form of an export that can be read."""
+
+HEADING: Item = {"object": "session.export"}
+"""The line before the sessions, when it has been looked at."""
+
+TurnName = tuple[Any, Any]
+"""Whose turn, and which: a fork's log begins with turns of the session it was made of."""
+
+
+class _Entry(NamedTuple):
+    turn: TurnName
+    item: NewItem
+    is_by_user: bool
+    is_partial: bool
+    is_hidden: bool
 
 
 @dataclass(slots=True)
@@ -24,16 +45,37 @@ class _Session:
     file: str
     torn: int = 0
     converter: Converter = field(default_factory=Converter)
-    blocks: list[Block] = field(default_factory=list)
-    turn: Any = None
+    turns: dict[TurnName, TurnLine] = field(default_factory=dict)
+    log: list[_Entry] = field(default_factory=list)
     last: Item | None = None
     is_in_doubt: bool = False
     is_over: bool = False
+
+    @property
+    def id(self) -> SessionId:
+        """Its id where it comes from."""
+        return SessionId(str(self.value["id"]))
 
     def tear(self) -> None:
         """Count a line that cannot be read; it may have been where another session begins."""
         self.torn += 1
         self.is_in_doubt = True
+
+    def add(self, value: Item | TurnLine | None) -> None:
+        """Take a line that follows the session's own."""
+        if value is None:
+            self.tear()
+        elif isinstance(value, TurnLine):
+            self.take_turn(value)
+        elif value != HEADING:
+            self.take(value)
+
+    def take_turn(self, turn: TurnLine) -> None:
+        """Add what is told of a turn, if it is one of this session's."""
+        if turn.session_id == self.id:
+            self.turns[turn.session_id, turn.number] = turn
+        else:
+            self.torn += 1
 
     def take(self, entry: Item) -> None:
         """Add an entry of the log, if it is one of this session's."""
@@ -43,44 +85,74 @@ class _Session:
             self.torn += 1
             return
         self.is_in_doubt, self.last = False, entry
-        self._add(entry)
+        name = (entry.get("session_id"), entry.get("turn_number"))
+        self.log += [
+            _Entry(
+                name,
+                item,
+                entry["item"].get("role") == "user",
+                entry.get("is_partial") is True,
+                entry.get("hidden_by") is not None,
+            )
+            for item in self.converter.items([entry["item"]])
+        ]
 
     def _goes_on_with(self, entry: Item) -> bool:
-        last = self.last or {"sequence": 0, "session_id": self.value["id"]}
+        last = self.last or {"sequence": 0, "session_id": self.id}
         before, here = last.get("sequence"), entry.get("sequence")
         is_later = isinstance(before, int) and isinstance(here, int) and before < here
-        return is_later and entry.get("session_id") in (self.value["id"], last.get("session_id"))
-
-    def _add(self, entry: Item) -> None:
-        items = self.converter.items([entry["item"]])
-        begins = entry.get("turn_number") != self.turn or not self.blocks
-        self.turn = entry.get("turn_number")
-        by_user = entry["item"].get("role") == "user"
-        is_hidden = entry.get("hidden_by") is not None
-        block = Block(
-            items,
-            seconds(entry.get("turn_started_at")),
-            seconds(entry.get("turn_ended_at")),
-            begins_turn=begins,
-            is_by_user=by_user,
-            is_hidden=is_hidden,
-        )
-        self.blocks.append(block)
+        return is_later and entry.get("session_id") in (self.id, last.get("session_id"))
 
     def past(self) -> PastSession:
-        turns, hidden = gather(self.blocks)
+        """Return the session as an import takes it."""
+        names, entries = self._names(), self._entries()
         metadata = self.value.get("metadata")
         torn = [f"{self.torn} line(s) of {self.file} could not be read"] if self.torn else []
+        generation = self.value.get("generation")
         return PastSession(
-            source=f"holdfast:{self.value['id']}",
-            session_id=str(self.value["id"]),
-            turns=turns,
-            hidden=hidden,
+            source=f"holdfast:{self.id}",
+            session_id=self.id,
+            generation=generation if isinstance(generation, int) else 1,
+            turns=tuple(self._turn(name, entries.get(name, [])) for name in names),
+            order=self._order(names),
+            hidden=self._hidden(),
             created_at=float(self.value.get("created_at") or 0),
             last_user_activity_at=seconds(self.value.get("last_user_activity_at")),
+            usage=read_counts(self.value.get("usage")),
             metadata=metadata if isinstance(metadata, dict) else {},
             problems=(*torn, *self.converter.problems),
         )
+
+    def _names(self) -> list[TurnName]:
+        """Return its turns: those it shares as they come in the log, its own by their number."""
+        known = dict.fromkeys(entry.turn for entry in self.log)
+        shared = [name for name in known if name[0] != self.id]
+        own = {name for name in (*known, *self.turns) if name[0] == self.id}
+        return shared + sorted(own, key=lambda name: int(name[1] or 0))
+
+    def _entries(self) -> dict[TurnName, list[_Entry]]:
+        found: dict[TurnName, list[_Entry]] = {}
+        for entry in self.log:
+            found.setdefault(entry.turn, []).append(entry)
+        return found
+
+    def _turn(self, name: TurnName, entries: list[_Entry]) -> PastTurn:
+        items = [entry.item for entry in entries]
+        partial = frozenset(at for at, entry in enumerate(entries) if entry.is_partial)
+        told = self.turns.get(name)
+        if told is not None:
+            return told.past(items, partial, self.id)
+        is_by_user = any(entry.is_by_user for entry in entries)
+        return PastTurn(items=tuple(items), partial=partial, is_by_user=is_by_user)
+
+    def _order(self, names: list[TurnName]) -> Order:
+        places = {name: index for index, name in enumerate(names)}
+        blocks = groupby(self.log, key=lambda entry: places[entry.turn])
+        return tuple((index, sum(1 for _ in block)) for index, block in blocks)
+
+    def _hidden(self) -> tuple[Span, ...]:
+        places = (seq for seq, entry in enumerate(self.log, 1) if entry.is_hidden)
+        return tuple(merge_spans((seq, seq) for seq in places))
 
 
 def read_lines(path: Path) -> Iterator[PastLife]:
@@ -111,35 +183,41 @@ def _sessions(path: Path) -> Iterator[_Session]:
     here: _Session | None = None
     torn = 0
     with path.open("rb") as lines:
-        for line in lines:
-            if not line.strip():
-                continue
-            value = _value(line)
-            if value is not None and value["object"] == "session":
+        for value in (_value(line, path) for line in lines if line.strip()):
+            if isinstance(value, dict) and value["object"] == "session":
                 if here is not None:
                     yield here
                 here, torn = _Session(value, path.name, torn), 0
-            elif here is None:
-                torn += value is None or value["object"] == "session.item"
-            elif value is None:
-                here.tear()
-            elif value["object"] == "session.item":
-                here.take(value)
+            elif value != HEADING and here is None:
+                torn += 1
+            elif here is not None:
+                here.add(value)
     if here is not None:
         yield here
     elif torn:
         raise UnreadableSource(f"{path} holds no session that can be read")
 
 
-def _value(line: bytes) -> Item | None:
+def _check_version(heading: Item, path: Path) -> Item:
+    version = heading.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise UnreadableSource(
+            f"{path} has form {version} of an export; this Holdfast reads up to {VERSION}"
+        )
+    return HEADING
+
+
+def _value(line: bytes, path: Path) -> Item | TurnLine | None:
     """Return a line of an export, if it is one."""
     try:
         value: Item = json.loads(line)
         kind = value["object"]
-        is_whole = (
-            kind == "session.export"
-            or (kind == "session" and value["id"])
-            or (kind == "session.item" and isinstance(value["item"], dict))
+        if kind == "turn":
+            return read_turn(line)
+        if kind == "session.export":
+            return _check_version(value, path)
+        is_whole = (kind == "session" and value["id"]) or (
+            kind == "session.item" and isinstance(value["item"], dict)
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -7,8 +7,9 @@ from typing import Any
 
 from holdfast.core.errors import InvalidInput, InvalidItem
 from holdfast.core.items import NewItem, write_item
+from holdfast.core.past import Order, PastTurn
 from holdfast.core.records import Span, merge_spans
-from holdfast.core.turn import PastTurn
+from holdfast.core.session import Usage
 
 Item = dict[str, Any]
 
@@ -24,10 +25,13 @@ class PastSession:
     """One generation: `source` is the name it always has where it comes from."""
 
     source: str
+    generation: int = 1
     turns: tuple[PastTurn, ...] = ()
+    order: Order = ()
     hidden: tuple[Span, ...] = ()
     created_at: float = 0.0
     last_user_activity_at: float | None = None
+    usage: Usage | None = None
     session_id: str | None = None
     """Its id, where it comes from another Holdfast."""
     metadata: Mapping[str, str] = field(default_factory=dict)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.commands import Import, ImportStatus
+from holdfast.core.commands import Import
 from holdfast.core.errors import InvalidSessionKey
 from holdfast.core.ids import Key, SessionId, Tenant, read_key
 from holdfast.core.importing import session_id_for
+from holdfast.core.past import ImportStatus, nameless
 from holdfast.importing.past import PastLife, PastSession, Unread
 from holdfast.ports.store import Store
 
@@ -71,19 +72,23 @@ class Taking:
             tenant=self._tenant,
             session_id=SessionId(past.session_id) if past.session_id is not None else own,
             key=key,
+            generation=past.generation,
             turns=past.turns,
+            order=past.order,
             hidden=past.hidden,
             follows=follows,
             is_live=is_live,
             metadata=msgspec.json.encode(dict(past.metadata)),
             created_at=past.created_at or None,
             last_user_activity_at=past.last_user_activity_at,
+            usage=past.usage,
             is_dry_run=self._is_dry_run,
         )
         done = await self._store.submit(command)
         if done.status == "taken":
-            # Another tenant has the session of this export; here it gets an id of its own.
-            done = await self._store.submit(replace(command, session_id=own))
+            # Another tenant has the session of this export; here all gets ids of its own.
+            turns = tuple(nameless(turn) for turn in command.turns)
+            done = await self._store.submit(replace(command, session_id=own, turns=turns))
         return _report(key, past, done.session_id, done.status, added=done.added)
 
 

@@ -13,7 +13,7 @@ from holdfast._version import __version__
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.session import Session
 from holdfast.engine.gateway import Gateway
-from holdfast.ingress.http.session_values import session_value
+from holdfast.ingress.http.session_values import session_value, turn_value
 from holdfast.ingress.http.transcripts import log_entry
 from holdfast.ports.store import ItemQuery
 
@@ -37,10 +37,21 @@ class SessionArchive:
             return
         head = {"object": "session.export", "version": VERSION, "holdfast": __version__}
         lines = [_encode(head), _encode(session_value(view))]
+        lines += [_encode(turn) async for turn in self._turns(session_id)]
         lines += [_encode(entry) async for entry in self._entries(view.session)]
         name = quote(session_id, safe="") + ".jsonl"
         path = self._folder / quote(tenant, safe="").replace(".", "%2E") / name
         await asyncio.to_thread(_write, path, b"\n".join(lines) + b"\n")
+
+    async def _turns(self, session_id: SessionId) -> AsyncIterator[dict[str, Any]]:
+        after = 0
+        while True:
+            found = await self._read.turns(session_id, after=after, limit=PAGE)
+            for one in found:
+                yield turn_value(one, await self._read.runs(one.turn.id))
+            if len(found) < PAGE:
+                return
+            after = found[-1].turn.number
 
     async def _entries(self, session: Session) -> AsyncIterator[dict[str, Any]]:
         after: int | None = None

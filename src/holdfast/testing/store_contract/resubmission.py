@@ -13,9 +13,9 @@ from holdfast.core.commands import Command, JournalEntry, StoredCompletion
 from holdfast.core.compaction import Compaction, Elision
 from holdfast.core.healing import Heal
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
+from holdfast.core.past import PastTurn
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.session import Usage
-from holdfast.core.turn import PastTurn
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered, said
 from holdfast.testing.clock import HandClock
 from holdfast.testing.store_contract.holds import ask_the_client

@@ -1,0 +1,155 @@
+"""Turns as Holdfast's own export tells of them: their ends, their runs, heals and tokens."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from holdfast.core.healing import Heal, write_heals
+from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
+from holdfast.core.items import NewItem
+from holdfast.core.past import PastRun, PastTurn
+from holdfast.core.session import Usage
+from holdfast.core.turn import Outcome, Source
+
+_ENDS: dict[str, Outcome] = {
+    "completed": "completed", "failed": "failed", "cancelled": "cancelled"
+}  # fmt: skip
+_ID = re.compile(r"[a-z]+_[0-9A-Za-z]{8,64}")
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Tokens; what is not known is not told."""
+
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+    def usage(self) -> Usage | None:
+        """Return the counts, if they are."""
+        told = (self.input_tokens, self.cached_tokens, self.output_tokens, self.reasoning_tokens)
+        if self.input_tokens is None or self.output_tokens is None:
+            return None
+        usage = Usage(*(count or 0 for count in told))
+        return usage if usage.is_countable else None
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: str
+    message: str | None = None
+
+
+class _Lasted(msgspec.Struct, frozen=True, kw_only=True):
+    status: str
+    error: _Error | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    duration_ms: int | None = None
+
+    def times(self) -> tuple[float | None, float | None]:
+        """Return begin and end, as exactly as whole seconds and a duration tell."""
+        if self.started_at is None or self.ended_at is None or self.duration_ms is None:
+            return self.started_at, self.ended_at
+        lasted = self.duration_ms / 1000
+        started = max(self.started_at, self.ended_at - lasted)
+        return started, started + lasted
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended; what had not ended was left by the export."""
+        return _ENDS.get(self.status, "interrupted")
+
+    @property
+    def code(self) -> str | None:
+        return self.error.code if self.error is not None else None
+
+    @property
+    def message(self) -> str | None:
+        return self.error.message if self.error is not None else None
+
+
+class RunLine(_Lasted, frozen=True, kw_only=True):
+    """A run within the line of its turn."""
+
+    id: str
+    step: int = 0
+    epoch: int
+    worker: str
+    usage: Counts = Counts()
+    heals: tuple[Heal, ...] | None = None
+    late: msgspec.Raw | None = None
+
+    def past(self) -> PastRun:
+        """Return the run."""
+        started, ended = self.times()
+        return PastRun(
+            id=RunId(self.id) if _ID.fullmatch(self.id) else None,
+            epoch=self.epoch,
+            worker=WorkerId(self.worker),
+            step=self.step,
+            outcome=self.outcome,
+            error_code=self.code,
+            error_message=self.message,
+            started_at=started or 0.0,
+            ended_at=ended,
+            usage=self.usage.usage(),
+            heals=write_heals(self.heals) if self.heals else None,
+            late=bytes(self.late) if self.late is not None else None,
+        )
+
+
+class TurnLine(_Lasted, frozen=True, kw_only=True):
+    """A turn, as the Turns API shows it."""
+
+    id: str
+    session_id: str
+    number: int
+    source: Source = "user"
+    step: int = 0
+    attempts: int = 0
+    accepted_at: float | None = None
+    runs: tuple[RunLine, ...] = ()
+
+    def past(self, items: list[NewItem], partial: frozenset[int], owner: SessionId) -> PastTurn:
+        """Return the turn with its items; only in its own session does it keep its id."""
+        is_own = self.session_id == owner and _ID.fullmatch(self.id) is not None
+        runs = tuple(run.past() for run in self.runs)
+        started, ended = self.times()
+        at = started if started is not None else self.accepted_at
+        return PastTurn(
+            items=tuple(items),
+            partial=partial,
+            at=at,
+            ended_at=ended,
+            is_by_user=self.source in ("user", "channel"),
+            id=TurnId(self.id) if is_own else None,
+            source=self.source,
+            step=self.step,
+            attempts=self.attempts,
+            outcome=self.outcome,
+            error_code=self.code,
+            error_message=self.message,
+            accepted_at=self.accepted_at,
+            has_begun=self.started_at is not None,
+            runs=runs if is_own else (),
+        )
+
+
+_decode_turn = msgspec.json.Decoder(TurnLine).decode
+
+
+def read_turn(line: bytes) -> TurnLine | None:
+    """Return the turn that a line tells of, if it is whole."""
+    try:
+        return _decode_turn(line)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def read_counts(value: Any) -> Usage | None:
+    """Return the tokens of a session's line, if they can be counted."""
+    try:
+        return msgspec.convert(value, Counts).usage()
+    except msgspec.ValidationError:
+        return None
