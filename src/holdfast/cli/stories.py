@@ -75,7 +75,7 @@ def _turn_row(turn: Value) -> tuple[Any, ...]:
 
 
 def _began(turn: Value) -> int | None:
-    """Return when a turn began; one that was taken over without its time began nobody knows when."""
+    """Return when a turn began; one that was taken over without its time may have at any."""
     began: int | None = turn["started_at"]
     return turn["accepted_at"] if began is None and turn["status"] != "completed" else began
 
