@@ -20,6 +20,10 @@ class Block:
         self.adding = asyncio.Lock()
         self.is_loose = False
         """Whether its batches belong to no run, and need not stay together."""
+        self.candidate_id: SessionId | None = None
+        """For a session, should one have to be made."""
+        self.spare_turn_id: TurnId | None = None
+        """The turn that is begun, should others have come behind the block's own."""
         self.known: Appended | None = None
         """What the batch before left behind."""
 

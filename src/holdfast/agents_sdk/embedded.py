@@ -71,16 +71,19 @@ class EmbeddedBackend:
     ) -> None:
         """Add a batch to a block, once."""
         gateway = await self.lodging.gateway()
-        is_again_loose = block.is_loose and block.ordinal > 0
+        # Ids that were not needed are as good as new ones; of those that may be in use, none is.
+        candidate_id, block.candidate_id = block.candidate_id or gateway.new_session_id(), None
+        if block.spare_turn_id is None and block.is_loose and block.ordinal:
+            block.spare_turn_id = TurnId(gateway.ids.new("turn"))
         command = Continue(
             tenant=self.tenant,
             turn_id=block.turn_id,
             ordinal=block.ordinal,
             worker=gateway.worker.id,
-            candidate_id=gateway.new_session_id(),
+            candidate_id=candidate_id,
             key=self.key if block.session_id is None or block.is_loose else None,
             session_id=None if block.is_loose else block.session_id,
-            spare_turn_id=TurnId(gateway.ids.new("turn")) if is_again_loose else None,
+            spare_turn_id=block.spare_turn_id,
             known=block.known,
             items=items,
             idempotency_key=batch_id,
@@ -91,7 +94,10 @@ class EmbeddedBackend:
         submit = gateway.continue_turn if replaces_upto is None else gateway.submit
         appended = await submit(command)
         block.session_id = appended.session.id
-        block.turn_id = appended.turn.id
+        if appended.session.id != candidate_id:
+            block.candidate_id = candidate_id
+        if block.turn_id != appended.turn.id:
+            block.turn_id, block.spare_turn_id = appended.turn.id, None
         block.ordinal = appended.turn.step + 1 if block.is_loose else block.ordinal + 1
         block.known = appended
 

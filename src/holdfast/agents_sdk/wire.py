@@ -25,6 +25,8 @@ class Read(NamedTuple):
 
 _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 """Of what JSON has no words for, nothing is written in other words: it is refused."""
+_write_fast = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
 _decode_all = msgspec.json.Decoder(list[Item]).decode
 
 
@@ -36,6 +38,13 @@ def to_items(values: Iterable[Any]) -> tuple[NewItem, ...]:
 def _to_bytes(value: Any) -> bytes:
     if not isinstance(value, dict):
         raise InvalidItem(f"an item is a dict, not {type(value).__name__}")
+    try:
+        # It writes much that is no JSON in words of its own: what it wrote has to read the same.
+        body = _write_fast(value)
+        if _decode(body) == value:
+            return body
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        pass  # of what it cannot write, the other one can write some
     try:
         return _utf8(_write(value))
     except (TypeError, ValueError, RecursionError) as exc:

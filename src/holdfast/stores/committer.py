@@ -39,6 +39,7 @@ class Committer:
         self._queue: deque[_Job] = deque()
         self._drain: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._last_count = 0
         self.on_commit: Callable[[int, float], None] | None = None
         """Told of every transaction: how many commands, how many seconds."""
 
@@ -64,10 +65,11 @@ class Committer:
 
     async def _run(self) -> None:
         try:
-            # Whoever was woken by the same commit is about to ask, too, and shares the next one.
-            await asyncio.sleep(0)
+            if self._last_count > 1:
+                # Whoever was woken by the same commit is about to ask, too, and shares the next.
+                await asyncio.sleep(0)
             while self._queue:
-                count = min(len(self._queue), MAX_BATCH)
+                count = self._last_count = min(len(self._queue), MAX_BATCH)
                 await self._commit([self._queue.popleft() for _ in range(count)])
         finally:
             self._drain = None
