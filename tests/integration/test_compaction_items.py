@@ -1,5 +1,6 @@
 """Compaction as clients ask for it: thresholds, triggers, items they carry, endpoints, undoing."""
 
+import json
 from typing import Any
 
 import httpx
@@ -192,6 +193,35 @@ async def test_the_compact_endpoint_answers_the_users_messages_and_one_item() ->
             # Nothing of it was kept, and the parent can still be continued.
             on = await house.respond("three", None, previous_response_id=second["id"])
             assert text_of(on) == "Messages seen: 5. Last text: three"
+
+
+@pytest.mark.parametrize("mode", ["model", "elide"])
+@pytest.mark.parametrize("size", [1, 3, 10, 30, 100, 300, 1000, 10_000])
+async def test_the_compact_endpoint_answers_less_or_what_it_was_given(mode: Any, size: int) -> None:
+    told = [
+        {"role": "developer", "content": "be kind"},
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "w" * size},
+        {"role": "user", "content": "and?"},
+    ]
+    with ProviderSimulator({"answer": [{"when": {"model": "sum"}, "words": 2000}]}) as simulator:
+        context = ContextSettings(mode=mode, model="sum")
+        async with open_upstream_house(upstream(simulator), heals=QUICK, context=context) as house:
+            answer = await house.post("/v1/responses/compact", None, input=told)
+            given = answer.json()["output"]
+            bare = [{k: v for k, v in one.items() if k not in ("id", "status")} for one in given]
+            if size < 300:
+                # There is nothing to compact: what was sent is what to go on with.
+                assert [one["role"] for one in bare] == [one["role"] for one in told]
+                assert [one["content"][0]["text"] for one in bare] == [t["content"] for t in told]
+                assert simulator.requests() == []
+            else:
+                assert kinds(answer.json()) == ["message", "message", "compaction"]
+                assert len(json.dumps(bare[-1])) < size + 50
+            simulator.clear_record()
+            said = await house.respond([*given, {"role": "user", "content": "go on"}], None)
+            assert "go on" in text_of(said)
+            assert "be kind" in str(simulator.requests()[0].body)
 
 
 async def test_the_compact_endpoint_says_what_is_wrong() -> None:

@@ -217,6 +217,10 @@ _read_item = msgspec.json.Decoder(_Item).decode
 _read_carried = msgspec.json.Decoder(_Carried).decode
 
 
+_WRAPPING = 160
+"""How many bytes such an item has around its summary, at most."""
+
+
 def compaction_item(name: str, text: str, record: Name | None = None) -> bytes:
     """Return a `compaction` item of ours: opaque to its client, readable to us.
 
@@ -227,6 +231,11 @@ def compaction_item(name: str, text: str, record: Name | None = None) -> bytes:
     return msgspec.json.encode(
         {"type": "compaction", "id": name, "encrypted_content": _MARK + packed}
     )
+
+
+def carriable(size: int) -> int:
+    """Return how many bytes of plain text a `compaction` item of so many bytes carries."""
+    return max(size - _WRAPPING, 0) * 3 // 4
 
 
 def is_ours(item: StoredItem) -> bool:

@@ -19,6 +19,7 @@ from holdfast.core.compaction import (
     CompactionReason,
     Elision,
     Name,
+    carriable,
     compaction_item,
     expand,
     shortened,
@@ -29,6 +30,7 @@ from holdfast.core.items import NewItem, StoredItem, message, read_item
 from holdfast.core.request import TurnRequest
 from holdfast.core.session import Usage
 from holdfast.core.summaries import (
+    clip,
     left_out_note,
     quoted,
     standing_words,
@@ -50,6 +52,8 @@ Windows = Callable[[str], int | None]
 LEAST_ROOM = 64
 WHOLE_BYTES = 16 * 1024
 """How much of a log too short to be compacted is carried by its item as it is."""
+LEAST_DIGEST = 64
+"""How many bytes a summary that a client is to carry has at least, or there is none."""
 _SHARE_AFTER_REFUSAL = 0.6
 """How much of a request that was refused as too long is sent at most."""
 
@@ -325,9 +329,16 @@ class Compactor:
         return Made(compaction_item(name, text, record), usage)
 
     async def digest(
-        self, items: Sequence[StoredItem], *, model: str, prompt: str | None
-    ) -> tuple[str, Usage | None]:
-        """Return a summary of items that are kept nowhere, and what it cost."""
+        self, items: Sequence[StoredItem], *, model: str, prompt: str | None, most_bytes: int
+    ) -> tuple[str | None, Usage | None]:
+        """Return a summary of items that are kept nowhere, and what it cost.
+
+        None where no summary is short enough to be carried in so many bytes: then nobody is asked.
+        """
+        told = standing_words(items)
+        left = carriable(most_bytes) - len(told.encode())
+        if left < LEAST_DIGEST:
+            return None, None
         room = self._whole_room(items, -1)
         everything = Plan(
             to_seq=len(items), replaced=tuple(items),
@@ -336,12 +347,10 @@ class Compactor:
         summary = None
         if self.settings.mode == "model":
             name = self.settings.model or model
-            told = prompt or self.settings.prompt
-            summary = await self._summarise(everything, room, name, told)
+            summary = await self._summarise(everything, room, name, prompt or self.settings.prompt)
         # Where no model sums it up, the beginning and the end of what was said stand for it.
-        size = int(self.settings.summary_tokens * room.scale.bytes_per_token)
-        text = summary.text if summary is not None else transcript(items, size)
-        told = standing_words(items)
+        size = min(int(self.settings.summary_tokens * room.scale.bytes_per_token), left)
+        text = clip(summary.text, left) if summary is not None else transcript(items, size)
         return f"{told}\n\n{text}" if told else text, summary.usage if summary else None
 
     def _whole_room(self, items: Sequence[StoredItem], turn_number: int) -> Room:

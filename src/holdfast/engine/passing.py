@@ -26,8 +26,9 @@ from holdfast.core.stream import (
     numbered,
     terminal,
 )
+from holdfast.core.summaries import transcript
 from holdfast.engine.announcing import shifted, told_compaction
-from holdfast.engine.compactor import Compactor, as_stored
+from holdfast.engine.compactor import WHOLE_BYTES, Compactor, as_stored
 from holdfast.engine.responder import record_of
 from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
 
@@ -68,7 +69,13 @@ class Passing:
         self, compactor: Compactor, request: TurnRequest, items: Sequence[NewItem]
     ) -> Answer:
         """Answer with one item that stands for everything that was sent."""
-        text, usage = await compactor.digest(as_stored(items), model=request.model, prompt=None)
+        shown = as_stored(items)
+        most = sum(len(item.body) for item in shown)
+        text, usage = await compactor.digest(
+            shown, model=request.model, prompt=None, most_bytes=most
+        )
+        if text is None:
+            text = transcript(shown, WHOLE_BYTES)
         return Answer(items=[compaction_item(self._new_id("cmp"), text)], usage=usage)
 
     async def _events(

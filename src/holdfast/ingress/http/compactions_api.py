@@ -24,6 +24,7 @@ from holdfast.ingress.http.session_headers import read_session_headers
 from holdfast.ingress.http.session_values import session_value
 from holdfast.ingress.http.transcripts import Transcripts
 from holdfast.ingress.http.turns import Target, TurnDesk, body_hash
+from holdfast.ports.clock import Ids
 from holdfast.ports.store import ItemQuery
 
 
@@ -115,13 +116,20 @@ class CompactionsApi:
         brought = as_stored(wanted.items)
         if not (shown or brought):
             raise InvalidInput("there is nothing to compact: send input", param="input")
+        everything = [*shown, *brought]
+        asked = [item for item in (*said, *brought) if _is_user(item)]
+        # What is answered is less than what there was, or it is what there was.
+        most = sum(len(item.body) for item in everything) - sum(len(item.body) for item in asked)
         text, usage = await self._compactor.digest(
-            [*shown, *brought], model=wanted.asked.model, prompt=prompt
+            everything, model=wanted.asked.model, prompt=prompt, most_bytes=most
         )
         ids = self._gateway.ids
-        asked = [item for item in (*said, *brought) if _is_user(item)]
-        output: list[Any] = [_message(item, ids.new("msg")) for item in asked]
-        output.append(msgspec.Raw(compaction_item(ids.new("cmp"), text)))
+        output: list[Any]
+        if text is None:
+            output = [_as_output(item, ids) for item in everything]
+        else:
+            output = [_message(item, ids.new("msg")) for item in asked]
+            output.append(msgspec.Raw(compaction_item(ids.new("cmp"), text)))
         value = {
             "id": ids.new("resp"),
             "object": "response.compaction",
@@ -178,6 +186,12 @@ def _prompt(fields: Fields) -> str | None:
 
 def _is_user(item: StoredItem) -> bool:
     return item.kind == "message" and item_value(item.body).get("role") == "user"
+
+
+def _as_output(item: StoredItem, ids: Ids) -> Any:
+    if item.kind == "message":
+        return _message(item, ids.new("msg"))
+    return msgspec.Raw(item.body)
 
 
 def _message(item: StoredItem, name: str) -> dict[str, Any]:
