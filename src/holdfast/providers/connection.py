@@ -12,6 +12,16 @@ HIGH_WATER_BYTES = 256 * 1024
 """How much of an answer is held unread before its server has to wait."""
 MAX_HEAD_BYTES = 256 * 1024
 _BODILESS = (204, 304)
+_LOWERED: dict[bytes, str] = {}
+"""Names of headers as they come, in lower case: servers send the same few with every answer."""
+MOST_NAMES = 512
+
+
+def _lowered(name: bytes) -> str:
+    key = name.decode("latin-1").lower()
+    if len(_LOWERED) < MOST_NAMES:
+        _LOWERED[name] = key
+    return key
 
 
 class Disconnected(Exception):
@@ -29,21 +39,20 @@ class Connection(asyncio.Protocol):
         self._until = 0.0
         self.is_open = False
         self.idle_since = 0.0
+        self._parser = httptools.HttpResponseParser(self)
         self._begin("")
 
     def _begin(self, method: str) -> None:
         self._method = method
-        self._parser = httptools.HttpResponseParser(self)
         self.status = 0
-        self.headers: dict[str, str] = {}
+        self.raw_headers: dict[str, bytes] = {}
         self._received = 0
         self._pieces: list[bytes] = []
         self._held = 0
         self._is_paused = False
         self._has_head = False
-        self._is_complete = False
+        self.is_complete = False
         self._is_kept = False
-        self._ends_with_line = False
         self._failure: ProviderFailure | None = None
 
     # ── what the sender calls ───────────────────────────────────────────────────────────────
@@ -57,6 +66,11 @@ class Connection(asyncio.Protocol):
             self._transport.write(head)
 
     @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the answer, names in lower case."""
+        return {name: value.decode("latin-1") for name, value in self.raw_headers.items()}
+
+    @property
     def is_untouched(self) -> bool:
         """Whether not one byte has come since the request was sent."""
         return not self._received
@@ -64,7 +78,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_reusable(self) -> bool:
         """Whether the answer was read to its end and the server takes another request."""
-        return self.is_open and self._is_complete and self._is_kept and not self._pieces
+        return self.is_open and self.is_complete and self._is_kept and not self._pieces
 
     async def head(self, seconds: float) -> None:
         """Return once status and headers are there."""
@@ -78,13 +92,17 @@ class Connection(asyncio.Protocol):
     async def piece(self, seconds: float) -> bytes:
         """Return what has come of the body, as soon as there is some; nothing at its end."""
         while not self._pieces:
-            if self._is_complete:
+            if self.is_complete:
                 return b""
             if self._failure is not None:
                 raise self._failure
             if not self.is_open:
                 raise broken("the upstream's answer was cut off", "upstream_truncated")
             await self._wait(seconds)
+        return self.taken()
+
+    def taken(self) -> bytes:
+        """Return what has come of the body and was not taken before."""
         pieces = self._pieces
         self._pieces = []
         self._held = 0
@@ -92,11 +110,6 @@ class Connection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def rest(self, at: float) -> None:
-        """Keep the connection for another request."""
-        self.idle_since = at
-        self._stop_timer()
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
@@ -108,7 +121,7 @@ class Connection(asyncio.Protocol):
     # ── waiting ─────────────────────────────────────────────────────────────────────────────
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for anything to happen. One timer serves a whole answer: it is moved, not made."""
+        """Wait for anything to happen. One timer serves a connection: it is moved, not made."""
         self._until = self._loop.time() + seconds
         if self._timer is None or self._timer.when() > self._until:
             self._stop_timer()
@@ -147,7 +160,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes in; those that nobody asked for end the connection."""
         self._received += len(data)
-        if self._is_complete or not self._method:
+        if self.is_complete or not self._method:
             self.abort()
             return
         try:
@@ -159,11 +172,11 @@ class Connection(asyncio.Protocol):
         if self._held > HIGH_WATER_BYTES and not self._is_paused and self.is_open:
             self._is_paused = True
             self._transport.pause_reading()
-        if self._pieces or self._is_complete or self._has_head or self._failure is not None:
+        if self._has_head or self._failure is not None:
             self._wake()
 
     def _break(self, message: str) -> None:
-        if not self._is_complete:
+        if not self.is_complete:
             self._failure = broken(message, "upstream_broken_answer")
         self._is_kept = False
         self.abort()
@@ -171,28 +184,35 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The other side has gone, or we have."""
         self.is_open = False
-        if self._has_head and self._ends_with_line and exc is None:
-            self._is_complete = True
+        if self._has_head and exc is None and self._ends_with_line():
+            self.is_complete = True
         self._stop_timer()
         self._wake()
+
+    def _ends_with_line(self) -> bool:
+        """Whether the end of the line is the end of the answer: nothing else says where it is."""
+        known = self.raw_headers
+        has_length = "content-length" in known or "transfer-encoding" in known
+        return not has_length and self.status not in _BODILESS
 
     # ── what the parser calls ───────────────────────────────────────────────────────────────
 
     def on_message_begin(self) -> None:
         """An answer begins; a second one is not ours."""
-        if self._is_complete:
+        if self.is_complete:
             self._is_kept = False
         else:
-            self.headers = {}
+            self.raw_headers = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header; several of a name are one, as the standard has it."""
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+        key = _LOWERED[name] if name in _LOWERED else _lowered(name)
+        known = self.raw_headers
+        known[key] = b"%b, %b" % (known[key], value) if key in known else value
 
     def on_headers_complete(self) -> None:
         """The head is there, unless it only says that the answer is under way."""
-        if self._is_complete:
+        if self.is_complete:
             return
         status = self._parser.get_status_code()
         if status < 200:
@@ -202,17 +222,15 @@ class Connection(asyncio.Protocol):
         self._is_kept = bool(self._parser.should_keep_alive())
         if self._method == "HEAD":
             # The parser waits for a body that never comes.
-            self._is_complete, self._is_kept = True, False
-        has_length = "content-length" in self.headers or "transfer-encoding" in self.headers
-        self._ends_with_line = not has_length and status not in _BODILESS
+            self.is_complete, self._is_kept = True, False
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        if not self._is_complete:
+        if not self.is_complete:
             self._pieces.append(body)
             self._held += len(body)
 
     def on_message_complete(self) -> None:
         """The answer is all there."""
         if self._has_head:
-            self._is_complete = True
+            self.is_complete = True

@@ -7,6 +7,7 @@ Whether any other was taken is not known: that is a failure, and its sender's to
 
 import asyncio
 import ssl
+import time
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -27,7 +28,9 @@ KEPT_SECONDS = 60.0
 """How long a connection is kept for another request."""
 WARM_SECONDS = 1.0
 """How long a connection may have rested for a request that cannot be sent twice."""
+MOST_OPENINGS = 256
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_HAS_BODY = frozenset({"POST", "PUT", "PATCH"})
 MAX_BODY_BYTES = 256 * 1024 * 1024
 _PORTS = {"http": 80, "https": 443}
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
@@ -99,15 +102,23 @@ def _place(url: str) -> tuple[_Origin, str, str]:
     return _Origin(host, port, is_tls), parts.netloc.rpartition("@")[2], target
 
 
-def _write_head(request: HttpRequest, host: str, target: str) -> bytes:
+class _Opening(NamedTuple):
+    """What the requests to one place have in common: where they go, and how they begin."""
+
+    headers: dict[str, str]
+    origin: _Origin
+    head: bytes
+
+
+def _open(request: HttpRequest) -> _Opening:
+    origin, host, target = _place(request.url)
     lines = [f"{request.method} {target} HTTP/1.1", f"host: {host}", "accept-encoding: identity"]
     lines += [f"{name}: {value}" for name, value in request.headers.items()]
-    if request.body is not None or request.method in ("POST", "PUT", "PATCH"):
-        lines.append(f"content-length: {len(request.body or b'')}")
     text = "\r\n".join(lines)
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
         raise broken("a header for the upstream has a line end in it", "upstream_bad_request")
-    return (text + "\r\n\r\n").encode("utf-8", "surrogateescape")
+    head = (text + "\r\n").encode("utf-8", "surrogateescape")
+    return _Opening(request.headers, origin, head)
 
 
 class PooledClient:
@@ -118,37 +129,53 @@ class PooledClient:
     ) -> None:
         self._timeouts = timeouts or TimeoutSettings()
         self._idle: dict[_Origin, list[Connection]] = {}
-        self._busy: set[Connection] = set()
+        self._all: set[Connection] = set()
+        self._openings: dict[tuple[str, str], _Opening] = {}
         self._tls = tls
 
     async def close(self) -> None:
         """Close every connection."""
-        for connection in [*self._busy, *(one for kept in self._idle.values() for one in kept)]:
+        for connection in self._all:
             connection.abort()
-        self._busy.clear()
+        self._all.clear()
         self._idle.clear()
         # A transport that was aborted is gone in the loop's next round.
         await asyncio.sleep(0)
 
     def exchange(self, request: HttpRequest) -> "_Exchange":
         """Send the request; see `HttpClient`."""
-        return _Exchange(self, request, self._timeouts)
+        return _Exchange(self, request, self._timeouts.chunk_seconds)
+
+    def _opening(self, request: HttpRequest) -> _Opening:
+        """Return how a request begins: most go where another went, with the same headers."""
+        key = (request.method, request.url)
+        known = self._openings.get(key)
+        if known is not None and known.headers == request.headers:
+            return known
+        if len(self._openings) >= MOST_OPENINGS:
+            self._openings.clear()
+        made = self._openings[key] = _open(request)
+        return made
 
     async def send(self, request: HttpRequest) -> tuple[Connection, _Origin]:
         """Return a connection on which the head of the answer has come."""
-        origin, host, target = _place(request.url)
-        head = _write_head(request, host, target)
-        for left in reversed(range(STALE_TRIES + 1)):
-            kept = self._take_kept(origin, request.is_harmless) if left else None
+        _, origin, head = self._opening(request)
+        body = request.body
+        if body is not None or request.method in _HAS_BODY:
+            head = b"%bcontent-length: %d\r\n\r\n" % (head, len(body) if body else 0)
+        else:
+            head += b"\r\n"
+        is_harmless = request.is_harmless
+        for left in range(STALE_TRIES, -1, -1):
+            kept = self._take_kept(origin, is_harmless) if left else None
             connection = kept or await self._connect(origin)
-            self._busy.add(connection)
-            connection.send(request.method, head, request.body)
+            connection.send(request.method, head, body)
             try:
                 await connection.head(self._timeouts.first_byte_seconds)
             except Disconnected:
                 self.drop(connection)
                 is_stale = kept is not None and connection.is_untouched
-                if not (is_stale and request.is_harmless):
+                if not (is_stale and is_harmless):
                     raise broken(
                         "the upstream closed the connection without an answer",
                         "upstream_disconnected",
@@ -169,7 +196,9 @@ class PooledClient:
 
     def _take_kept(self, origin: _Origin, is_harmless: bool) -> Connection | None:
         kept = self._idle.get(origin)
-        now = asyncio.get_running_loop().time()
+        if not kept:
+            return None
+        now = time.monotonic()
         oldest = now - KEPT_SECONDS
         while kept:
             if not is_harmless and kept[-1].idle_since < now - WARM_SECONDS:
@@ -178,22 +207,22 @@ class PooledClient:
             connection = kept.pop()
             if connection.is_open and connection.idle_since > oldest:
                 return connection
-            connection.abort()
+            self.drop(connection)
         return None
 
     def keep(self, connection: Connection, origin: _Origin) -> None:
         """Keep a connection whose answer was read to its end; those kept too long go."""
-        self._busy.discard(connection)
-        now = asyncio.get_running_loop().time()
-        connection.rest(now)
-        kept = self._idle.setdefault(origin, [])
+        now = connection.idle_since = time.monotonic()
+        if origin not in self._idle:
+            self._idle[origin] = []
+        kept = self._idle[origin]
         while kept and (not kept[0].is_open or kept[0].idle_since < now - KEPT_SECONDS):
-            kept.pop(0).abort()
+            self.drop(kept.pop(0))
         kept.append(connection)
 
     def drop(self, connection: Connection) -> None:
         """Let go of a connection that cannot be used again."""
-        self._busy.discard(connection)
+        self._all.discard(connection)
         connection.abort()
 
     async def _connect(self, origin: _Origin) -> Connection:
@@ -220,24 +249,30 @@ class PooledClient:
                 f"the upstream at {origin.host}:{origin.port} cannot be reached: {why}",
                 "upstream_unreachable",
             ) from exc
+        self._all.add(connection)
         return connection
 
 
 class _Exchange:
     """One request and its answer; leaving it keeps the connection, or closes it."""
 
-    def __init__(self, client: PooledClient, request: HttpRequest, limit: TimeoutSettings) -> None:
+    def __init__(self, client: PooledClient, request: HttpRequest, chunk_seconds: float) -> None:
         self._client = client
         self._request = request
-        self._chunk_seconds = limit.chunk_seconds
+        self._chunk_seconds = chunk_seconds
+        self._inflate: zlib._Decompress | None = None
 
-    async def __aenter__(self) -> "_Answer":
-        self._connection, self._origin = await self._client.send(self._request)
-        try:
-            return _Answer(self._connection, self._chunk_seconds)
-        except BaseException:
-            self._client.drop(self._connection)
-            raise
+    async def __aenter__(self) -> "_Exchange":
+        connection, self._origin = await self._client.send(self._request)
+        self._connection = connection
+        self.status = connection.status
+        if "content-encoding" in connection.raw_headers:
+            try:
+                self._inflate = _inflater(connection.headers["content-encoding"])
+            except BaseException:
+                self._client.drop(connection)
+                raise
+        return self
 
     async def __aexit__(
         self,
@@ -251,21 +286,13 @@ class _Exchange:
         else:
             self._client.drop(self._connection)
 
-
-class _Answer:
-    def __init__(self, connection: Connection, chunk_seconds: float) -> None:
-        self._connection = connection
-        self._chunk_seconds = chunk_seconds
-        self.status = connection.status
-        self.headers: Mapping[str, str] = connection.headers
-        encoding = self.headers.get("content-encoding", "identity").strip().lower()
-        self._inflate = None
-        if encoding in ("gzip", "x-gzip", "deflate"):
-            self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
-        elif encoding not in ("identity", ""):
-            raise broken(f"the upstream's answer is in {encoding}", "upstream_broken_answer")
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._connection.headers
 
     async def read(self) -> bytes:
+        if self._inflate is None and self._connection.is_complete:
+            return self._connection.taken()
         pieces: list[bytes] = []
         size = 0
         while piece := await self._next():
@@ -297,3 +324,13 @@ class _Answer:
         if not piece and self._inflate is not None and not self._inflate.eof:
             raise broken("the upstream's answer was cut off", "upstream_truncated")
         return piece
+
+
+def _inflater(encoding: str) -> "zlib._Decompress | None":
+    """Return what undoes an encoding."""
+    encoding = encoding.strip().lower()
+    if encoding in ("gzip", "x-gzip", "deflate"):
+        return zlib.decompressobj(_GZIP_OR_ZLIB)
+    if encoding not in ("identity", ""):
+        raise broken(f"the upstream's answer is in {encoding}", "upstream_broken_answer")
+    return None

@@ -53,7 +53,7 @@ class Upstream:
         return HttpRequest(
             method=method,
             url=f"{self._base}{path}",
-            headers={**self._headers, **(headers or {})},
+            headers={**self._headers, **headers} if headers else self._headers,
             body=body,
             may_repeat=may_repeat,
         )
