@@ -76,7 +76,7 @@ def _told(event: AnyEvent, number: int) -> StreamEvent:
 
 
 def _output() -> ResponsesOutput:
-    return ResponsesOutput(Names(lambda kind: f"{kind}_new", ()), Maker("up", "account", "model"))
+    return ResponsesOutput(Names(lambda kind: f"{kind}_new"), Maker("up", "account", "model"))
 
 
 @given(values=st.lists(_deltas(), min_size=1, max_size=4), has_name=st.booleans(), data=st.data())
@@ -159,7 +159,7 @@ def _chunks(draw: st.DrawFn) -> dict[str, Any]:
 def test_chunks_of_chat_make_the_same_events_read_by_their_fields_or_as_a_whole(
     chunks: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    by_field, whole = (ChatOutput(Names(lambda kind: f"{kind}_new", ())) for _ in range(2))
+    by_field, whole = (ChatOutput(Names(lambda kind: f"{kind}_new")) for _ in range(2))
     for chunk in [*chunks, {"choices": [{"delta": {}, "finish_reason": "stop"}]}]:
         raw = _written(chunk, data.draw)
         told = [_told(event, 1) for event in by_field.take_chunk(raw)]

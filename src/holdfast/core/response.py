@@ -172,19 +172,18 @@ def usage_value(usage: Usage) -> bytes:
     )
 
 
-def whole_usage(told: bytes) -> bytes:
+def whole_usage(told: Any) -> bytes:
     """Return usage as a server told it, with the details that it left out as none."""
-    usage = msgspec.json.decode(told)
-    if not isinstance(usage, dict):
-        return told
-    for name, counts in _USAGE_DETAILS.items():
-        details = usage.get(name)
-        if details is None or isinstance(details, dict):
-            usage[name] = {**dict.fromkeys(counts, 0), **(details or {})}
-    return _encode(usage)
+    if isinstance(told, dict):
+        told = {**told}
+        for name, none in _NO_DETAILS.items():
+            details = told.get(name)
+            if details is None or isinstance(details, dict):
+                told[name] = {**none, **(details or {})}
+    return _encode(told)
 
 
-_USAGE_DETAILS = {
-    "input_tokens_details": ("cached_tokens", "cache_write_tokens"),
-    "output_tokens_details": ("reasoning_tokens",),
+_NO_DETAILS: dict[str, dict[str, int]] = {
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens_details": {"reasoning_tokens": 0},
 }

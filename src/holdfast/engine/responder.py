@@ -25,7 +25,6 @@ from holdfast.core.response import (
     encode_answer,
     error_value,
     usage_value,
-    whole_usage,
 )
 from holdfast.core.session import Session
 from holdfast.core.trail import NO_TRAIL, follow
@@ -305,9 +304,9 @@ def _stored_completion(request: TurnRequest) -> StoredCompletion | None:
 
 def record_of(answer: Answer, completed_at: float) -> RecordedAnswer:
     """Return what is kept of an answer beside its items."""
-    usage = usage_value(answer.usage) if answer.usage else None
-    if answer.usage_detail:
-        usage = whole_usage(answer.usage_detail)
+    usage = answer.usage_detail
+    if not usage and answer.usage is not None:
+        usage = usage_value(answer.usage)
     return RecordedAnswer(
         status=answer.status,
         incomplete_reason=answer.incomplete_reason,

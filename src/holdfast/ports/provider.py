@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     incomplete_reason: str | None = None
     usage: Usage | None = None
     usage_detail: bytes | None = None
-    """The usage object as the provider wrote it."""
+    """The usage object as the provider wrote it, with the details that it left out as none."""
     state: ProviderState | None = None
     """What may be chained to, if the provider stored it."""
     fields: dict[str, msgspec.Raw] = {}

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.response import whole_usage
 from holdfast.core.session import Usage
 from holdfast.ports.provider import Answer, AnyEvent
 from holdfast.providers.failures import broken, failure_in_stream
@@ -242,19 +243,15 @@ def _usage_detail(told: Json | None) -> bytes | None:
     if told is None:
         return None
     given, made = _number(told.get("prompt_tokens")), _number(told.get("completion_tokens"))
-    return _encode(
+    return whole_usage(
         {
             "input_tokens": given,
-            "input_tokens_details": {
-                "cached_tokens": 0, **(told.get("prompt_tokens_details") or {})
-            },
+            "input_tokens_details": told.get("prompt_tokens_details") or None,
             "output_tokens": made,
-            "output_tokens_details": {
-                "reasoning_tokens": 0, **(told.get("completion_tokens_details") or {})
-            },
+            "output_tokens_details": told.get("completion_tokens_details") or None,
             "total_tokens": _number(told.get("total_tokens")) or given + made,
         }
-    )  # fmt: skip
+    )
 
 
 class Doubling:

@@ -40,7 +40,9 @@ def changes_nothing(body: Mapping[str, Any]) -> bool:
     """Whether a request leaves nothing at its server that anybody would notice if it came twice."""
     if body.get("conversation") is not None or body.get("previous_response_id") is not None:
         return False
-    given = body.get("tools")
+    if "tools" not in body:
+        return True
+    given = body["tools"]
     tools = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
     return not isinstance(tools, list) or all(
         isinstance(tool, dict) and tool.get("type") in _OWN_TOOLS for tool in tools

@@ -22,9 +22,11 @@ NewId = Callable[[str], str]
 class Names:
     """The ids of one answer: kept where they can be, given anew where not, the same each time."""
 
-    def __init__(self, new_id: NewId, taken: Iterable[str] = ()) -> None:
+    def __init__(self, new_id: NewId, find_taken: Callable[[], Iterable[str]] = tuple) -> None:
         self._new_id = new_id
-        self._taken = set(taken)
+        self._find_taken = find_taken
+        """Finds the call ids that the session has already: hardly any answer needs to know."""
+        self._taken: set[str] | None = None
         self._items: dict[str, str] = {}
         self._calls: dict[tuple[int, str], str] = {}
 
@@ -41,14 +43,17 @@ class Names:
         """Return the id of a call of this answer; no other call of the session has it."""
         known = (index, str(theirs))
         if known not in self._calls:
+            taken = self._taken
+            if taken is None:
+                taken = self._taken = set(self._find_taken())
             is_good = (
                 isinstance(theirs, str)
                 and len(theirs) >= MIN_UNIQUE
                 and is_sendable(theirs)
-                and theirs not in self._taken
+                and theirs not in taken
             )
             ours = theirs if is_good else self._new_id("call")
-            self._taken.add(ours)
+            taken.add(ours)
             self._calls[known] = ours
         return self._calls[known]
 

@@ -89,7 +89,7 @@ class ChatProvider:
         """The line is closed by whoever opened it."""
 
     def _output(self, call: ModelCall) -> ChatOutput:
-        return ChatOutput(Names(self._new_id, call_ids(call.items)))
+        return ChatOutput(Names(self._new_id, lambda: call_ids(call.items)))
 
     def _body(self, call: ModelCall, *, is_strict: bool = False) -> dict[str, Any]:
         fields = configured(call.fields, call.items)

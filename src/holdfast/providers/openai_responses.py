@@ -4,8 +4,9 @@ Replay is complete in itself and stored nowhere. The other two leave a cache wit
 which is sent back to its maker alone.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -65,7 +66,8 @@ class ResponsesProvider:
 
     def check(self, call: ModelCall) -> None:
         """Raise for what cannot be carried: words of Chat that have no counterpart."""
-        responses_words(call.chat_fields, self.name)
+        if call.chat_fields:
+            responses_words(call.chat_fields, self._upstream.name)
 
     def state_use(self, model: str) -> StateUse | None:
         """Return how this server remembers, if it is to."""
@@ -76,27 +78,25 @@ class ResponsesProvider:
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
-        return await self._answer(call, await self._kept(call))
+        kept = await self._kept(call) if self._mode != "replay" else None
+        return await self._answer(call, kept)
 
     async def _answer(self, call: ModelCall, kept: Kept | None) -> Answer:
         body = self._body(call, kept)
         names_state = call.state is not None
+        ask, may_repeat = self._upstream.ask, changes_nothing(body)
         try:
-            data = await self._send(body, names_state=names_state)
+            data = await ask(PATH, body, names_state=names_state, may_repeat=may_repeat)
         except ProviderFailure as failure:
             if not self._learns_from(failure, call.model, body):
                 raise self._placed(failure, call) from None
             body = self._body(call, kept)
-            data = await self._send(body, names_state=names_state)
+            data = await ask(PATH, body, names_state=names_state, may_repeat=may_repeat)
         names = self._names(call)
         ending = ResponsesOutput(names, self._upstream.maker(call.model)).whole(data)
         if not self._has_read(call, kept, ending):
             raise ignored()
         return self._with_state(call, kept, names, ending)
-
-    async def _send(self, body: dict[str, Any], *, names_state: bool) -> bytes:
-        may_repeat = changes_nothing(body)
-        return await self._upstream.ask(PATH, body, names_state=names_state, may_repeat=may_repeat)
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[AnyEvent | Answer, None]:
         """Yield the server's events as they come, in our names."""
@@ -150,28 +150,19 @@ class ResponsesProvider:
     # ── the request ─────────────────────────────────────────────────────────────────────────
 
     def _body(self, call: ModelCall, kept: Kept | None) -> dict[str, Any]:
-        body: dict[str, Any] = {**responses_words(call.chat_fields, self.name), **call.fields}
+        words = responses_words(call.chat_fields, self._upstream.name) if call.chat_fields else {}
         is_stored = kept is not None
-        body |= {"model": call.model, "store": is_stored}
-        if not is_stored:
-            body.pop("metadata", None)
-        if not call.is_stream:
-            body.pop("stream_options", None)
+        body: dict[str, Any] = {**words, **call.fields, "model": call.model, "store": is_stored}
+        if not is_stored and "metadata" in body:
+            del body["metadata"]
+        if not call.is_stream and "stream_options" in body:
+            del body["stream_options"]
         if call.session_id is not None and "prompt_cache_key" not in body:
             body["prompt_cache_key"] = call.session_id
-        self._include(call, body)
+        if self._seals and _reasons(call.model) and call.model not in self._unsealing:
+            _include_seals(body)
         self._show(call, kept, body)
         return body
-
-    def _include(self, call: ModelCall, body: dict[str, Any]) -> None:
-        """Ask for reasoning that can be replayed, where the model can give it."""
-        if not self._seals or call.model in self._unsealing or not _reasons(call.model):
-            return
-        given = body.get("include")
-        asked = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
-        listed = asked if isinstance(asked, list) else []
-        if SEALED_REASONING not in listed:
-            body["include"] = [*listed, SEALED_REASONING]
 
     def _replay(self, call: ModelCall) -> Replay:
         maker = self._upstream.maker(call.model)
@@ -263,8 +254,10 @@ class ResponsesProvider:
         return maker.remember(msgspec.json.encode(kept))
 
     def _names(self, call: ModelCall) -> Names:
-        taken = self._retelling.call_ids(call.session_id, self._replay(call), call.items)
-        return Names(self._new_id, taken)
+        def find_taken() -> Iterable[str]:
+            return self._retelling.call_ids(call.session_id, self._replay(call), call.items)
+
+        return Names(self._new_id, find_taken)
 
     def _learns_from(self, failure: ProviderFailure, model: str, body: dict[str, Any]) -> bool:
         """Whether the server refused only that reasoning be sealed: then it is not asked again."""
@@ -277,7 +270,18 @@ class ResponsesProvider:
         return True
 
 
+def _include_seals(body: dict[str, Any]) -> None:
+    """Ask for reasoning that can be replayed."""
+    given = body.get("include")
+    asked = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
+    listed = asked if isinstance(asked, list) else []
+    if SEALED_REASONING not in listed:
+        body["include"] = [*listed, SEALED_REASONING]
+
+
+@lru_cache(maxsize=256)
 def _reasons(model: str) -> bool:
+    """Whether a model can give reasoning that can be replayed."""
     return model.rpartition("/")[2].startswith(_REASONING_MODELS)
 
 

@@ -50,11 +50,18 @@ class _Head(msgspec.Struct, gc=False):
 _read_head = msgspec.json.Decoder(_Head).decode
 
 
+_Shown = tuple[int, _Head, bytes]
+"""An item's place in the history, what it is, and how it is written."""
+
+
 class Written(msgspec.Struct, frozen=True):
     """The input of a request, and for each item the place in the history that it came from."""
 
     items: list[msgspec.Raw]
     sources: list[int]
+    is_settled: bool
+    """Whether nothing that comes behind can change how this is written: it ends with a message
+    that is shown, and no reference in it may find something that comes later."""
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +86,14 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         taken: set[str] | None = None,
     ) -> Written:
         """Return the input of a request; `taken` are the ids before it, and then also its own."""
-        shown: list[tuple[int, _Head, bytes]] = []
+        shown: list[_Shown] = []
         taken = set() if taken is None else taken
+        has_references, is_ended = False, False
         for place, given in enumerate(history):
             head, body = _read_head(given), given
+            is_ended = head.type is None or head.type == "message"
             if head.type == "item_reference":
+                has_references = True
                 found = find_referred(head.id, history if among is None else among)
                 if found is None:
                     continue
@@ -91,8 +101,13 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
             written = self._write(head, body, taken)
             if written is not None:
                 shown.append((place, head, written))
+            is_ended = is_ended and written is not None
         kept = _with_successors(shown)
-        return Written([msgspec.Raw(one[2]) for one in kept], [one[0] for one in kept])
+        return Written(
+            [msgspec.Raw(one[2]) for one in kept],
+            [one[0] for one in kept],
+            is_settled=is_ended and not has_references,
+        )
 
     def _write(self, head: _Head, body: bytes, taken: set[str]) -> bytes | None:
         kind = head.type or "message"
@@ -156,21 +171,16 @@ def find_referred(name: Any, history: Sequence[bytes]) -> bytes | None:
     return None
 
 
-def _with_successors(
-    shown: list[tuple[int, _Head, bytes]],
-) -> list[tuple[int, _Head, bytes]]:
+def _with_successors(shown: list[_Shown]) -> list[_Shown]:
     """Leave out reasoning that is not followed by what it led to."""
-    kept: list[tuple[int, _Head, bytes]] = []
+    if "reasoning" not in [one[1].type for one in shown]:
+        return shown
+    kept: list[_Shown] = []
     for one in reversed(shown):
         if one[1].type != "reasoning" or (kept and _is_made(kept[-1][1])):
             kept.append(one)
     kept.reverse()
     return kept
-
-
-def is_message(body: bytes) -> bool:
-    """Whether an item is a message."""
-    return _read_head(body).type in (None, "message")
 
 
 def _is_made(head: _Head) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.items import OUTPUT_SUFFIX, item_value
+from holdfast.core.response import whole_usage
 from holdfast.core.session import Usage
 from holdfast.core.stream import Delta, item_events
 from holdfast.ports.provider import Answer, AnyEvent, ModelEvent
@@ -17,7 +18,7 @@ from holdfast.providers.origin import Maker
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
 _decode_delta = msgspec.json.Decoder(Delta).decode
-_KEPT_FIELDS = ("service_tier", "moderation", "tool_usage")
+_NULL = msgspec.Raw(b"null")
 _SKIPPED = frozenset({"response.created", "response.in_progress", "response.queued"})
 _ENDS = frozenset({"response.completed", "response.incomplete"})
 _FAILS = frozenset({"response.failed", "response.cancelled", "error"})
@@ -34,13 +35,27 @@ class _Response(msgspec.Struct):
     usage: Any = None
     error: Any = None
     incomplete_details: Any = None
-    service_tier: msgspec.Raw = msgspec.Raw(b"null")
-    moderation: msgspec.Raw = msgspec.Raw(b"null")
-    tool_usage: msgspec.Raw = msgspec.Raw(b"null")
+    service_tier: msgspec.Raw = _NULL
+    moderation: msgspec.Raw = _NULL
+    tool_usage: msgspec.Raw = _NULL
 
 
 class _Terminal(msgspec.Struct):
     response: _Response
+
+
+class _Head(msgspec.Struct, gc=False):
+    """Of an item, what may have to be ours."""
+
+    type: Any = None
+    role: Any = None
+    id: Any = None
+    call_id: Any = None
+    encrypted_content: Any = None
+
+
+_read_response = msgspec.json.Decoder(_Response).decode
+_read_head = msgspec.json.Decoder(_Head).decode
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -177,7 +192,9 @@ class ResponsesOutput:
     def whole(self, data: bytes) -> Ending:
         """Return a whole response's answer."""
         try:
-            response = msgspec.json.decode(data, type=_Response)
+            if not data.isascii():
+                data.decode()  # items are not looked into, and have to be readable later
+            response = _read_response(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise broken("the upstream's answer is no response", "upstream_broken_answer") from exc
         return self._end(response)
@@ -211,17 +228,21 @@ class ResponsesOutput:
             status=status,
             incomplete_reason=details.get("reason") if isinstance(details, dict) else None,
             usage=_usage(response.usage),
-            usage_detail=_encode(response.usage) if response.usage else None,
-            fields={
-                name: raw
-                for name in _KEPT_FIELDS
-                if bytes(raw := getattr(response, name)) != b"null"
-            },
+            usage_detail=whole_usage(response.usage) if response.usage else None,
+            fields=_kept_fields(response),
         )
         return Ending(answer, response.id)
 
     def _own_bytes(self, raw: msgspec.Raw, index: int) -> bytes:
         """Return an item's bytes, untouched where nothing in them must be ours."""
+        try:
+            head = _read_head(raw)
+        except msgspec.DecodeError as exc:
+            raise broken("the upstream's answer has no item", "upstream_broken_answer") from exc
+        is_plain = head.call_id is None and head.encrypted_content is None
+        is_said = is_plain and head.type == "message"
+        if is_said and self._names.item("message", head.id, index) == head.id:
+            return bytes(raw)
         item = _read(bytes(raw))
         before = (item.get("id"), item.get("call_id"), item.get("encrypted_content"))
         own = self._own(item, index)
@@ -279,17 +300,26 @@ def _failure(kind: str, value: Json) -> Exception:
     return failure_in_stream(value.get("error") or value)
 
 
+def _kept_fields(response: _Response) -> dict[str, msgspec.Raw]:
+    told = (
+        ("service_tier", response.service_tier),
+        ("moderation", response.moderation),
+        ("tool_usage", response.tool_usage),
+    )
+    return {name: raw for name, raw in told if raw is not _NULL and bytes(raw) != b"null"}
+
+
 def _usage(told: Any) -> Usage | None:
-    if not isinstance(told, dict):
+    if type(told) is not dict:
         return None
-    given, made = told.get("input_tokens_details"), told.get("output_tokens_details")
     return Usage(
-        input_tokens=_number(told.get("input_tokens")),
-        cached_tokens=_number((given or {}).get("cached_tokens")),
-        output_tokens=_number(told.get("output_tokens")),
-        reasoning_tokens=_number((made or {}).get("reasoning_tokens")),
+        input_tokens=_number(told, "input_tokens"),
+        cached_tokens=_number(told.get("input_tokens_details"), "cached_tokens"),
+        output_tokens=_number(told, "output_tokens"),
+        reasoning_tokens=_number(told.get("output_tokens_details"), "reasoning_tokens"),
     )
 
 
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+def _number(told: Any, name: str) -> int:
+    value = told[name] if type(told) is dict and name in told else 0
+    return value if type(value) is int else 0

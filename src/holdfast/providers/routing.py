@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any
 
 from holdfast.core.errors import ModelNotFound, ProviderFailure
@@ -18,6 +17,7 @@ from holdfast.providers.settings import UpstreamApi, UpstreamSettings
 from holdfast.providers.upstream import Upstream
 
 Model = dict[str, Any]
+MOST_MODELS = 1024
 
 
 class Upstreams:
@@ -34,30 +34,42 @@ class Upstreams:
             self._lines.append(line)
             self._routes.append((one, _provider(line, new_id)))
         self._demo = None if self._routes else DemoProvider(new_id)
+        self._found: dict[str, tuple[UpstreamSettings, Provider] | None] = {}
+        """Who serves the models that were asked for."""
 
     def provider(self, model: str) -> Provider:
         """Return who serves a model."""
         if self._demo is not None:
             return self._demo
-        for settings, provider in self._routes:
-            if _serves(settings, model):
-                return provider
-        raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
+        found = self._find(model)
+        if found is None:
+            raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
+        return found[1]
+
+    def _find(self, model: str) -> tuple[UpstreamSettings, Provider] | None:
+        """Return the first upstream whose patterns match."""
+        if model in self._found:
+            return self._found[model]
+        if len(self._found) >= MOST_MODELS:
+            self._found.clear()
+        serving = (one for one in self._routes if _serves(one[0], model))
+        found = self._found[model] = next(serving, None)
+        return found
 
     def fallbacks(self, model: str) -> tuple[str, ...]:
         """Return the models that may be asked where this one's server fails, in order."""
-        found = next((one for one, _ in self._routes if _serves(one, model)), None)
-        return found.fallback if found else ()
+        found = self._find(model)
+        return found[0].fallback if found else ()
 
     def context_tokens(self, model: str) -> int | None:
         """Return the context window of a model, where its upstream's settings say it."""
-        found = next((one for one, _ in self._routes if _serves(one, model)), None)
-        return found.context_tokens if found else None
+        found = self._find(model)
+        return found[0].context_tokens if found else None
 
     def speaks(self, model: str) -> UpstreamApi | None:
         """Return the API in which the model's upstream is asked."""
-        found = next((one for one, _ in self._routes if _serves(one, model)), None)
-        return found.api if found else None
+        found = self._find(model)
+        return found[0].api if found else None
 
     async def relay(self, request: RelayRequest) -> Relayed | None:
         """Pass a request on as it came."""
@@ -102,12 +114,7 @@ class Upstreams:
 
 
 def _serves(settings: UpstreamSettings, model: str) -> bool:
-    return _matches(settings.models, model)
-
-
-@lru_cache(maxsize=1024)
-def _matches(patterns: tuple[str, ...], model: str) -> bool:
-    return any(fnmatchcase(model, pattern) for pattern in patterns)
+    return any(fnmatchcase(model, pattern) for pattern in settings.models)
 
 
 def _provider(upstream: Upstream, new_id: NewId) -> Provider:

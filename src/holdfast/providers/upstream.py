@@ -15,6 +15,7 @@ from holdfast.providers.settings import UpstreamSettings
 from holdfast.providers.sse import EventTooLong, SseEvent, SseSplitter
 
 _encode = msgspec.json.Encoder().encode
+MOST_MAKERS = 1024
 
 
 class Upstream:
@@ -26,13 +27,18 @@ class Upstream:
         self._client = client
         self._base = settings.url.rstrip("/")
         self._account = account_of(settings.url, settings.key)
+        self._makers: dict[str, Maker] = {}
         self._headers = {"user-agent": "holdfast", "content-type": "application/json"}
         if settings.key:
             self._headers["authorization"] = f"Bearer {settings.key}"
 
     def maker(self, model: str) -> Maker:
         """Return who seals what comes from here."""
-        return Maker(self.name, self._account, model)
+        if model not in self._makers:
+            if len(self._makers) >= MOST_MAKERS:
+                self._makers.clear()
+            self._makers[model] = Maker(self.name, self._account, model)
+        return self._makers[model]
 
     def hush(self, failure: ProviderFailure) -> ProviderFailure:
         """Return a failure whose words do not have our key in them."""

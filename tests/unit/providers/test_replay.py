@@ -115,7 +115,7 @@ def test_an_account_gives_nothing_of_its_key_away() -> None:
 
 def new_names(*taken: str) -> Names:
     count = iter(range(70, 100))
-    return Names(lambda prefix: f"{prefix}_{next(count)}", taken)
+    return Names(lambda prefix: f"{prefix}_{next(count)}", lambda: taken)
 
 
 def test_ids_that_look_unique_are_kept() -> None:

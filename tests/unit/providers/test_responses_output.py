@@ -18,7 +18,7 @@ LONG = "0123456789abcdef"
 
 def an_output(*taken: str) -> ResponsesOutput:
     count = iter(range(70, 100))
-    return ResponsesOutput(Names(lambda prefix: f"{prefix}_{next(count)}", taken), MAKER)
+    return ResponsesOutput(Names(lambda prefix: f"{prefix}_{next(count)}", lambda: taken), MAKER)
 
 
 def whole(*items: Json, **more: Any) -> bytes:
