@@ -22,8 +22,10 @@ from holdfast.core.intake import bring, new_turn, remember
 from holdfast.core.lane import (
     begin,
     front_position,
+    pack_items,
     queued,
     settle_gone,
+    started,
     stop_active,
     tail_position,
 )
@@ -153,14 +155,17 @@ def _admit(
         draft.set(last_user_activity_at=facts.now)
     remember(command, draft, turn)
     if not is_first:
+        turn = replace(turn, input=pack_items(command.items))
         draft.add_turn(turn)
         draft.tell("turn.queued", turn)
         return draft.decide(queued(draft, turn))
-    started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
-    draft.add_turn(started.turn)
-    draft.tell("turn.started", started.turn)
-    started = replace(started, session=draft.session, is_rolled_over=is_rolled_over)
-    return draft.decide(started)
+    turn, run = begin(
+        draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
+    )
+    draft.add_turn(turn)
+    draft.add_run(run)
+    draft.tell("turn.started", turn)
+    return draft.decide(started(draft, turn, run, is_rolled_over=is_rolled_over))
 
 
 def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastError | None:
@@ -216,10 +221,11 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
     remember(command, draft, turn)
-    started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
-    draft.save_turn(started.turn)
-    draft.tell("turn.continued", started.turn, step=turn.step)
-    return draft.decide(replace(started, session=draft.session))
+    turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
+    draft.save_turn(turn)
+    draft.add_run(run)
+    draft.tell("turn.continued", turn, step=turn.step)
+    return draft.decide(started(draft, turn, run))
 
 
 def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
@@ -238,6 +244,9 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     draft.set(turn_count=1)
     remember(command, draft, turn)
     alone = Facts(now=facts.now)
-    started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=alone)
-    draft.add_turn(started.turn)
-    return draft.decide(replace(started, session=draft.session))
+    turn, run = begin(
+        draft, turn, run_id=command.run_id, worker=command.worker, facts=alone, items=command.items
+    )
+    draft.add_turn(turn)
+    draft.add_run(run)
+    return draft.decide(started(draft, turn, run))

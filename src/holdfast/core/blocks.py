@@ -119,11 +119,11 @@ def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
     first, last = turn.first_seq, turn.last_seq
     assert first is not None
     assert last is not None
-    if last == draft.session.head_seq:
+    if last == draft.head_seq:
         return turn
     if first <= last:
         draft.hide("move", (first, last), facts.hidden, turn.id)
-    first = draft.session.head_seq + 1
+    first = draft.head_seq + 1
     draft.append([item.anew() for item in still_seen(facts.turn_items, facts.hidden)], turn.number)
     return replace(turn, first_seq=first)
 

@@ -3,7 +3,7 @@
 Each change is one row of one table, so a store needs one statement for each of them.
 """
 
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from holdfast.core.trail import ItemPlaceRow, TrailRow
 from holdfast.core.turn import Run, Turn
 
 OutcomeT = TypeVar("OutcomeT")
+Part = Literal["log", "lane", "all"]
+"""How much of a session's row changes: what an append changes, what a run does, or anything."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -98,8 +100,8 @@ class SessionSaved(msgspec.Struct, frozen=True, gc=False):
 
     session: Session
     read_version: int
-    is_log_only: bool = False
-    """Whether nothing changed but what an append changes, so that no index has to be touched."""
+    part: Part = "all"
+    """What may have changed; indexes of anything else need not be visited."""
 
 
 class TurnAdded(msgspec.Struct, frozen=True, gc=False):

@@ -6,13 +6,13 @@ from holdfast.core.changes import IdempotencyAdded, IdempotencyRow
 from holdfast.core.commands import Accept, Append, Brought
 from holdfast.core.draft import Draft
 from holdfast.core.facts import Waiting
-from holdfast.core.lane import pack_items, tail_position
+from holdfast.core.lane import tail_position
 from holdfast.core.session import Session
 from holdfast.core.turn import Source, Turn
 
 
 def new_turn(command: Accept | Append, session: Session, position: int, now: float) -> Turn:
-    """Return the turn that an arrival becomes."""
+    """Return the turn that an arrival becomes; what it brings is in the log, or packed to wait."""
     rewind = command.rewind if isinstance(command, Accept) else None
     if rewind is not None and rewind[1] > session.head_seq:
         rewind = None  # It speaks of another generation's log: this one never was that long.
@@ -26,7 +26,7 @@ def new_turn(command: Accept | Append, session: Session, position: int, now: flo
         owner=command.worker,
         step=0,
         attempts=0,
-        input=pack_items(command.items),
+        input=None,
         request=command.request if isinstance(command, Accept) else b"",
         body_hash=command.body_hash,
         rewind_after=rewind[0] if rewind else None,
@@ -61,13 +61,12 @@ def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> 
     """Write items at the head as a turn that has nothing left to do."""
     position = tail_position(draft.session.turn_count, Waiting())
     turn = new_turn(command, draft.session, position, draft.now)
-    first = draft.session.head_seq + 1
+    first = draft.head_seq + 1
     last = draft.append(command.items, turn.number)
     draft.set(turn_count=turn.number)
     turn = replace(
         turn,
         source=source,
-        input=None,
         request=b"",
         body_hash=command.body_hash if isinstance(command, Append) else None,
         first_seq=first,

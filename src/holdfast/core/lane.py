@@ -4,7 +4,7 @@ Every function works on a draft of the session's row; the row's one fenced write
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -15,18 +15,12 @@ from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import RunId, WorkerId
 from holdfast.core.items import ERASED_ITEM, NewItem, StoredItem
 from holdfast.core.records import Span, visible_spans
-from holdfast.core.session import Session
 from holdfast.core.turn import RUN_AGAIN, Fence, Outcome, Run, Turn, storable
 
-FREE: dict[str, Any] = {
-    "active_turn_id": None,
-    "active_run_id": None,
-    "owner": None,
-    "hold_until": None,
-    "pending_calls": None,
-}
-
 WORKER_LOST = "worker_lost"
+
+_Block = tuple[int, int, int]
+"""Where the items of a turn begin, up to where they are finished, and where they end."""
 
 _encode_items = msgspec.msgpack.Encoder().encode
 _decode_items = msgspec.msgpack.Decoder(tuple[NewItem, ...]).decode
@@ -42,49 +36,57 @@ def unpack_items(packed: bytes | None) -> tuple[NewItem, ...]:
     return _decode_items(packed) if packed else ()
 
 
-def begin(draft: Draft, turn: Turn, *, run_id: RunId, worker: WorkerId, facts: Facts) -> Started:
-    """Give the lane to `turn`: its items enter the log, its run begins under a new epoch."""
-    turn = _place(draft, turn, hidden=facts.hidden, block=facts.turn_items)
-    session = draft.session
-    now = draft.now
-    epoch = session.epoch + 1
+def begin(
+    draft: Draft,
+    turn: Turn,
+    *,
+    run_id: RunId,
+    worker: WorkerId,
+    facts: Facts,
+    items: Sequence[NewItem] = (),
+) -> tuple[Turn, Run]:
+    """Give the lane to `turn`: its items enter the log, its run begins under a new epoch.
+
+    A turn that waited brings its items itself, packed.
+    """
+    first, kept, last = _place(draft, turn, facts, items or unpack_items(turn.input))
     turn = replace(
         turn,
         input=None,
         owner=worker,
         attempts=turn.attempts + 1,
-        started_at=turn.started_at or now,
+        first_seq=first,
+        kept_seq=kept,
+        last_seq=last,
+        started_at=turn.started_at or draft.now,
     )
-    draft.set(
-        epoch=epoch,
-        active_turn_id=turn.id,
-        active_run_id=run_id,
-        owner=worker,
-        hold_until=None,
-        pending_calls=None,
-    )
-    run = new_run(run_id, turn, session=draft.session, now=now)
-    draft.add_run(run)
-    return Started(turn, draft.session, run, Fence(session.id, session.generation, run_id, epoch))
+    epoch = draft.take_lane(turn.id, run_id, worker)
+    return turn, new_run(run_id, turn, epoch=epoch, draft=draft)
 
 
-def new_run(run_id: RunId, turn: Turn, *, session: Session, now: float) -> Run:
+def started(draft: Draft, turn: Turn, run: Run, *, is_rolled_over: bool = False) -> Started:
+    """Answer for a turn that has the lane, once all that belongs to its beginning is written."""
+    fence = Fence(run.session_id, run.generation, run.id, run.epoch)
+    return Started(turn, draft.session, run, fence, is_rolled_over)
+
+
+def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
     """Return the run that a worker begins now; what it answers will stand behind the head."""
     return Run(
         id=run_id,
         turn_id=turn.id,
-        session_id=session.id,
-        generation=session.generation,
-        epoch=session.epoch,
+        session_id=draft.before.id,
+        generation=draft.before.generation,
+        epoch=epoch,
         worker=turn.owner,
         step=turn.step,
-        first_seq=session.head_seq + 1,
+        first_seq=draft.head_seq + 1,
         last_seq=None,
         record_no=None,
         outcome=None,
         error_code=None,
         error_message=None,
-        started_at=now,
+        started_at=draft.now,
         ended_at=None,
         input_tokens=None,
         cached_tokens=None,
@@ -97,30 +99,31 @@ def new_run(run_id: RunId, turn: Turn, *, session: Session, now: float) -> Run:
     )
 
 
-def _place(
-    draft: Draft, turn: Turn, *, hidden: Sequence[Span], block: Sequence[StoredItem]
-) -> Turn:
+def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> _Block:
     """Bring the turn's block to the head of the log, in one piece, whatever came before."""
+    hidden, block = facts.hidden, facts.turn_items
     if turn.first_seq is None:
         if turn.rewind_after is not None and turn.rewind_upto is not None:
             draft.hide("rewind", (turn.rewind_after + 1, turn.rewind_upto), hidden, turn.id)
-        first = draft.session.head_seq + 1
-        last = draft.append(unpack_items(turn.input), turn.number)
-        return replace(turn, first_seq=first, kept_seq=last, last_seq=last)
+        return _appended(draft, turn, items)
     assert turn.kept_seq is not None
     assert turn.last_seq is not None
     is_seen = bool(visible_spans(hidden, turn.first_seq, turn.kept_seq))
-    if draft.session.head_seq == turn.last_seq and is_seen:
+    if draft.head_seq == turn.last_seq and is_seen:
         if turn.kept_seq < turn.last_seq:
             draft.hide("retry", (turn.kept_seq + 1, turn.last_seq), hidden, turn.id)
-        return turn
+        return turn.first_seq, turn.kept_seq, turn.last_seq
     # Later turns stand behind the old block, or hid it: it is written anew, never interleaved.
     # Where all of it is hidden, who asks again means what was asked.
     kept = still_seen(block, hidden) if is_seen else _asked(block, turn.kept_seq)
     draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id)
-    first = draft.session.head_seq + 1
-    last = draft.append([item.anew() for item in kept if not item.is_partial], turn.number)
-    return replace(turn, first_seq=first, kept_seq=last, last_seq=last)
+    return _appended(draft, turn, [item.anew() for item in kept if not item.is_partial])
+
+
+def _appended(draft: Draft, turn: Turn, items: Sequence[NewItem]) -> _Block:
+    first = draft.head_seq + 1
+    last = draft.append(items, turn.number)
+    return first, last, last
 
 
 def still_seen(block: Sequence[StoredItem], hidden: Sequence[Span]) -> list[StoredItem]:
@@ -186,12 +189,13 @@ def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
                 error_code=code,
                 ended_at=draft.now,
                 partial=None,
-                last_seq=draft.session.head_seq,
-                record_no=draft.session.record_no,
+                last_seq=draft.head_seq,
+                record_no=draft.record_no,
             )
         )
         draft.abort(run.id)
-    draft.set(epoch=draft.session.epoch + 1, **FREE)
+    draft.set(epoch=draft.session.epoch + 1)
+    draft.free_lane()
     draft.wake()
     return turn
 

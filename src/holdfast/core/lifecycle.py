@@ -34,7 +34,7 @@ from holdfast.core.errors import (
 from holdfast.core.facts import Facts
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.items import ERASED_ITEM
-from holdfast.core.lane import FREE, end_turn, stop_active
+from holdfast.core.lane import end_turn, stop_active
 from holdfast.core.records import Span, visible_spans
 from holdfast.core.session import Session, begin_session
 from holdfast.core.turn import Turn
@@ -43,7 +43,8 @@ from holdfast.core.turn import Turn
 def retire(draft: Draft, *, reason: str) -> None:
     """Take a session out of its key's life; it stays listed, readable and restorable."""
     session = draft.session
-    draft.set(is_live=False, retired_at=draft.now, epoch=session.epoch + 1, **FREE)
+    draft.set(is_live=False, retired_at=draft.now, epoch=session.epoch + 1)
+    draft.free_lane()
     draft.add(ProviderStateDropped(session.id))
     draft.tell("session.retired", reason=reason)
 
@@ -116,7 +117,8 @@ def restore(command: Restore, facts: Facts) -> Decision[Session]:
     if session.is_live:
         return Decision(session)
     back = Draft(session, now=facts.now)
-    back.set(is_live=True, retired_at=None, epoch=session.epoch + 1, **FREE)
+    back.set(is_live=True, retired_at=None, epoch=session.epoch + 1)
+    back.free_lane()
     back.add(ProviderStateDropped(session.id))
     back.tell("session.restored", generation=session.generation)
     if facts.live is None:
@@ -186,8 +188,8 @@ def _bury(draft: Draft) -> None:
         retired_at=session.retired_at or draft.now,
         epoch=session.epoch + 1,
         metadata=b"{}",
-        **FREE,
     )
+    draft.free_lane()
     draft.add(ProviderStateDropped(session.id))
     draft.add(ContentErased(session.id))
 

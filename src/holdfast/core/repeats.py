@@ -11,7 +11,15 @@ from holdfast.core.commands import Accept, Append, Queued, Repeated, Started
 from holdfast.core.draft import Draft
 from holdfast.core.errors import IdempotencyMismatch, SessionDeleted, SessionRetired
 from holdfast.core.facts import Facts
-from holdfast.core.lane import WORKER_LOST, Settled, begin, queued, settle_gone, tail_position
+from holdfast.core.lane import (
+    WORKER_LOST,
+    Settled,
+    begin,
+    queued,
+    settle_gone,
+    started,
+    tail_position,
+)
 from holdfast.core.turn import Fence, Turn
 
 Admission = Started | Queued | Repeated
@@ -125,7 +133,8 @@ def _reopen(
         draft.save_turn(turn)
         draft.tell("turn.queued", turn)
         return draft.decide(queued(draft, turn))
-    started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
-    draft.save_turn(started.turn)
-    draft.tell("turn.started", started.turn, attempts=started.turn.attempts)
-    return draft.decide(replace(started, session=draft.session))
+    turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
+    draft.save_turn(turn)
+    draft.add_run(run)
+    draft.tell("turn.started", turn, attempts=turn.attempts)
+    return draft.decide(started(draft, turn, run))

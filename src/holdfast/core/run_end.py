@@ -20,7 +20,7 @@ from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.facts import Facts
 from holdfast.core.healing import Heal, read_heals, write_heals
 from holdfast.core.items import NewItem
-from holdfast.core.lane import FREE, end_turn, keep_partial, pack_items, stop_active
+from holdfast.core.lane import end_turn, keep_partial, pack_items, stop_active
 from holdfast.core.records import merge_spans
 from holdfast.core.session import Session, Usage
 from holdfast.core.turn import Fence, Run, Turn, storable
@@ -72,11 +72,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     turn = replace(turn, kept_seq=last, last_seq=last)
     if command.partial:
         turn = keep_partial(draft, turn, pack_items(command.partial))
-    run = replace(
-        _ended_run(run, command, facts.now),
-        last_seq=draft.session.head_seq,
-        record_no=draft.session.record_no,
-    )
+    run = _ended_run(run, command, draft)
     draft.save_run(run)
     draft.journal(turn, command.journal)
     if command.usage is not None:
@@ -94,12 +90,12 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     if command.outcome == "completed":
         draft.leave_trail(command.trail)
     if command.outcome == "completed" and command.provider_state is not None:
-        state = replace(command.provider_state, covers_seq=draft.session.head_seq)
+        state = replace(command.provider_state, covers_seq=draft.head_seq)
         draft.add(ProviderStateSaved(session.id, state, facts.now))
     if command.outcome == "completed" and command.pending_calls:
         turn = _hold(draft, turn, command)
     else:
-        draft.set(**FREE)
+        draft.free_lane()
         turn = end_turn(
             draft,
             turn,
@@ -136,14 +132,16 @@ def _hold(draft: Draft, turn: Turn, command: Finish) -> Turn:
     return turn
 
 
-def _ended_run(run: Run, command: Finish, now: float) -> Run:
+def _ended_run(run: Run, command: Finish, draft: Draft) -> Run:
     usage = command.usage
     return replace(
         run,
+        last_seq=draft.head_seq,
+        record_no=draft.record_no,
         outcome=command.outcome,
         error_code=command.error_code,
         error_message=storable(command.error_message),
-        ended_at=now,
+        ended_at=draft.now,
         partial=None,
         result=command.result,
         heals=command.heals if command.heals is not None else run.heals,
@@ -156,7 +154,7 @@ def _ended_run(run: Run, command: Finish, now: float) -> Run:
 
 def count_usage(draft: Draft, usage: Usage) -> None:
     """Add what a call used to what its session has used."""
-    session = draft.session
+    session = draft.before
     draft.set(
         input_tokens=session.input_tokens + usage.input_tokens,
         cached_tokens=session.cached_tokens + usage.cached_tokens,

@@ -129,4 +129,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     def is_countable(self) -> bool:
         """Whether every count is one: what is told beyond reason is as good as not told."""
         counts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.reasoning_tokens)
-        return all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts)
+        for count in counts:
+            if type(count) is not int or not 0 <= count <= MOST_TOKENS:
+                return False
+        return True

@@ -13,7 +13,7 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.facts import Facts
-from holdfast.core.lane import WORKER_LOST, begin, end_turn, queued, settle_gone
+from holdfast.core.lane import WORKER_LOST, begin, end_turn, queued, settle_gone, started
 from holdfast.core.session import Session
 from holdfast.core.turn import RUN_AGAIN, Fence, Turn
 
@@ -43,10 +43,11 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
     if not is_free or waiting.first_position != turn.position:
         outcome = queued(draft, turn)
         return draft.decide(outcome) if settled else Decision(outcome)
-    started = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
-    draft.save_turn(started.turn)
-    draft.tell("turn.started", started.turn, attempts=started.turn.attempts)
-    return draft.decide(replace(started, session=draft.session))
+    turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
+    draft.save_turn(turn)
+    draft.add_run(run)
+    draft.tell("turn.started", turn, attempts=turn.attempts)
+    return draft.decide(started(draft, turn, run))
 
 
 def recover(command: Recover, facts: Facts) -> Decision[Session]:
@@ -55,10 +56,11 @@ def recover(command: Recover, facts: Facts) -> Decision[Session]:
     if session is None or session.deleted_at is not None:
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     draft = Draft(session, now=facts.now)
-    before = draft.session
     is_forsaken = session.owner == command.worker and session.active_run_id in command.forsaken
-    settle_gone(draft, facts, worker=command.worker, limits=command.limits, is_forsaken=is_forsaken)
-    is_touched = draft.session is not before
+    settled = settle_gone(
+        draft, facts, worker=command.worker, limits=command.limits, is_forsaken=is_forsaken
+    )
+    is_touched = settled.turn is not None
     for turn in facts.open_turns:
         if facts.active is not None and turn.id == facts.active.id:
             continue

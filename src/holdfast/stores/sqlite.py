@@ -18,7 +18,6 @@ from holdfast.stores.committer import Result
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.commands import foresee, plan
 from holdfast.stores.sql.plan import Ask, Plan, Row
-from holdfast.stores.sql.statements import Statement
 from holdfast.stores.sqlite_file import Connect, Link
 
 ResultT = TypeVar("ResultT")
@@ -175,13 +174,11 @@ class SqliteDriver:
         if foreseen is not None:
             fence, *rest = foreseen.writes
             if connection.execute(fence[0].text, fence[1]).rowcount == 1:
-                for ask in rest:
-                    _execute(connection, ask)
+                _write(connection, rest)
                 return foreseen.decision
-        planned = _drive(connection, plan(command, now))
-        for ask in planned.writes:
-            _execute(connection, ask)
-        return planned.decision
+        decision, writes = _drive(connection, plan(command, now))
+        _write(connection, writes)
+        return decision
 
     def _read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         try:
@@ -249,11 +246,12 @@ def _drive(connection: sqlite3.Connection, steps: Generator[Ask, list[Row], Resu
         return result
 
 
-def _execute(connection: sqlite3.Connection, ask: Ask) -> None:
-    statement: Statement = ask[0]
-    changed = connection.execute(statement.text, ask[1]).rowcount
-    if statement.is_fenced and changed != 1:
-        raise _LostUpdate(statement.name)
+def _write(connection: sqlite3.Connection, writes: Sequence[Ask]) -> None:
+    execute = connection.execute
+    for statement, parameters in writes:
+        written = execute(statement.text, parameters)
+        if statement.is_fenced and written.rowcount != 1:
+            raise _LostUpdate(statement.name)
 
 
 def _explain(exc: Exception) -> Exception:

@@ -33,7 +33,7 @@ from holdfast.ports.store import (
 )
 from holdfast.stores.committer import Committer, Result
 from holdfast.stores.sql import listing, queries, records, repetition, retention
-from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql import worker_statements as workers
 from holdfast.stores.sql.plan import Plan, every
 from holdfast.stores.transcripts import Transcripts, is_as_stored
 from holdfast.stores.worker_tokens import WorkerTokens
@@ -281,7 +281,7 @@ class SqlStore:
         """Return workers whose lease ran out or whose process is dead."""
 
         def query(now: float) -> Plan[list[tuple[GoneWorker, bool]]]:
-            rows = yield from every(sql.WORKERS)
+            rows = yield from every(workers.WORKERS)
             return [(GoneWorker(row[0], row[1]), row[1] <= now) for row in rows]
 
         found = await self.look(query)
@@ -292,7 +292,7 @@ class SqlStore:
         """Return sessions in which a gone worker left something, or a hold ran out."""
 
         def query(now: float) -> Plan[list[SessionId]]:
-            rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)
+            rows = yield from every(workers.ORPHANED_SESSIONS, now, limit)
             return [row[0] for row in rows]
 
         return await self.look(query)
@@ -301,7 +301,7 @@ class SqlStore:
         """Return the waiting turns that a worker answers for."""
 
         def query(_: float) -> Plan[list[Turn]]:
-            rows = yield from every(sql.OWNED_TURNS, worker)
+            rows = yield from every(workers.OWNED_TURNS, worker)
             return [Turn(*row) for row in rows]
 
         return await self.look(query)
@@ -310,7 +310,7 @@ class SqlStore:
         """Return the runs that still own a lane for this worker."""
 
         def query(_: float) -> Plan[list[OwnedRun]]:
-            rows = yield from every(sql.OWNED_RUNS, worker)
+            rows = yield from every(workers.OWNED_RUNS, worker)
             return [OwnedRun(*row) for row in rows]
 
         return await self.look(query)

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.core.changes import Decision, EventAdded, ItemsAdded
 from holdfast.core.commands import Accept, LaneLimits
+from holdfast.core.draft import Draft
 from holdfast.core.errors import HoldfastError
 from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
@@ -57,7 +58,8 @@ def a_started_turn(**fields: Any) -> Turn:
 
 def a_run(session: Session, turn: Turn, **fields: Any) -> Run:
     """Return the run of `turn` under the session's epoch."""
-    run = new_run(session.active_run_id or RUN, turn, session=session, now=NOW - 40)
+    draft = Draft(session, now=NOW - 40)
+    run = new_run(session.active_run_id or RUN, turn, epoch=session.epoch, draft=draft)
     return replace(run, **fields)
 
 

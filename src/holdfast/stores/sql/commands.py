@@ -24,6 +24,7 @@ from holdfast.core.errors import RunFenced
 from holdfast.core.facts import Facts
 from holdfast.stores.sql import facts, records, retention
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql import worker_statements as workers
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 from holdfast.stores.sql.writing import writes
 
@@ -97,38 +98,49 @@ def foresee_all(commands: Sequence[Command[Any]], now: float) -> list[Planned] |
 
 def plan(command: Command[Any], now: float) -> Plan[Planned]:
     """Return the whole of one command, to be written and committed by the driver."""
-    if isinstance(command, cmd.Renew | cmd.Bury):
-        return (yield from _plan_worker(command, now))
-    if isinstance(command, cmd.Deliver):
-        marks: list[Ask] = [(sql.MARK_DELIVERED, (*step, now)) for step in command.steps]
-        return Planned(Decision(None), marks)
-    if isinstance(command, cmd.Prune):
-        return Planned(*(yield from retention.prune(command, now)))
-    read, decide = _DECIDED[type(command)]
+    decided = _DECIDED.get(type(command))
+    if decided is None:
+        return (yield from _plan_other(command, now))
+    read, decide = decided
     known = yield from read(command, now)
     decision = decide(command, known)
     return Planned(decision, writes(decision.changes))
 
 
+def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
+    """Commands that are about no session's facts."""
+    if isinstance(command, cmd.Renew | cmd.Bury):
+        return (yield from _plan_worker(command, now))
+    if isinstance(command, cmd.Prune):
+        return Planned(*(yield from retention.prune(command, now)))
+    assert isinstance(command, cmd.Deliver), command
+    marks: list[Ask] = [(sql.MARK_DELIVERED, (*step, now)) for step in command.steps]
+    return Planned(Decision(None), marks)
+
+
 def _plan_worker(command: cmd.Renew | cmd.Bury, now: float) -> Plan[Planned]:
     """Leases: a worker that was taken for dead may not come back under its name."""
-    row = yield from one(sql.WORKER_BY_ID, command.worker)
+    row = yield from one(workers.WORKER_BY_ID, command.worker)
     if isinstance(command, cmd.Bury):
         return _plan_burial(command, row)
     alive_until = now + command.lease_seconds
     if row is not None and row[0] != BURIED:
-        return Planned(Decision(alive_until), [(sql.SAVE_WORKER, (command.worker, alive_until))])
+        return Planned(
+            Decision(alive_until), [(workers.SAVE_WORKER, (command.worker, alive_until))]
+        )
     if row is not None or not command.is_new:
         refused: Decision[Any] = refuse(RunFenced(f"worker {command.worker} was taken for dead"))
         return Planned(refused, [])
-    return Planned(Decision(alive_until), [(sql.ADD_WORKER, (command.worker, now, alive_until))])
+    return Planned(
+        Decision(alive_until), [(workers.ADD_WORKER, (command.worker, now, alive_until))]
+    )
 
 
 def _plan_burial(command: cmd.Bury, row: Row | None) -> Planned:
     if row is None:
         return Planned(Decision(True), [])
     if command.drop:
-        return Planned(Decision(True), [(sql.DROP_WORKER, (command.worker,))])
+        return Planned(Decision(True), [(workers.DROP_WORKER, (command.worker,))])
     if command.alive_until is not None and command.alive_until != row[0]:
         return Planned(Decision(False), [])
-    return Planned(Decision(True), [(sql.SAVE_WORKER, (command.worker, BURIED))])
+    return Planned(Decision(True), [(workers.SAVE_WORKER, (command.worker, BURIED))])

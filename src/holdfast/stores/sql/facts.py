@@ -38,6 +38,7 @@ from holdfast.core.records import Record, Span, hidden_spans, merge_spans, visib
 from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql import worker_statements as workers
 from holdfast.stores.sql.plan import Plan, Row, every, one
 
 EVERYTHING = 2**62
@@ -478,7 +479,7 @@ def recover_facts(command: Recover, now: float) -> Plan[Facts]:
     turns = tuple(Turn(*found) for found in rows)
     gone: set[WorkerId] = set()
     for worker in {turn.owner for turn in turns}:
-        alive = yield from one(sql.WORKER_BY_ID, worker)
+        alive = yield from one(workers.WORKER_BY_ID, worker)
         if alive is None or alive[0] <= now:
             gone.add(worker)
     return replace(facts, open_turns=turns, gone_owners=frozenset(gone))
