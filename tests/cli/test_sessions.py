@@ -55,8 +55,13 @@ def test_more_sessions_than_one_page_are_all_listed(
 
 def test_colours_are_off_when_asked(house: House) -> None:
     house.say("colour", "hello")
-    plain = in_terminal("sessions", "list", env={**house.env, "NO_COLOR": "1"})
-    assert ESCAPE + "[3" not in plain.out
+    assert ESCAPE in in_terminal("sessions", "list", env=house.env).out
+    assert ESCAPE in in_terminal("sessions", "list", env={**house.env, "NO_COLOR": ""}).out
+    for asked, env in (((), {"NO_COLOR": "1"}), (("--no-color",), {})):
+        plain = in_terminal(*asked, "sessions", "list", env={**house.env, **env})
+        assert (plain.code, ESCAPE in plain.out) == (0, False)
+        told = in_terminal(*asked, "sessions", "--help", env={**house.env, **env})
+        assert (told.code, ESCAPE in told.out, "export" in told.out) == (0, False, True)
     assert ESCAPE not in in_pipe("sessions", "list", env=house.env).out
 
 

@@ -1,5 +1,6 @@
 """The command line: the door for people."""
 
+import os
 import sys
 
 
@@ -10,6 +11,10 @@ def main() -> None:
 
         print(f"holdfast {__version__}")
         return
+    if sys.argv[1:2] == ["--no-color"]:
+        # Before anything is loaded: how help looks is settled then.
+        os.environ["NO_COLOR"] = "1"
+        del sys.argv[1]
     if sys.argv[1:2] == ["serve"]:
         from holdfast.cli import quick
 

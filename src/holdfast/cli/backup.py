@@ -1,13 +1,18 @@
 """`holdfast backup`: a consistent copy of the store, while the gateway runs."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from holdfast.cli.options import JsonFlag, StoreFlag
-from holdfast.cli.progress import progress
+from holdfast.cli.progress import Advance, progress
 from holdfast.cli.terminal import CommandFailed, say, say_json
+
+Copy = Callable[[Path, Advance], int]
+"""Makes the file, and returns its size."""
 
 
 def backup(
@@ -19,27 +24,48 @@ def backup(
 ) -> None:
     """Copy the store into a file, verified; it may be in use meanwhile."""
     from holdfast.settings import load
-    from holdfast.stores.backup import back_up
-    from holdfast.stores.opening import sqlite_path
 
     url = load(config, flags={"store": {"url": store}}).store.url
     if url.startswith("postgres"):
-        raise CommandFailed(
-            "a PostgreSQL store is backed up by PostgreSQL: pg_dump --format=custom --file="
-            f"{target} DATABASE_URL, or a base backup with WAL archiving"
-        )
-    if not url.startswith("sqlite:"):
+        source, copy = "postgresql", _copy_of_database(url)
+    elif url.startswith("sqlite:"):
+        source, copy = _copy_of_file(url, target)
+    else:
         raise CommandFailed(f"a store in {url} has nothing to copy")
-    source = sqlite_path(url)
     if target.is_dir():
         raise CommandFailed(f"{target} is a folder; name a file")
     if target.exists() and not force:
         raise CommandFailed(f"{target} exists; say --force to replace it")
-    if target.exists() and target.samefile(source):
-        raise CommandFailed(f"{target} is the store itself")
     with progress("copying") as advance:
-        size = back_up(source, target, lambda done, total: advance(f"of {total} pages: {done}"))
+        size = copy(target, advance)
     if as_json:
-        say_json({"source": str(source), "target": str(target), "bytes": size, "verified": True})
+        say_json({"source": source, "target": str(target), "bytes": size, "verified": True})
     else:
         say(f"{target}: {size / 1024:.0f} KiB, verified")
+
+
+def _copy_of_file(url: str, target: Path) -> tuple[str, Copy]:
+    from holdfast.stores.backup import back_up
+    from holdfast.stores.opening import sqlite_path
+
+    source = sqlite_path(url)
+    if target.exists() and source.exists() and target.samefile(source):
+        raise CommandFailed(f"{target} is the store itself")
+
+    def copy(target: Path, advance: Advance) -> int:
+        return back_up(source, target, lambda done, total: advance(f"of {total} pages: {done}"))
+
+    return str(source), copy
+
+
+def _copy_of_database(url: str) -> Copy:
+    from holdfast.stores.outside import look_at, wanted_columns
+    from holdfast.stores.postgres.dumping import dump
+
+    seen = asyncio.run(look_at(url))
+    if seen.is_bare:
+        raise CommandFailed("there is no store in the database")
+    # One of another version is copied too: that is what a backup before an upgrade is for.
+    is_current = not seen.pending and seen.refusal is None
+    tables = set(wanted_columns()) if is_current else {"sessions", "turns", "items"}
+    return lambda target, advance: dump(url, tables, target, advance)

@@ -17,9 +17,14 @@ from holdfast.cli.chat import chat
 from holdfast.cli.doctor import doctor
 from holdfast.cli.sim import sim
 from holdfast.cli.status import status
-from holdfast.cli.terminal import CommandFailed, complain, failure_code
+from holdfast.cli.terminal import CommandFailed, complain, failure_code, is_plain
 
-app = typer.Typer(name="holdfast", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="holdfast",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None if is_plain() else "rich",
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -33,8 +38,14 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
     ] = False,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="Plain text, as with NO_COLOR=1.")
+    ] = False,
 ) -> None:
     """A durable session layer and gateway for LLM agents."""
+    del version
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
 
 
 @app.command()

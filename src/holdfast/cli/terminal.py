@@ -4,6 +4,7 @@ Content comes from strangers, so nothing that could steer a terminal is printed 
 """
 
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -43,8 +44,13 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def is_plain() -> bool:
+    """Whether somebody asked for text without colours, by `--no-color` or NO_COLOR."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
 def console() -> "Console":
-    """Return where tables go; colours are off when NO_COLOR is set or nobody looks."""
+    """Return where tables go; colours are off when asked, or when nobody looks."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False)
@@ -88,7 +94,9 @@ def say_table(
     _fit(cells, spare, out.width)
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    # Bold is no colour, but who asked for plain text had no escape codes in mind.
+    table.header_style = "" if is_plain() else "bold"
     for index, name in enumerate(cells[0]):
         # An id is for copying: it stays in one piece, and the rest of the row gives way.
         widest = max(len(line[index]) for line in cells) if name == "id" else None

@@ -1,0 +1,62 @@
+"""Progress of long work: counted in a terminal, on standard error, and silent in a pipe."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import House
+from tests.cli.terminals import Outcome, in_pipe, in_terminal
+
+SESSIONS = 30
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A file of many conversations."""
+    path = tmp_path / "many.jsonl"
+    line = json.dumps({"messages": [{"role": "user", "content": "hello"}]})
+    path.write_text(f"{line}\n" * SESSIONS)
+    return path
+
+
+def _is_erased(outcome: Outcome, title: str) -> bool:
+    """Whether the line of progress was wiped away when the work was done."""
+    return outcome.out.rfind(f"{title}: ") < outcome.out.rfind("\x1b[2K")
+
+
+def test_an_import_counts_its_sessions_in_a_terminal_and_leaves_the_table(
+    many: Path, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    shown = in_terminal("sessions", "import", str(many), "--store", store, columns=120)
+    assert shown.code == 0
+    assert f"importing: {SESSIONS} many:{SESSIONS}" in shown.out
+    assert _is_erased(shown, "importing")
+    assert f"{SESSIONS} added" in shown.out
+    quiet = in_pipe("sessions", "import", str(many), "--store", store)
+    assert (quiet.code, quiet.err) == (0, "")
+    assert "importing" not in quiet.out
+
+
+def test_an_export_counts_its_sessions_in_a_terminal(house: House, tmp_path: Path) -> None:
+    house.say("progress", "hello")
+    file = tmp_path / "export.jsonl"
+    shown = in_terminal("sessions", "export", "--all", "--output", str(file), env=house.env)
+    assert shown.code == 0
+    assert "exporting: 1 " in shown.out
+    assert _is_erased(shown, "exporting")
+    quiet = in_pipe("sessions", "export", "progress", env=house.env)
+    assert (quiet.code, quiet.err) == (0, "")
+
+
+def test_a_backup_and_an_examination_say_what_they_do(house: House, tmp_path: Path) -> None:
+    shown = in_terminal("backup", str(tmp_path / "copy.db"), "--store", house.store)
+    assert "copying: 1 of " in shown.out
+    assert _is_erased(shown, "copying")
+    looked = in_terminal("doctor", "--store", house.store)
+    assert "examining: 1 sqlite" in looked.out
+    assert _is_erased(looked, "examining")
+    for command in (("backup", str(tmp_path / "other.db")), ("doctor",)):
+        quiet = in_pipe(*command, "--store", house.store)
+        assert (quiet.code, quiet.err) == (0, "")
