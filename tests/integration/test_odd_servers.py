@@ -63,6 +63,10 @@ async def test_what_was_streamed_before_a_stream_broke_off_is_kept(kind: str) ->
         [part] = items[-1]["content"]
         assert (items[-1]["status"], part["type"]) == ("incomplete", kind)
         assert part.get("text", part.get("refusal")) == "good day"
+        log = (await house.client.get(f"/v1/sessions/{session['id']}/items?view=log")).json()[
+            "data"
+        ]
+        assert [entry["is_partial"] is (entry is log[-1]) for entry in log] == [True] * len(log)
 
 
 def _refusing(status: int, words: str, **headers: str) -> web.Response:

@@ -162,7 +162,7 @@ def log_entry(listed: ListedItem) -> dict[str, Any]:
         "sequence": item.seq,
         "session_id": item.session_id,
         "turn_number": item.turn_number,
-        "is_partial": item.is_partial,
+        "is_partial": bool(item.is_partial),
         "hidden_by": hidden_by,
         "item": item_value(listed),
     }
