@@ -65,7 +65,7 @@ def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list
     shown: list[Shown] = []
     breath: list[int] = []
     for index, item in enumerate(listed):
-        if _is_output(item):
+        if item.call_id is not None and _is_output(item):
             shown += _answer(listed, breath, answers, names)
             continue
         if item.call_id:
@@ -77,12 +77,14 @@ def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list
             leads_to = _leads_to(listed, index)
             if leads_to is None:
                 continue
-            if not (breath and leads_to.call_id):
+            if breath and not leads_to.call_id:
                 shown += _answer(listed, breath, answers, names)
-        else:
+        elif breath:
             shown += _answer(listed, breath, answers, names)
         shown.append(Shown(item.body, item.seq))
-    return shown + _answer(listed, breath, answers, names)
+    if breath:
+        shown += _answer(listed, breath, answers, names)
+    return shown
 
 
 def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> Iterator[StoredItem]:

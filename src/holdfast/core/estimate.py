@@ -40,9 +40,9 @@ class Scale(msgspec.Struct, frozen=True, gc=False):
 
         One report moves it a part of the way, and nothing moves it beyond what texts can be.
         """
-        told = tokens - items * TOKENS_PER_ITEM
-        if told < FEWEST_TOKENS or size <= 0:
+        if size <= 0 or not teaches(items, tokens):
             return self
+        told = tokens - items * TOKENS_PER_ITEM
         seen = min(max(size / told, _LEAST), _MOST)
         if seen < self.bytes_per_token:
             # More tokens than thought: believed at once, for too small an estimate overflows.
@@ -51,6 +51,11 @@ class Scale(msgspec.Struct, frozen=True, gc=False):
 
 
 DEFAULT_SCALE = Scale()
+
+
+def teaches(items: int, tokens: int) -> bool:
+    """Whether a call of so many items and tokens says anything about texts."""
+    return tokens - items * TOKENS_PER_ITEM >= FEWEST_TOKENS
 
 
 def _measure(body: bytes) -> tuple[int, int]:

@@ -17,7 +17,7 @@ MEDIA = frozenset(
 )
 """Kinds of parts whose bytes lie elsewhere, or may be unreadable."""
 _MEDIA_MARKS = tuple(f'"{kind}"'.encode() for kind in sorted(MEDIA))
-_ROLE_MARKS = tuple(f'"role":{gap}"{role}"'.encode() for role in ROLES for gap in ("", " "))
+_ROLE_MARK = re.compile(f'"role": ?"(?:{"|".join(ROLES)})"'.encode())
 _TEXTS = ("text", "refusal")
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal"})
 _ROLES = frozenset({"user", "assistant", "system", "developer"})
@@ -92,7 +92,7 @@ def _name(value: dict[str, Any]) -> str:
 
 def has_speaker(body: bytes) -> bool:
     """Whether a message is somebody's whom every server knows; most are only looked over."""
-    return any(mark in body for mark in _ROLE_MARKS) or item_value(body).get("role") in ROLES
+    return _ROLE_MARK.search(body) is not None or item_value(body).get("role") in ROLES
 
 
 def without_emptiness(body: bytes) -> bytes | None:

@@ -115,11 +115,11 @@ def response_value(facts: ResponseFacts) -> dict[str, Any]:
         "id": facts.id,
         "object": "response",
         "created_at": int(facts.created_at),
-        "completed_at": _completed_at(answer),
+        "completed_at": _completed_at(answer) if answer is not None else None,
         "status": facts.status,
         "background": request.is_background,
         "error": facts.error,
-        "incomplete_details": _incomplete(facts, answer),
+        "incomplete_details": _incomplete(answer) if facts.status == "incomplete" else None,
         "model": request.model,
         "output": [msgspec.Raw(body) for body in _shown(facts)],
         "previous_response_id": request.previous_response_id,
@@ -127,16 +127,16 @@ def response_value(facts: ResponseFacts) -> dict[str, Any]:
         "usage": answer.usage if answer else None,
         **_DEFAULTS,
     }
-    value.update({k: raw for k, raw in request.fields.items() if k not in _NOT_ECHOED})
+    value |= {name: raw for name, raw in request.fields.items() if name not in _NOT_ECHOED}
     if facts.conversation_id is not None:
         value["conversation"] = {"id": facts.conversation_id}
-    if answer is not None:
+    if answer is not None and answer.fields:
         value.update(answer.fields)
     return value
 
 
 def _shown(facts: ResponseFacts) -> Sequence[bytes]:
-    if facts.shows_sealed or shows_sealed(facts.request):
+    if facts.shows_sealed or ("include" in facts.request.fields and shows_sealed(facts.request)):
         return facts.output
     return [open_body(body) for body in facts.output]
 
@@ -146,15 +146,13 @@ def write_response(facts: ResponseFacts) -> bytes:
     return _encode(response_value(facts))
 
 
-def _completed_at(answer: RecordedAnswer | None) -> int | None:
-    if answer is None or answer.completed_at is None or answer.status != "completed":
+def _completed_at(answer: RecordedAnswer) -> int | None:
+    if answer.completed_at is None or answer.status != "completed":
         return None
     return int(answer.completed_at)
 
 
-def _incomplete(facts: ResponseFacts, answer: RecordedAnswer | None) -> dict[str, str] | None:
-    if facts.status != "incomplete":
-        return None
+def _incomplete(answer: RecordedAnswer | None) -> dict[str, str]:
     reason = answer.incomplete_reason if answer else None
     return {"reason": reason or "interrupted"}
 

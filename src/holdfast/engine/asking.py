@@ -24,6 +24,7 @@ from holdfast.core.healing import (
 )
 from holdfast.core.request import TurnRequest
 from holdfast.core.turn import Run
+from holdfast.engine.deadline import Deadline
 from holdfast.engine.fitting import Asked, Fitting
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.log import log
@@ -73,11 +74,11 @@ class Asker:
     async def ask(self, asking: Asking) -> Answer:
         """Return the answer, or raise the failure that was left after healing."""
         limit = self._settings.turn_seconds
+        deadline = Deadline(limit)
         try:
-            async with asyncio.timeout(limit) as whole:
-                return await self._ask(asking)
-        except TimeoutError as exc:
-            if not whole.expired():
+            return await self._ask(asking)
+        except asyncio.CancelledError as exc:
+            if not deadline.call_off():
                 raise
             raise ProviderFailure(
                 f"the turn was not answered within {limit:g} s",
@@ -86,10 +87,12 @@ class Asker:
                 provider_code="turn_timeout",
                 provider_type="server_error",
             ) from exc
+        finally:
+            deadline.call_off()
 
     async def _ask(self, asking: Asking) -> Answer:
         began = time.monotonic()
-        earlier = await self._earlier_runs(asking.run)
+        earlier = await self._earlier_runs(asking.run) if asking.run.turn.attempts > 1 else []
         done = [heal for run in earlier for heal in read_heals(run.heals)]
         question = await self._begin(asking, done, has_run_before=bool(earlier))
         while True:
@@ -132,35 +135,39 @@ class Asker:
         self, asking: Asking, done: Sequence[Heal], *, has_run_before: bool
     ) -> Question:
         """Return the first question: what earlier runs of this turn learnt still holds."""
-        model = next((h.next_model for h in reversed(done) if h.next_model), asking.request.model)
-        history = await asking.run.items()
-        question = await self._put(asking, model, Question(
+        model, allows_opaque, is_plain = asking.request.model, True, False
+        for heal in done:
+            model = heal.next_model or model
+            allows_opaque = allows_opaque and heal.action != "stripped_opaque"
+            is_plain = is_plain or heal.action == "repaired"
+        run = asking.run
+        question = Question(
             provider=self._route(model),
             model=model,
-            history=history,
-            turn_number=asking.run.turn.number,
-            quarantined=await asking.run.quarantined(),
-        ), has_run_before=has_run_before)  # fmt: skip
-        return replace(
-            question,
-            allows_opaque=not any(heal.action == "stripped_opaque" for heal in done),
-            is_plain=any(heal.action == "repaired" for heal in done),
+            history=await run.items(),
+            turn_number=run.turn.number,
+            quarantined=await run.quarantined(),
+            allows_opaque=allows_opaque,
+            is_plain=is_plain,
         )
+        return await self._put(asking, question, has_run_before=has_run_before)
 
-    async def _put(
-        self, asking: Asking, model: str, question: Question, *, has_run_before: bool
-    ) -> Question:
-        """Return a question to a model, as short as it must be, with what is remembered there."""
-        provider = self._route(model)
-        history = question.history
+    async def _put(self, asking: Asking, question: Question, *, has_run_before: bool) -> Question:
+        """Return a question as short as it must be, with what is remembered where it goes."""
+        provider, model, request = question.provider, question.model, asking.request
         if self._fitting is not None:
-            history = await self._fitting.fit(
-                Asked(run=asking.run, request=asking.request, provider=provider, model=model,
-                      history=history)
+            asked = Asked(
+                run=asking.run, request=request, provider=provider, model=model,
+                history=question.history,
             )  # fmt: skip
-        use = provider.state_use(model) if asking.request.is_stored else None
-        question = replace(question, provider=provider, model=model, use=use, history=history)
-        states = await self._gateway.read.provider_state(asking.run.session.id) if use else []
+            history = await self._fitting.fit(asked)
+            if history is not question.history:
+                question = replace(question, history=history)
+        use = provider.state_use(model) if request.is_stored else None
+        if use is None:
+            return question
+        question = replace(question, use=use)
+        states = await self._gateway.read.provider_state(asking.run.session.id)
         found = find_state(question, states, has_run_before=has_run_before)
         return replace(question, state=found)
 
@@ -180,8 +187,16 @@ class Asker:
         if treatment.shrinks:
             return await self._shrink(asking, question, failure)
         if heal.next_model is not None:
-            fresh = replace(question, allows_opaque=True, is_plain=False)
-            return await self._put(asking, heal.next_model, fresh, has_run_before=True)
+            fresh = replace(
+                question,
+                provider=self._route(heal.next_model),
+                model=heal.next_model,
+                use=None,
+                state=None,
+                allows_opaque=True,
+                is_plain=False,
+            )
+            return await self._put(asking, fresh, has_run_before=True)
         return question
 
     async def _shrink(

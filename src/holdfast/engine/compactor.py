@@ -115,7 +115,7 @@ class Compactor:
 
     def sent(self, request: TurnRequest) -> TurnRequest:
         """Return a request without the compaction that is ours to do."""
-        if self.settings.mode == "off" or "context_management" not in request.fields:
+        if "context_management" not in request.fields or self.settings.mode == "off":
             return request
         fields = {k: raw for k, raw in request.fields.items() if k != "context_management"}
         return replace(request, fields=fields)
@@ -153,8 +153,10 @@ class Compactor:
 
     def window(self, upstream: str, model: str) -> int | None:
         """Return the window of a model: as configured, or less where its server has refused it."""
-        known = (self._windows(model), self.estimates.of(upstream, model).window)
-        return min((window for window in known if window is not None), default=None)
+        told, learned = self._windows(model), self.estimates.of(upstream, model).window
+        if told is None or learned is None:
+            return learned if told is None else told
+        return min(told, learned)
 
     def _bounds(self, put: Put, wish: Wish) -> Bounds | None:
         """Return the bounds of a request; None where nothing is known and nothing was wished."""

@@ -5,7 +5,6 @@ kept for readers who come back, and its end is recorded whether anybody listens 
 """
 
 import asyncio
-from typing import Any
 
 from holdfast.core.commands import Accept, Cancel, Queued, Repeated, Started
 from holdfast.core.errors import (
@@ -43,6 +42,7 @@ class Ticket:
         self.session = session
         self.step = step
         self.task: asyncio.Task[Answered] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
         self.recorded: Answered | HoldfastError | None = None
         self.is_rolled_over = False
 
@@ -61,13 +61,22 @@ class Ticket:
             raise self.recorded
         if self.recorded is not None:
             return self.recorded
-        assert self.task is not None
-        try:
-            return await asyncio.shield(self.task)
-        except asyncio.CancelledError:
-            if not self.task.cancelled():
-                raise
-            raise TurnInterrupted("the server was asked to stop; send it again") from None
+        task = self.task
+        assert task is not None
+        while not task.done():
+            waiter: asyncio.Future[None] = task.get_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if task.cancelled():
+            raise TurnInterrupted("the server was asked to stop; send it again")
+        return task.result()
+
+    def settle(self) -> None:
+        """Have everybody look who waits for the answer: its task has ended, or is about to."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
 
     async def abandon(self) -> None:
         """Cancel the turn because its client has left, where that is the policy."""
@@ -80,7 +89,7 @@ class Desk:
     def __init__(self, gateway: Gateway, responder: Responder) -> None:
         self._gateway = gateway
         self._responder = responder
-        self._tasks: set[asyncio.Task[Answered]] = set()
+        self._tasks: dict[asyncio.Task[Answered], Ticket] = {}
         self._queued: set[asyncio.Task[Answered]] = set()
         self._lives = Lives()
         self._stopping_since: float | None = None
@@ -95,14 +104,15 @@ class Desk:
         live = self._go_live(admission, request) if is_live else None
         ticket = Ticket(self, admission.turn, admission.session, admission.turn.step)
         ticket.is_rolled_over = admission.is_rolled_over
-        task = asyncio.create_task(self._carry(admission, request, live), name="holdfast-turn")
-        ticket.task = task
-        self._tasks.add(task)
+        carried = self._carry(ticket, admission, request, live)
+        task = ticket.task = asyncio.create_task(carried, name="holdfast-turn")
+        self._tasks[task] = ticket
         task.add_done_callback(self._forget)
         return ticket
 
     def _forget(self, task: asyncio.Task[Answered]) -> None:
-        self._tasks.discard(task)
+        # One that was cancelled before it began has told nobody.
+        self._tasks.pop(task).settle()
         if not task.cancelled() and task.exception() is not None:
             log.info("turn.not_answered", reason=type(task.exception()).__name__)
 
@@ -122,23 +132,35 @@ class Desk:
         return live
 
     async def _carry(
-        self, admission: Started | Queued, request: TurnRequest, live: LiveResponse | None
+        self,
+        ticket: Ticket,
+        admission: Started | Queued,
+        request: TurnRequest,
+        live: LiveResponse | None,
     ) -> Answered:
         """Get the lane, then carry the turn out."""
         run: ActiveRun | None = None
-        task = asyncio.current_task()
-        assert task is not None
-        self._queued.add(task)
         try:
-            run = await self._gateway.enter(admission)
-            self._queued.discard(task)
+            run = await self._enter(ticket, admission)
             return await self._carry_run(run, request, live)
         finally:
-            self._queued.discard(task)
             if run is not None:
                 self._gateway.leave(run)
             if live is not None:
                 await self._close(live, admission.turn)
+            ticket.settle()
+
+    async def _enter(self, ticket: Ticket, admission: Started | Queued) -> ActiveRun:
+        """Return the turn's run; one that has to wait for it may be stopped meanwhile."""
+        if isinstance(admission, Started):
+            return await self._gateway.enter(admission)
+        task = ticket.task
+        assert task is not None
+        self._queued.add(task)
+        try:
+            return await self._gateway.enter(admission)
+        finally:
+            self._queued.discard(task)
 
     async def _carry_run(
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None
@@ -146,7 +168,7 @@ class Desk:
         """Ask the model, commit the answer; stop as soon as the lane is taken away."""
         task = asyncio.current_task()
         assert task is not None
-        run.on_lost(lambda: _stop(task))
+        run.on_lost(task.cancel)
         try:
             if request.waits_for_parent:
                 await self._check_parent(run, request, live)
@@ -260,10 +282,6 @@ class Desk:
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _stop(task: "asyncio.Task[Any]") -> None:
-    task.cancel()
 
 
 def _begun(turn: Turn, session: Session, request: TurnRequest) -> ResponseFacts:

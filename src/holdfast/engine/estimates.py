@@ -9,7 +9,7 @@ from collections import OrderedDict
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.estimate import DEFAULT_SCALE, Scale, text_bytes
+from holdfast.core.estimate import DEFAULT_SCALE, Scale, teaches, text_bytes
 from holdfast.ports.provider import ModelCall
 
 MOST_MODELS = 512
@@ -30,6 +30,9 @@ class Known(msgspec.Struct, frozen=True):
     """The window that it stated, or what was refused as too long."""
 
 
+_NOTHING = Known()
+
+
 class Estimates:
     """Learns from what providers report and refuse."""
 
@@ -39,18 +42,19 @@ class Estimates:
 
     def of(self, upstream: str, model: str) -> Known:
         """Return what is known of a model."""
-        return self._known.get((upstream, model), Known())
+        return self._known.get((upstream, model), _NOTHING)
 
     def __len__(self) -> int:
         return len(self._known)
 
     def learn(self, upstream: str, call: ModelCall, input_tokens: int) -> None:
         """Take in how many tokens a call was counted as."""
-        if len(call.items) > LONG_CALL and len(call.items) % SELDOM:
+        count = len(call.items)
+        if (count > LONG_CALL and count % SELDOM) or not teaches(count, input_tokens):
             return
         known = self.of(upstream, call.model)
         size = text_bytes(call.items, call.fields)
-        scale = known.scale.learned(size, len(call.items), input_tokens)
+        scale = known.scale.learned(size, count, input_tokens)
         if scale != known.scale:
             self._keep(upstream, call.model, msgspec.structs.replace(known, scale=scale))
 

@@ -41,7 +41,7 @@ class Projections:
         quarantined: frozenset[int] = frozenset(),
     ) -> list[bytes]:
         """Return the bodies of a valid request; see `core.context.project`."""
-        history = list(history)
+        history = list(history)  # ours: what is kept of it must not change
         known = self._kept.find(session_id, history)
         if known is not None and _goes_on(known, history, quarantined):
             done, made, size = len(known.items), known.made, known.size
@@ -58,7 +58,7 @@ class Projections:
             ended = new[:settled]
             named = {item.call_id for item in ended if item.call_id}
             call_ids = made.call_ids | named if named else made.call_ids
-            size += sum(len(item.body) for item in ended) + ITEM_BYTES * settled
+            size += sum([len(item.body) + ITEM_BYTES for item in ended])
             made = _Made(bodies, call_ids, quarantined)
             self._kept.keep(session_id, Prefix(history[: done + settled], made, size))
         return list(shown)
@@ -70,6 +70,8 @@ def _goes_on(
     made = known.made
     if made.quarantined != quarantined:
         return False
+    if not made.call_ids:
+        return True
     return not any(item.call_id in made.call_ids for item in history[len(known.items) :])
 
 

@@ -82,7 +82,11 @@ class Responder:
         self._route(request.model).check(
             ModelCall(
                 model=request.model,
-                items=[expand(item.body) for item in items if item.kind not in _NOT_ASKED],
+                items=[
+                    expand(item.body) if item.kind == "compaction" else item.body
+                    for item in items
+                    if item.kind not in _NOT_ASKED
+                ],
                 fields=request.fields,
                 chat_fields=request.chat_fields,
                 is_stream=request.is_stream,
@@ -188,7 +192,7 @@ class Responder:
     async def _complete(
         self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None
     ) -> Answered:
-        items = tuple(read_item(body) for body in answer.items)
+        items = tuple([read_item(body) for body in answer.items])
         recorded = record_of(answer, self._gateway.clock.now())
         journal = await writer.settle() if writer is not None else None
         ended = await run.finish(
@@ -280,6 +284,8 @@ class Responder:
 
 def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:
     """Return the calls that only the client's own tools can answer."""
+    if CLIENT_CALLS.isdisjoint([item.kind for item in items]):
+        return ()
     answered = {item.call_id for item in items if item.kind.endswith("_output")}
     return tuple(
         item.call_id

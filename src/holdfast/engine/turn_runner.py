@@ -45,15 +45,16 @@ class ActiveRun:
         self.preface: tuple[bytes, ...] = ()
         """Items that its answer begins with: what was done before the model was asked."""
         self._end: Ended | None = None
-        self.unwritten: Finish | None = None
+        self._finishing: Finish | None = None
+        self._refused: Finish | None = None
         self._unsaved: tuple[NewItem, ...] = ()
         self._healed = 0
         self._store = store
         self._wakeups = wakeups
-        self._on_lost: Callable[[], None] | None = None
+        self._on_lost: Callable[[], object] | None = None
         wakeups.on_stop(self.fence.run_id, self._lose)
 
-    def on_lost(self, callback: Callable[[], None]) -> None:
+    def on_lost(self, callback: Callable[[], object]) -> None:
         """Call back when the lane is taken away, so that upstream work can be aborted."""
         self._on_lost = callback
         if self.is_lost:
@@ -136,26 +137,25 @@ class ActiveRun:
     async def finish(self, command: Finish) -> Ended:
         """End the run durably. An unknown outcome is asked about until it is known."""
         self._wakeups.off_stop(self.fence.run_id)
-        items = (*self._unsaved, *command.items)
+        items = (*self._unsaved, *command.items) if self._unsaved else command.items
         command = replace(command, items=items, after_seq=self.session.head_seq)
-        self.unwritten = replace(command, again=True)
+        self._finishing = command
         pause = FIRST_PAUSE_SECONDS
-        again = False
-        for left in reversed(range(FINISH_TRIES)):
+        for left in range(FINISH_TRIES - 1, -1, -1):
             try:
-                ended = await self._store.submit(replace(command, again=again))
+                ended = await self._store.submit(command)
             except RunFenced:
                 self._lose_quietly()
                 raise
             except StoreUnavailable:
                 if not left:
                     raise
-                again = True
+                command = replace(command, again=True)
                 await asyncio.sleep(pause)
                 pause *= 2
             except Exception as exc:
                 # It would be refused again: an end without what was refused frees the lane.
-                self.unwritten = refused_end(self.fence, exc)
+                self._refused = refused_end(self.fence, exc)
                 raise
             else:
                 self._end = ended
@@ -170,6 +170,13 @@ class ActiveRun:
                 )
                 return ended
         raise AssertionError("the last try returns or raises")
+
+    @property
+    def unwritten(self) -> Finish | None:
+        """The end that the run has if it is not known to be written."""
+        if self._refused is not None or self._finishing is None:
+            return self._refused
+        return replace(self._finishing, again=True)
 
     @property
     def is_ended(self) -> bool:

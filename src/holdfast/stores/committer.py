@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from holdfast.core.changes import Decision
 from holdfast.core.commands import Command
@@ -26,9 +26,8 @@ class Driver(Protocol):
         ...
 
 
-class _Job(NamedTuple):
-    command: Command[Any]
-    done: asyncio.Future[Decision[Any]]
+_Job = tuple[Command[Any], "asyncio.Future[Decision[Any]]"]
+"""A command, and who waits for the decision on it."""
 
 
 class Committer:
@@ -43,8 +42,8 @@ class Committer:
         self.on_commit: Callable[[int, float], None] | None = None
         """Told of every transaction: how many commands, how many seconds."""
 
-    async def submit(self, command: Command[Any]) -> Decision[Any]:
-        """Return the decision on `command`, once it is durable."""
+    def submit(self, command: Command[Any]) -> "asyncio.Future[Decision[Any]]":
+        """Return the decision on `command`, to be waited for: there once it is durable."""
         if self._is_closed:
             raise StoreClosed("the store is closed")
         loop = asyncio.get_running_loop()
@@ -52,10 +51,10 @@ class Committer:
             # What one loop finishes does not wake another: it would wait for ever.
             raise InvalidInput("the store is in use on another event loop; open one for each")
         done: asyncio.Future[Decision[Any]] = loop.create_future()
-        self._queue.append(_Job(command, done))
+        self._queue.append((command, done))
         if self._drain is None:
             self._drain = loop.create_task(self._run(), name="holdfast-committer")
-        return await done
+        return done
 
     async def close(self) -> None:
         """Take no more commands; finish those that were taken."""
@@ -73,18 +72,18 @@ class Committer:
                 await self._commit([self._queue.popleft() for _ in range(count)])
         finally:
             self._drain = None
-            for job in self._queue:
-                job.done.cancel()
+            for _, done in self._queue:
+                done.cancel()
 
     async def _commit(self, jobs: list[_Job]) -> None:
         results: Sequence[Result]
         began = time.monotonic()
         try:
-            results = await self._driver.commit([job.command for job in jobs])
+            results = await self._driver.commit([command for command, _ in jobs])
         except BaseException as exc:
-            for job in jobs:
-                if not job.done.done():
-                    job.done.set_exception(
+            for _, done in jobs:
+                if not done.done():
+                    done.set_exception(
                         StoreUnavailable("the store stopped during a commit")
                         if isinstance(exc, asyncio.CancelledError)
                         else exc
@@ -94,10 +93,10 @@ class Committer:
             return
         if self.on_commit is not None:
             self.on_commit(len(jobs), time.monotonic() - began)
-        for job, result in zip(jobs, results, strict=True):
-            if job.done.done():
+        for (_, done), result in zip(jobs, results, strict=True):
+            if done.done():
                 continue
             if isinstance(result, BaseException):
-                job.done.set_exception(result)
+                done.set_exception(result)
             else:
-                job.done.set_result(result)
+                done.set_result(result)

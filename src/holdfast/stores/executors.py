@@ -5,15 +5,13 @@ import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 ResultT = TypeVar("ResultT")
 
 
-class _Job(NamedTuple):
-    work: Callable[[], Any]
-    done: "asyncio.Future[Any]"
-    loop: asyncio.AbstractEventLoop
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+"""A piece of work, who waits for it, and where."""
 
 
 class ThreadExecutor:
@@ -38,7 +36,7 @@ class ThreadExecutor:
             self._thread.start()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[ResultT] = loop.create_future()
-        self._jobs.put(_Job(work, done, loop))
+        self._jobs.put((work, done, loop))
         return await done
 
     def close(self) -> None:
@@ -51,16 +49,17 @@ class ThreadExecutor:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if job.done.cancelled():
+            work, done, loop = job
+            if done.cancelled():
                 continue
             try:
-                result, error = job.work(), None
+                result, error = work(), None
             except BaseException as exc:  # noqa: BLE001 - it is raised where the work was given
                 result, error = None, exc
             # Where the loop is gone, nobody waits any more.
             with contextlib.suppress(RuntimeError):
-                job.loop.call_soon_threadsafe(_settle, job.done, result, error)
-            del job, result, error
+                loop.call_soon_threadsafe(_settle, done, result, error)
+            del job, work, done, loop, result, error
 
 
 def _settle(done: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:

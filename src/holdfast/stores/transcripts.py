@@ -8,9 +8,9 @@ does not fit is read from the store.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import cast
 
 from holdfast.core.changes import Change, ContentErased, ItemErased, ItemsAdded, SessionAdded
+from holdfast.core.compaction import NOT_SHOWN
 from holdfast.core.ids import SessionId
 from holdfast.core.items import StoredItem
 from holdfast.core.session import Session
@@ -18,8 +18,7 @@ from holdfast.core.session import Session
 MAX_BYTES = 24 * 1024 * 1024
 ITEM_BYTES = 512
 """About what an item costs beside its body."""
-_ERASING = frozenset({ItemErased, ContentErased})
-_NOT_AS_STORED = "compaction"
+_NOT_AS_STORED = NOT_SHOWN | {"compaction"}
 """Items of these kinds are shown otherwise than they are stored."""
 
 
@@ -49,15 +48,13 @@ class Transcripts:
     def note(self, changes: Sequence[Change]) -> None:
         """Take in what was committed here: new items extend, erased ones are forgotten at once."""
         for change in changes:
-            # Once for every row that is written: a comparison of types is the least it can be.
-            kind = type(change)
-            if kind is ItemsAdded:
-                items = cast(ItemsAdded, change).items
-                self._extend(SessionId(items[0].session_id), items)
-            elif kind is SessionAdded:
-                self._begin(cast(SessionAdded, change).session)
-            elif kind in _ERASING:
-                self.drop(cast(ItemErased, change).session_id)
+            match change:
+                case ItemsAdded():
+                    self._extend(change.items)
+                case SessionAdded():
+                    self._begin(change.session)
+                case ItemErased() | ContentErased():
+                    self.drop(change.session_id)
 
     def find(self, session: Session) -> tuple[list[StoredItem], int] | None:
         """Return what is known of a session's context, and up to which item, if anything is."""
@@ -94,22 +91,24 @@ class Transcripts:
         if session.parent_id is None:
             self._entries[session.id] = _Entry(session.record_no, 0, [])
 
-    def _extend(self, session_id: SessionId, items: Sequence[StoredItem]) -> None:
+    def _extend(self, items: Sequence[StoredItem]) -> None:
+        session_id, last_seq = SessionId(items[0].session_id), items[-1].seq
         entry = self._entries.get(session_id)
-        if entry is None or items[-1].seq <= entry.head_seq:
+        if entry is None or last_seq <= entry.head_seq:
             return
         if items[0].seq != entry.head_seq + 1 or not is_as_stored(items):
             self.drop(session_id)
             return
-        entry.items.extend(items)
-        entry.head_seq = items[-1].seq
+        entry.items += items
+        entry.head_seq = last_seq
         grown = _size(items)
         entry.size += grown
         self._bytes += grown
         self._entries.move_to_end(session_id)
         if entry.size * 2 > self._max_bytes:
             self.drop(session_id)
-        self._make_room()
+        if self._bytes > self._max_bytes:
+            self._make_room()
 
     def _make_room(self) -> None:
         while self._bytes > self._max_bytes:
@@ -119,7 +118,7 @@ class Transcripts:
 
 def is_as_stored(items: Sequence[StoredItem]) -> bool:
     """Whether items are shown the way they are stored, as long as no record speaks of them."""
-    return not any(item.kind.startswith(_NOT_AS_STORED) for item in items)
+    return _NOT_AS_STORED.isdisjoint([item.kind for item in items])
 
 
 def _fits(entry: _Entry, session: Session) -> bool:
@@ -131,4 +130,4 @@ def _fits(entry: _Entry, session: Session) -> bool:
 
 
 def _size(items: Sequence[StoredItem]) -> int:
-    return sum(len(item.body) for item in items) + ITEM_BYTES * len(items)
+    return sum([len(item.body) + ITEM_BYTES for item in items])

@@ -18,6 +18,10 @@ def command(name: str) -> Command[Any]:
     return Reserve(tenant=DEFAULT_TENANT, candidate_id=SessionId(name))
 
 
+async def submitted(committer: Committer, name: str) -> Decision[Any]:
+    return await committer.submit(command(name))
+
+
 class Held:
     """A driver whose commits wait to be let go, from whatever thread."""
 
@@ -37,7 +41,7 @@ async def test_what_is_asked_for_in_one_step_is_one_commit() -> None:
     driver = Held()
     driver.may_end.set()
     committer = Committer(driver)
-    found = await asyncio.gather(*(committer.submit(command(f"s{n}")) for n in range(9)))
+    found = await asyncio.gather(*(submitted(committer, f"s{n}") for n in range(9)))
     assert driver.batches == [9]
     answered = [one.outcome for one in found]
     assert answered == [command(f"s{n}") for n in range(9)]
@@ -46,9 +50,9 @@ async def test_what_is_asked_for_in_one_step_is_one_commit() -> None:
 async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
     driver = Held()
     committer = Committer(driver)
-    first = asyncio.create_task(committer.submit(command("first")))
+    first = asyncio.create_task(submitted(committer, "first"))
     await asyncio.to_thread(driver.begun.wait)
-    rest = [asyncio.create_task(committer.submit(command(f"s{n}"))) for n in range(5)]
+    rest = [asyncio.create_task(submitted(committer, f"s{n}")) for n in range(5)]
     await asyncio.sleep(0)
     driver.may_end.set()
     await asyncio.gather(first, *rest)
@@ -58,11 +62,11 @@ async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
 async def test_a_second_event_loop_is_refused_while_the_first_one_commits() -> None:
     driver = Held()
     committer = Committer(driver)
-    first = asyncio.create_task(committer.submit(command("first")))
+    first = asyncio.create_task(submitted(committer, "first"))
     await asyncio.to_thread(driver.begun.wait)
 
     def use_elsewhere() -> None:
-        asyncio.run(committer.submit(command("second")))
+        asyncio.run(submitted(committer, "second"))
 
     with pytest.raises(InvalidInput, match="another event loop"):
         await asyncio.to_thread(use_elsewhere)
