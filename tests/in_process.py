@@ -1,7 +1,7 @@
 """A whole gateway in the test's own loop: memory store, scripted model, no sockets."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,15 @@ from holdfast.engine.responder import Responder
 from holdfast.engine.settings import ContextSettings, LaneSettings, StreamSettings
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ingress.http.application import Application
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent, Provider, RelayRequest, StateUse
+from holdfast.ports.provider import (
+    Answer,
+    Listener,
+    ModelCall,
+    ModelEvent,
+    Provider,
+    RelayRequest,
+    StateUse,
+)
 from holdfast.ports.store import ItemQuery, Store
 from holdfast.stores.opening import open_store
 
@@ -87,19 +95,22 @@ class ScriptedModel:
             usage=Usage(input_tokens=len(call.items), output_tokens=len(items)),
         )
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
         """Stream the scripted answer, a word at a time."""
         answer = await self.answer(call)
         for index, body in enumerate(answer.items):
             item = msgspec.json.decode(body)
-            kind = "response.output_item.added"
-            yield ModelEvent(kind, {"output_index": index, "item": {**item, "content": []}})
+            begun = {"output_index": index, "item": {**item, "content": []}}
+            listener.hear([ModelEvent("response.output_item.added", begun)])
             if item["type"] == "message":
                 for word in text_of(item).split(" "):
                     at = {"output_index": index, "content_index": 0, "item_id": item.get("id")}
-                    yield ModelEvent("response.output_text.delta", {**at, "delta": word})
-            yield ModelEvent("response.output_item.done", {"output_index": index, "item": item})
-        yield answer
+                    said = {**at, "delta": word}
+                    if not listener.hear([ModelEvent("response.output_text.delta", said)]):
+                        await listener.room()
+            done = {"output_index": index, "item": item}
+            listener.hear([ModelEvent("response.output_item.done", done)])
+        return answer
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the one model there is."""

@@ -1,14 +1,14 @@
 """Streams in the test's own loop: a client that stalls and leaves, a model told when to speak."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.core.session import Usage
 from holdfast.ingress.http.application import Application
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent
+from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall, ModelEvent
 from tests.in_process import ScriptedModel, text_of
 
 Event = dict[str, Any]
@@ -119,6 +119,17 @@ class Stream:
         return events
 
 
+class Deaf:
+    """Somebody who lets a model talk."""
+
+    def hear(self, events: Sequence[AnyEvent]) -> bool:
+        """Hear nothing."""
+        return True
+
+    async def room(self) -> None:
+        """There is always room for more of that."""
+
+
 class TalkingModel(ScriptedModel):
     """Says its answer event by event, each when it is allowed to; all at once if not `is_gated`."""
 
@@ -139,7 +150,7 @@ class TalkingModel(ScriptedModel):
         self.is_gated = False
         self.allow(1000)
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
         """Say the words."""
         self.calls.append(call)
         self.shown.append([text_of(msgspec.json.decode(body)) for body in call.items])
@@ -149,19 +160,17 @@ class TalkingModel(ScriptedModel):
         for kind, data in model_events(item_id, self.words):
             if self.is_gated:
                 await self._allowed.acquire()
-            yield ModelEvent(kind, data)
+            if not listener.hear([ModelEvent(kind, data)]):
+                await listener.room()
             self.said.release()
         if self.is_gated:
             await self._allowed.acquire()
         item = model_message(item_id, "".join(self.words))
-        yield Answer(items=[msgspec.json.encode(item)], usage=Usage(1, 0, 2, 0))
+        return Answer(items=[msgspec.json.encode(item)], usage=Usage(1, 0, 2, 0))
 
     async def answer(self, call: ModelCall) -> Answer:
         """Say it in one piece."""
-        async for event in self.stream(call):
-            if isinstance(event, Answer):
-                return event
-        raise AssertionError("a stream ends with its answer")
+        return await self.stream(call, Deaf())
 
 
 def model_message(item_id: str, text: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ a state must mean exactly what was shown then; that is checked with every call.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from holdfast.core.session import Usage
 from holdfast.engine.live import LiveResponse
 from holdfast.engine.responder import Answered, Responder
 from holdfast.engine.turn_runner import ActiveRun
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
+from holdfast.ports.provider import Answer, Listener, ModelCall, ModelEvent, StateUse
 from tests.simulation.compacting import repeated
 from tests.simulation.model import Model, ModelFailure, Said, Script, text_of
 
@@ -89,18 +89,19 @@ class Upstream:
         said = await self._say(call)
         return self._answer(call, said)
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
-        """Yield the answer in two halves."""
-        yield _event("output_item.added", item=_message("", "in_progress"))
-        yield _event("content_part.added", part=_part(""))
-        yield _event("output_text.delta", delta="half")
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+        """Tell the answer in two halves."""
+        listener.hear([_event("output_item.added", item=_message("", "in_progress"))])
+        listener.hear([_event("content_part.added", part=_part(""))])
+        listener.hear([_event("output_text.delta", delta="half")])
         said = await self._say(call)
         if said.pending_calls:
-            yield _event("output_item.done", item=msgspec.json.decode(said.items[0].body))
+            item = msgspec.json.decode(said.items[0].body)
+            listener.hear([_event("output_item.done", item=item)])
         else:
-            yield _event("output_text.delta", delta=said.text)
-            yield _event("output_item.done", item=_message(said.text, "completed"))
-        yield self._answer(call, said)
+            done = _event("output_item.done", item=_message(said.text, "completed"))
+            listener.hear([_event("output_text.delta", delta=said.text), done])
+        return self._answer(call, said)
 
     async def _sum_up(self, call: ModelCall) -> Answer:
         """Write a summary, which takes a while and costs something."""

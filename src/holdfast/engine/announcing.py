@@ -1,6 +1,6 @@
 """Compaction told to the client that asked for it: an item before the model's, in its stream."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -18,6 +18,11 @@ def told_compaction(body: bytes, index: int, *, is_sampled: bool = False) -> Ite
     if is_sampled:
         yield ModelEvent("response.compaction.compacting", {**place, "item_id": item["id"]})
     yield ModelEvent("response.output_item.done", {**place, "item": item})
+
+
+def announced(preface: Sequence[bytes]) -> list[AnyEvent]:
+    """Return the events of the items that an answer begins with before the model speaks."""
+    return [event for index, body in enumerate(preface) for event in told_compaction(body, index)]
 
 
 def shifted(event: AnyEvent, by: int) -> AnyEvent:

@@ -1,11 +1,11 @@
 """A plain async function as a model, for the Python front door, where others have servers."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.core.items import item_value
 from holdfast.engine.arguments import as_items
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
+from holdfast.ports.provider import Answer, Listener, ModelCall, StateUse
 
 Function = Callable[[list[dict[str, Any]]], Awaitable[Any]]
 
@@ -34,9 +34,9 @@ class FunctionModel:
         said = await self._function(items)
         return Answer(items=[item.body for item in as_items(said, "assistant")])
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
-        """Yield the whole answer."""
-        yield await self.answer(call)
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:  # noqa: ARG002 - silent
+        """Return the whole answer."""
+        return await self.answer(call)
 
     async def models(self) -> list[dict[str, Any]]:
         """It has no list."""

@@ -5,6 +5,7 @@ they outgrow their window. The text so far is written at least every quarter of 
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from holdfast.core.commands import JournalEntry
 from holdfast.core.errors import HoldfastError, RunFenced
@@ -39,10 +40,11 @@ class JournalWriter:
         self._live.start()
         self._note()
 
-    def pass_on(self, event: AnyEvent) -> int:
+    def pass_on(self, events: Sequence[AnyEvent]) -> int:
         """Pass on what the model says, and return how much it was."""
-        self._partial.see(event)
-        size = self._live.publish(event)
+        for event in events:
+            self._partial.see(event)
+        size = self._live.publish(events)
         self._note()
         return size
 

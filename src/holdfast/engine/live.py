@@ -4,9 +4,8 @@ The run writes and never waits. What the journal has is let go of beyond a bound
 that is slower is fed from the journal, and cut off where there is none.
 """
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.core.commands import JournalEntry
 from holdfast.core.journal import pack_events
@@ -30,6 +29,7 @@ WINDOW_BYTES = 256 * 1024
 """How far a reader may lag behind in memory."""
 ENDED_BYTES = 32 * 1024 * 1024
 """How much of ended streams is kept in memory for readers who come back."""
+News = Callable[[], None]
 
 
 class LiveResponse:
@@ -50,7 +50,7 @@ class LiveResponse:
         self._kept = first
         self._told = first
         self._events: list[StreamEvent] = []
-        self._waiting: list[asyncio.Future[bool]] = []
+        self._listeners: list[News] = []
 
     # ── the run's side ──────────────────────────────────────────────────────────────────────
 
@@ -71,18 +71,20 @@ class LiveResponse:
         self._add(begun(IN_PROGRESS, self.next_number, self.facts, "in_progress"))
         self._wake()
 
-    def publish(self, event: AnyEvent) -> int:
-        """Number an event of the model and give it to every reader; return its size."""
-        if isinstance(event, Delta):
-            event.output_index += self._index_offset
-            told = numbered(event, self.next_number)
-        else:
-            told = self._number(event)
-        self._add(told)
+    def publish(self, events: Sequence[AnyEvent]) -> int:
+        """Number what the model says and give it to every reader; return how much it was."""
+        before, first = self.held_bytes, self.next_number
+        for event in events:
+            if isinstance(event, Delta):
+                event.output_index += self._index_offset
+                self._add(numbered(event, self.next_number))
+            else:
+                self._add(self._number(event))
+        size = self.held_bytes - before
         if not self.is_journalled:
-            self._shrink()
+            self._shrink(first)
         self._wake()
-        return len(told.body)
+        return size
 
     def _number(self, event: ModelEvent) -> StreamEvent:
         data = event.data
@@ -134,11 +136,16 @@ class LiveResponse:
         self.held_bytes += len(event.body)
         self.unkept_bytes += len(event.body)
 
-    def _shrink(self) -> None:
-        """Let go of the oldest events beyond the window, as far as nobody needs them from here."""
+    def _shrink(self, last: int | None = None) -> None:
+        """Let go of the oldest events beyond the window, as far as nobody needs them from here.
+
+        Without a journal they are needed until whoever waits for them had the time to look: those
+        from `last` on, the latest one at least.
+        """
         if self.held_bytes <= WINDOW_BYTES:
             return
-        limit = self._kept if self.is_journalled else self.next_number - 1
+        latest = last if last is not None else self.next_number - 1
+        limit = self._kept if self.is_journalled else latest
         count = 0
         while self.held_bytes > WINDOW_BYTES // 2 and self._first + count < limit:
             self.held_bytes -= len(self._events[count].body)
@@ -147,10 +154,8 @@ class LiveResponse:
         self._first += count
 
     def _wake(self) -> None:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for reader in waiting:
-                _tell(reader, is_news=True)
+        for listener in self._listeners:
+            listener()
 
     # ── the readers' side ───────────────────────────────────────────────────────────────────
 
@@ -163,6 +168,11 @@ class LiveResponse:
     def first_held(self) -> int:
         """The number of the oldest event that is still in memory."""
         return self._first
+
+    @property
+    def has_more(self) -> bool:
+        """Whether anything may still come."""
+        return not (self.is_ended or self.is_cut)
 
     def _shown_end(self) -> int:
         if self.is_ended or not self.is_shown_when_kept:
@@ -178,26 +188,13 @@ class LiveResponse:
             stop += 1
         return self._events[place:stop]
 
-    async def wait(self, number: int, seconds: float) -> bool:
-        """Wait until there is news after a number, for so long at most; return whether there is."""
-        if self.is_ended or self.is_cut or number + 1 < self._shown_end():
-            return True
-        # Once for every event and reader: a future and a timer are all it needs.
-        loop = asyncio.get_running_loop()
-        reader: asyncio.Future[bool] = loop.create_future()
-        self._waiting.append(reader)
-        timer = loop.call_later(seconds, _tell, reader)
-        try:
-            return await reader
-        finally:
-            timer.cancel()
-            if reader in self._waiting:
-                self._waiting.remove(reader)
+    def listen(self, listener: News) -> None:
+        """Call somebody for all news; it is called in the middle of the run, and never fails."""
+        self._listeners.append(listener)
 
-
-def _tell(reader: "asyncio.Future[bool]", *, is_news: bool = False) -> None:
-    if not reader.done():
-        reader.set_result(is_news)
+    def unlisten(self, listener: News) -> None:
+        """Call them no more."""
+        self._listeners.remove(listener)
 
 
 class Lives:

@@ -4,9 +4,10 @@ No turn, no row, no heal. What the client must know of the conversation it bring
 it should keep of the answer it keeps itself.
 """
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -27,10 +28,14 @@ from holdfast.core.stream import (
     terminal,
 )
 from holdfast.core.summaries import transcript
-from holdfast.engine.announcing import shifted, told_compaction
+from holdfast.engine.announcing import announced, shifted, told_compaction
 from holdfast.engine.compactor import WHOLE_BYTES, Compactor, as_stored
 from holdfast.engine.responder import record_of
+from holdfast.engine.stream_reader import Hand
 from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
+
+HELD_BYTES = 64 * 1024
+"""How much is held unread before the model has to wait."""
 
 
 class Passing:
@@ -78,59 +83,22 @@ class Passing:
             text = transcript(shown, WHOLE_BYTES)
         return Answer(items=[compaction_item(self._new_id("cmp"), text)], usage=usage)
 
-    async def _events(
-        self, request: TurnRequest, items: Sequence[NewItem]
-    ) -> AsyncGenerator[AnyEvent | Answer, None]:
-        """Yield what the model says, behind what is said for it."""
+    async def _told(
+        self, request: TurnRequest, items: Sequence[NewItem], stream: "PassedStream"
+    ) -> Answer:
+        """Have a stream hear what the model says, behind what is said for it."""
         if request.is_compaction and self._compactor is not None:
             answer = await self._digest(self._compactor, request, items)
-            for told in told_compaction(answer.items[0], 0, is_sampled=True):
-                yield told
-            yield answer
-            return
+            stream.hear(list(told_compaction(answer.items[0], 0, is_sampled=True)))
+            return answer
         provider = self._route(request.model)
-        call, preface = await self._put(request, provider, items)
-        is_begun = False
-        async with aclosing(provider.stream(call)) as events:
-            async for event in events:
-                for index, body in enumerate(preface if not is_begun else ()):
-                    for told in told_compaction(body, index):
-                        yield told
-                is_begun = True
-                if isinstance(event, Answer):
-                    yield replace(event, items=[*preface, *event.items])
-                else:
-                    yield shifted(event, len(preface))
+        call, stream.preface = await self._put(request, provider, items)
+        answer = await provider.stream(call, stream)
+        return replace(answer, items=[*stream.preface, *answer.items])
 
-    async def stream(
-        self, request: TurnRequest, items: Sequence[NewItem], is_open: Callable[[], bool]
-    ) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the response's events. A failure before its first word is raised instead, unless
-        `is_open` says that the client has been promised a stream by then."""
-        facts = self._begin(request)
-        hides_sealed = not shows_sealed(request)
-        opening = [
-            begun(CREATED, 0, facts, "in_progress"),
-            begun(IN_PROGRESS, 1, facts, "in_progress"),
-        ]
-        number = len(opening)
-        try:
-            async with aclosing(self._events(request, items)) as events:
-                async for event in events:
-                    while opening:
-                        yield opening.pop(0)
-                    if isinstance(event, Answer):
-                        yield terminal(number, _ended(facts, event))
-                        return
-                    yield _numbered(event, number, hides_sealed=hides_sealed)
-                    number += 1
-        except HoldfastError as error:
-            if opening and not is_open():
-                raise
-            shown = error_value(None, error.message)
-            for told in opening:
-                yield told
-            yield terminal(number, replace(facts, status="failed", error=shown))
+    def stream(self, request: TurnRequest, items: Sequence[NewItem]) -> "PassedStream":
+        """Return the response's events, to be read and closed."""
+        return PassedStream(self._begin(request), lambda told: self._told(request, items, told))
 
     def _begin(self, request: TurnRequest) -> ResponseFacts:
         return ResponseFacts(
@@ -152,13 +120,131 @@ def _call(request: TurnRequest, items: list[bytes]) -> ModelCall:
     )
 
 
-def _numbered(event: AnyEvent, number: int, *, hides_sealed: bool) -> StreamEvent:
-    if isinstance(event, Delta):
-        return numbered(event, number)
-    data, item = event.data, event.data.get("item")
-    if hides_sealed and isinstance(item, dict):
-        data = {**data, "item": open_item(item)}
-    return model_event(event.type, number, data)
+class PassedStream:
+    """The events of a response for its one reader, who has the model wait if it is slow."""
+
+    def __init__(
+        self, facts: ResponseFacts, ask: Callable[["PassedStream"], Awaitable[Answer]]
+    ) -> None:
+        self.preface: tuple[bytes, ...] = ()
+        """What the answer begins with before the model speaks."""
+        self._facts = facts
+        self._hides_sealed = not shows_sealed(facts.request)
+        self._ask = ask
+        self._asking: asyncio.Task[Answer] | None = None
+        self._events: list[StreamEvent] = []
+        self._number = 0
+        self._size = 0
+        self._is_quiet = False
+        self._is_over = False
+        self._hand: Hand | None = None
+        self._heard_at = 0.0
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+
+    # ── the model's side ────────────────────────────────────────────────────────────────────
+
+    def hear(self, events: Sequence[AnyEvent]) -> bool:
+        """Number what the model says, and keep it until it is read."""
+        told = [] if self._number else self._opening()
+        by = len(self.preface)
+        for event in events:
+            told.append(self._numbered(shifted(event, by)))
+        self._tell(told)
+        return self._size <= HELD_BYTES
+
+    async def room(self) -> None:
+        """Wait for the reader."""
+        while self._size > HELD_BYTES:
+            self._room.clear()
+            await self._room.wait()
+
+    def _opening(self) -> list[StreamEvent]:
+        facts = self._facts
+        told = [
+            begun(CREATED, self._next(), facts, "in_progress"),
+            begun(IN_PROGRESS, self._next(), facts, "in_progress"),
+        ]
+        return told + [self._numbered(event) for event in announced(self.preface)]
+
+    def _numbered(self, event: AnyEvent) -> StreamEvent:
+        if isinstance(event, Delta):
+            return numbered(event, self._next())
+        data, item = event.data, event.data.get("item")
+        if self._hides_sealed and isinstance(item, dict):
+            data = {**data, "item": open_item(item)}
+        return model_event(event.type, self._next(), data)
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number - 1
+
+    def _tell(self, events: list[StreamEvent]) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        if self._hand is not None and not self._events and self._hand(events):
+            return
+        self._events += events
+        self._size += sum(len(event.body) for event in events)
+        self._news.set()
+
+    # ── the reader's side ───────────────────────────────────────────────────────────────────
+
+    async def begin(self, seconds: float) -> None:
+        """Wait for the first event, for so long at most; a failure before it is raised."""
+        await self._wait(seconds)
+        if not self._events and self._asking is not None and self._asking.done():
+            self._asking.result()
+        self._is_quiet = not self._news.is_set()
+
+    async def take(self, seconds: float, hand: Hand | None = None) -> Sequence[StreamEvent] | None:
+        """Return the next events; see `StreamReader`."""
+        if self._is_quiet:
+            self._is_quiet = False
+            return ()
+        if not self._events and not self._is_over:
+            self._hand = hand
+            try:
+                await self._wait(seconds)
+            finally:
+                self._hand = None
+        if not self._events and self._asking is not None and self._asking.done():
+            self._end(self._asking)
+        events, self._events, self._size = self._events, [], 0
+        self._room.set()
+        return events if events or not self._is_over else None
+
+    async def close(self) -> None:
+        """Ask no longer."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+    async def _wait(self, seconds: float) -> None:
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(self._ask(self))
+            self._asking.add_done_callback(lambda _: self._news.set())
+        if self._asking.done():
+            return
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        self._news.clear()
+        while not self._news.is_set() and (left := self._heard_at + seconds - loop.time()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._news.wait()
+
+    def _end(self, asking: "asyncio.Task[Answer]") -> None:
+        """Tell how it ended, once."""
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            ended = _ended(self._facts, asking.result())
+        except HoldfastError as error:
+            shown = error_value(None, error.message)
+            ended = replace(self._facts, status="failed", error=shown)
+        told = [] if self._number else self._opening()
+        self._events += [*told, terminal(self._next(), ended)]
 
 
 def _ended(facts: ResponseFacts, answer: Answer) -> ResponseFacts:

@@ -6,7 +6,6 @@ as an incomplete item and never becomes provider state.
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from typing import NoReturn
 
 import msgspec
@@ -29,7 +28,7 @@ from holdfast.core.response import (
 from holdfast.core.session import Session
 from holdfast.core.trail import NO_TRAIL, follow
 from holdfast.core.turn import RUN_AGAIN, Turn
-from holdfast.engine.announcing import shifted, told_compaction
+from holdfast.engine.announcing import announced, shifted, told_compaction
 from holdfast.engine.asking import Asker, Asking, Fallbacks, Route
 from holdfast.engine.fitting import Fitting
 from holdfast.engine.gateway import Gateway
@@ -38,7 +37,7 @@ from holdfast.engine.live import LiveResponse
 from holdfast.engine.log import log
 from holdfast.engine.settings import HealSettings
 from holdfast.engine.turn_runner import ActiveRun
-from holdfast.ports.provider import Answer, ModelCall, Provider
+from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
 
 BREATH_BYTES = 64 * 1024
 _NOT_ASKED = frozenset({"item_reference", "compaction_trigger"})
@@ -57,6 +56,31 @@ class Answered(msgspec.Struct, frozen=True):
     turn: Turn
     session: Session
     response: ResponseFacts
+
+
+class _Telling:
+    """Passes on what a model says, behind what is said for it; it becomes durable as it goes."""
+
+    def __init__(self, writer: JournalWriter, preface: tuple[bytes, ...]) -> None:
+        self._writer = writer
+        self._preface = preface
+        self.is_begun = not preface
+        """Whether what is said for the model has been said."""
+        self._said = 0
+
+    def hear(self, events: Sequence[AnyEvent]) -> bool:
+        if not self.is_begun:
+            self.is_begun = True
+            self._writer.pass_on(announced(self._preface))
+        if self._preface:
+            events = [shifted(event, len(self._preface)) for event in events]
+        self._said += self._writer.pass_on(events)
+        return self._said <= BREATH_BYTES
+
+    async def room(self) -> None:
+        # A model may say much at once; readers are not slow for that.
+        self._said = 0
+        await asyncio.sleep(0)
 
 
 class Responder:
@@ -141,7 +165,11 @@ class Responder:
         async def attempt(provider: Provider, call: ModelCall) -> Answer:
             if writer is None:
                 return await provider.answer(call)
-            return await self._follow(provider, call, writer, run.preface)
+            telling = _Telling(writer, run.preface)
+            answer = await provider.stream(call, telling)
+            if not telling.is_begun:
+                telling.hear(())
+            return answer
 
         answer = await self._asker.ask(
             Asking(
@@ -160,34 +188,8 @@ class Responder:
         """Answer with one item that stands for everything so far."""
         made = await fitting.compact(run, model=request.model, reason="trigger")
         if writer is not None:
-            for event in told_compaction(made.item, 0, is_sampled=True):
-                writer.pass_on(event)
+            writer.pass_on(list(told_compaction(made.item, 0, is_sampled=True)))
         return Answer(items=[made.item], usage=made.usage)
-
-    async def _follow(
-        self,
-        provider: Provider,
-        call: ModelCall,
-        writer: JournalWriter,
-        preface: tuple[bytes, ...] = (),
-    ) -> Answer:
-        """Pass events on as they come; what they say becomes durable as it goes."""
-        said, is_begun = 0, not preface
-        async with aclosing(provider.stream(call)) as events:
-            async for event in events:
-                if not is_begun:
-                    is_begun = True
-                    for index, body in enumerate(preface):
-                        for told in told_compaction(body, index):
-                            writer.pass_on(told)
-                if isinstance(event, Answer):
-                    return event
-                said += writer.pass_on(shifted(event, len(preface)))
-                if said > BREATH_BYTES:
-                    # A model may say much at once; readers are not slow for that.
-                    said = 0
-                    await asyncio.sleep(0)
-        raise ProviderFailure("the stream ended without an answer", failure_class="transient")
 
     async def _complete(
         self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None

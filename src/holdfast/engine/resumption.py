@@ -32,8 +32,7 @@ async def resume_live(
         live.open("queued")
         return live
     live = LiveResponse(begun, first=last + 1)
-    for closing in _closing(torn):
-        live.publish(closing)
+    live.publish(_closing(torn))
     live.shift_indexes(torn.next_index)
     return live
 

@@ -5,7 +5,7 @@ so instead of being given a stream with a gap.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Tenant
@@ -17,6 +17,8 @@ from holdfast.ports.store import ResponseView
 
 TAKE_BYTES = 64 * 1024
 """About how much a reader is given at once."""
+Hand = Callable[[Sequence[StreamEvent]], bool]
+"""Somebody who takes events at once, or says that they cannot."""
 LOOK_SECONDS = 0.1
 """How often a stream of another process is looked at."""
 
@@ -41,8 +43,11 @@ class StreamReader:
         self._after = after
         self._is_over = False
 
-    async def take(self, seconds: float) -> Sequence[StreamEvent] | None:
-        """Return the next events; none if there were none for so long; `None` at the end."""
+    async def take(self, seconds: float, hand: Hand | None = None) -> Sequence[StreamEvent] | None:
+        """Return the next events; none if there were none for so long; `None` at the end.
+
+        What comes while this waits is given to `hand` as it comes, for as long as it takes it.
+        """
         if self._is_over:
             return None
         live = self._lives.get(self._name)
@@ -50,7 +55,10 @@ class StreamReader:
             return self._seen(await self._follow_record(seconds))
         if self._after + 1 < live.first_held:
             return self._seen(await self._catch_up(live))
-        return await self._follow(live, seconds)
+        return await self._follow(live, seconds, hand)
+
+    async def close(self) -> None:
+        """A reader that goes leaves nothing behind: the run is not its own."""
 
     async def read(self, quiet_seconds: float) -> AsyncIterator[StreamEvent | None]:
         """Yield every event to the last, and `None` whenever it was quiet for so long."""
@@ -65,20 +73,40 @@ class StreamReader:
             self._after = events[-1].number
         return None if self._is_over and not events else events
 
-    async def _follow(self, live: LiveResponse, seconds: float) -> Sequence[StreamEvent] | None:
-        events = live.after(self._after, TAKE_BYTES)
-        if not events:
+    async def _follow(
+        self, live: LiveResponse, seconds: float, hand: Hand | None
+    ) -> Sequence[StreamEvent] | None:
+        while not (events := live.after(self._after, TAKE_BYTES)):
             if live.is_ended:
                 self._is_over = True
                 return None
             if live.is_cut:
                 return self._seen(await self._follow_record(seconds))
-            if not await live.wait(self._after, seconds):
+            if not await self._wait(live, seconds, hand):
                 return ()
             if self._after + 1 < live.first_held:
                 return self._seen(await self._catch_up(live))
-            events = live.after(self._after, TAKE_BYTES)
         return self._seen(events)
+
+    async def _wait(self, live: LiveResponse, seconds: float, hand: Hand | None) -> bool:
+        """Wait until there is something to do, for so long at most; return whether there is."""
+        watch = _Watch(self, live, seconds, hand)
+        live.listen(watch.hear)
+        try:
+            return await watch.waiter
+        finally:
+            live.unlisten(watch.hear)
+            watch.timer.cancel()
+
+    def give(self, live: LiveResponse, hand: Hand) -> bool:
+        """Give what there is away; return whether all of it was taken and more may come."""
+        if self._after + 1 < live.first_held:
+            return False
+        while events := live.after(self._after, TAKE_BYTES):
+            if not hand(events):
+                return False
+            self._after = events[-1].number
+        return live.has_more
 
     async def _catch_up(self, live: LiveResponse) -> Sequence[StreamEvent]:
         """Feed a reader that fell behind what is in memory."""
@@ -143,3 +171,38 @@ class StreamReader:
 
     async def _find(self) -> ResponseView | None:
         return await self._recorded.find(self._tenant, self._name)
+
+
+class _Watch:
+    """A reader that waits. One timer and one future serve as many events as are given away."""
+
+    def __init__(
+        self, reader: StreamReader, live: LiveResponse, seconds: float, hand: Hand | None
+    ) -> None:
+        self._reader = reader
+        self._live = live
+        self._seconds = seconds
+        self._hand = hand
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        self.waiter: asyncio.Future[bool] = self._loop.create_future()
+        self.timer = self._loop.call_later(seconds, self._look)
+
+    def hear(self) -> None:
+        """There is news: give it away, or have the reader see to it."""
+        if self.waiter.done():
+            return
+        try:
+            if self._hand is not None and self._reader.give(self._live, self._hand):
+                self._heard_at = self._loop.time()
+            else:
+                self.waiter.set_result(True)
+        except Exception as exc:  # noqa: BLE001 - the reader's to raise, not the run's
+            self.waiter.set_exception(exc)
+
+    def _look(self) -> None:
+        left = self._heard_at + self._seconds - self._loop.time()
+        if left > 0:
+            self.timer = self._loop.call_later(left, self._look)
+        elif not self.waiter.done():
+            self.waiter.set_result(False)

@@ -4,7 +4,7 @@ Events are in the Responses API's own vocabulary, because it is the richest we s
 that speaks another translates at its edge.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -70,6 +70,18 @@ AnyEvent = ModelEvent | Delta
 """What a model says as it goes."""
 
 
+class Listener(Protocol):
+    """Somebody who hears what a model says, while it says it."""
+
+    def hear(self, events: Sequence[AnyEvent]) -> bool:
+        """Take in what came together; return whether more may follow at once."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until more may follow."""
+        ...
+
+
 class Provider(Protocol):
     """Somebody who answers. Failures are raised as `core.errors.ProviderFailure`."""
 
@@ -90,9 +102,9 @@ class Provider(Protocol):
         """Return the whole answer."""
         ...
 
-    def stream(self, call: ModelCall) -> AsyncGenerator[AnyEvent | Answer, None]:
-        """Yield events as they come, from the first `response.output_item.added` on; last the
-        answer. A stream that ends without its answer was cut off and raises."""
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+        """Have the listener hear events as they come, from the first `response.output_item.added`
+        on, and return the answer. A stream that ends without its answer was cut off and raises."""
         ...
 
     async def models(self) -> list[dict[str, Any]]:

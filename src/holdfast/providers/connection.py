@@ -1,7 +1,7 @@
 """One connection to an upstream, and the one answer at a time that comes over it."""
 
 import asyncio
-from typing import cast
+from typing import Protocol, cast
 
 import httptools
 
@@ -22,6 +22,22 @@ def _lowered(name: bytes) -> str:
     if len(_LOWERED) < MOST_NAMES:
         _LOWERED[name] = key
     return key
+
+
+class Enough(Exception):
+    """Whoever takes a body wants no more of it."""
+
+
+class Sink(Protocol):
+    """Somebody who takes a body as it comes."""
+
+    def take(self, piece: bytes) -> bool:
+        """Take a piece; return whether another may follow at once. Raise `Enough` to end it."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until another piece may follow."""
+        ...
 
 
 class Disconnected(Exception):
@@ -54,6 +70,10 @@ class Connection(asyncio.Protocol):
         self.is_complete = False
         self._is_kept = False
         self._failure: ProviderFailure | None = None
+        self._sink: Sink | None = None
+        self._seconds = 0.0
+        self._is_full = False
+        self._refusal: Exception | None = None
 
     # ── what the sender calls ───────────────────────────────────────────────────────────────
 
@@ -101,6 +121,35 @@ class Connection(asyncio.Protocol):
             await self._wait(seconds)
         return self.taken()
 
+    async def pour(self, sink: Sink, seconds: float) -> None:
+        """Have the body taken as it comes, until it ends or there is enough of it.
+
+        What comes while this waits goes to the sink at once, without anybody being woken for it.
+        """
+        try:
+            while True:
+                while self._pieces:
+                    if not sink.take(self.taken()):
+                        await sink.room()
+                if self.is_complete:
+                    return
+                if self._failure is not None:
+                    raise self._failure
+                if not self.is_open:
+                    raise broken("the upstream's answer was cut off", "upstream_truncated")
+                self._sink, self._seconds = sink, seconds
+                try:
+                    await self._wait(seconds)
+                finally:
+                    self._sink = None
+                if self._refusal is not None:
+                    raise self._refusal
+                if self._is_full:
+                    self._is_full = False
+                    await sink.room()
+        except Enough:
+            return
+
     def taken(self) -> bytes:
         """Return what has come of the body and was not taken before."""
         pieces = self._pieces
@@ -110,6 +159,17 @@ class Connection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _hand_over(self, sink: Sink) -> None:
+        """Give what has come to somebody who waits for it; what they raise is raised there."""
+        try:
+            if sink.take(self.taken()):
+                self._until = self._loop.time() + self._seconds
+                return
+            self._is_full = True
+        except Exception as exc:  # noqa: BLE001 - it is raised where it belongs
+            self._refusal = exc
+        self._wake()
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
@@ -172,7 +232,12 @@ class Connection(asyncio.Protocol):
         if self._held > HIGH_WATER_BYTES and not self._is_paused and self.is_open:
             self._is_paused = True
             self._transport.pause_reading()
-        if self._has_head or self._failure is not None:
+        if self._sink is not None and self._waiter is not None and not self._waiter.done():
+            if self._pieces:
+                self._hand_over(self._sink)
+            if self.is_complete or self._failure is not None:
+                self._wake()
+        elif self._has_head or self._failure is not None:
             self._wake()
 
     def _break(self, message: str) -> None:

@@ -1,12 +1,12 @@
 """The demo model: no key, no network. It says what it is, and shows that it remembers."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from holdfast.core.session import Usage
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent, StateUse
+from holdfast.ports.provider import Answer, Listener, ModelCall, ModelEvent, StateUse
 
 DEMO_MODEL = "holdfast-demo"
 
@@ -39,12 +39,11 @@ class DemoProvider:
         text = _reply(call)
         return _answer(call, text, self._new_id("msg"))
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
-        """Yield the answer word by word."""
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+        """Tell the answer word by word."""
         text, item_id = _reply(call), self._new_id("msg")
-        for event in _events(text, item_id):
-            yield event
-        yield _answer(call, text, item_id)
+        listener.hear(_events(text, item_id))
+        return _answer(call, text, item_id)
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the one model there is."""

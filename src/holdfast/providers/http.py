@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.providers.connection import Connection, Disconnected
+from holdfast.core.errors import ProviderFailure
+from holdfast.providers.connection import Connection, Disconnected, Enough, Sink
 from holdfast.providers.failures import broken
 from holdfast.providers.settings import TimeoutSettings
 
@@ -71,6 +72,10 @@ class HttpAnswer(Protocol):
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it comes; a body that is cut off raises."""
+        ...
+
+    async def pour(self, sink: Sink) -> None:
+        """Have the body taken as it comes, unless there is enough; one that is cut off raises."""
         ...
 
 
@@ -306,6 +311,24 @@ class _Exchange:
         while piece := await self._next():
             yield piece
 
+    async def pour(self, sink: Sink) -> None:
+        try:
+            inflating = _Inflating(sink, self._inflate) if self._inflate is not None else None
+            await self._connection.pour(inflating or sink, self._chunk_seconds)
+        except TimeoutError as exc:
+            raise self._silence() from exc
+        except zlib.error as exc:
+            raise broken("the upstream's answer cannot be read", "upstream_broken_answer") from exc
+        if inflating is not None and inflating.is_cut_off:
+            raise broken("the upstream's answer was cut off", "upstream_truncated")
+
+    def _silence(self) -> ProviderFailure:
+        return broken(
+            f"the upstream said nothing for {self._chunk_seconds:g} s",
+            "upstream_chunk_timeout",
+            status=504,
+        )
+
     async def _next(self) -> bytes:
         try:
             piece = await self._connection.piece(self._chunk_seconds)
@@ -314,11 +337,7 @@ class _Exchange:
                     return inflated
                 piece = await self._connection.piece(self._chunk_seconds)
         except TimeoutError as exc:
-            raise broken(
-                f"the upstream said nothing for {self._chunk_seconds:g} s",
-                "upstream_chunk_timeout",
-                status=504,
-            ) from exc
+            raise self._silence() from exc
         except zlib.error as exc:
             raise broken("the upstream's answer cannot be read", "upstream_broken_answer") from exc
         if not piece and self._inflate is not None and not self._inflate.eof:
@@ -334,3 +353,28 @@ def _inflater(encoding: str) -> "zlib._Decompress | None":
     if encoding not in ("identity", ""):
         raise broken(f"the upstream's answer is in {encoding}", "upstream_broken_answer")
     return None
+
+
+class _Inflating:
+    """Takes a compressed body for somebody who reads the plain one."""
+
+    def __init__(self, sink: Sink, inflate: "zlib._Decompress") -> None:
+        self._sink = sink
+        self._inflate = inflate
+        self._has_enough = False
+        self.room = sink.room
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether there should have been more of it."""
+        return not (self._inflate.eof or self._has_enough)
+
+    def take(self, piece: bytes) -> bool:
+        plain = self._inflate.decompress(piece)
+        if not plain:
+            return True
+        try:
+            return self._sink.take(plain)
+        except Enough:
+            self._has_enough = True
+            raise

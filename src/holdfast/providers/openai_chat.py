@@ -1,19 +1,18 @@
 """Any server that speaks Chat Completions, asked in Responses items and answering in them."""
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from holdfast.core.configuration import configured
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
-from holdfast.ports.provider import Answer, AnyEvent, ModelCall, StateUse
+from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall, StateUse
 from holdfast.providers.chat_messages import ChatForm
 from holdfast.providers.chat_output import ChatOutput, Doubling
 from holdfast.providers.chat_words import chat_words
 from holdfast.providers.failures import names_item
 from holdfast.providers.names import Names, NewId, call_ids
+from holdfast.providers.sse import SseEvent
 from holdfast.providers.upstream import Upstream, list_models, read_json
 
 PATH = "/chat/completions"
@@ -27,6 +26,29 @@ _ONE_ANSWER: dict[str, tuple[Any, ...]] = {
     "audio": (),
 }
 """What Chat can ask and a log of items cannot hold, and the values with which it says nothing."""
+
+
+class _Following:
+    """Takes a server's chunks, and has somebody hear what they say."""
+
+    def __init__(self, output: ChatOutput, listener: Listener) -> None:
+        self._output = output
+        self._listener = listener
+        self._doubling = Doubling()
+        self.room = listener.room
+
+    def take(self, events: list[SseEvent]) -> bool:
+        said: list[AnyEvent] = []
+        try:
+            for chunk in events:
+                if not self._doubling.is_copy(chunk.data):
+                    said += self._output.take_chunk(chunk.data)
+        except ProviderFailure:
+            # What came before a failure was said.
+            if said:
+                self._listener.hear(said)
+            raise
+        return self._listener.hear(said) if said else True
 
 
 class ChatProvider:
@@ -60,26 +82,21 @@ class ChatProvider:
         output.take(read_json(data))
         return output.end()[1]
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[AnyEvent | Answer, None]:
-        """Yield the answer's events as its chunks come."""
-        output, doubling = self._output(call), Doubling()
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+        """Tell the answer's events as its chunks come."""
+        output = self._output(call)
         body = self._body(call)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         try:
-            source = self._upstream.events(PATH, body, may_repeat=True)
-            async with aclosing(source) as chunks:
-                async for chunk in chunks:
-                    if not doubling.is_copy(chunk.data):
-                        for event in output.take_chunk(chunk.data):
-                            yield event
+            follower = _Following(output, listener)
+            await self._upstream.follow(PATH, body, follower, may_repeat=True)
         except ProviderFailure as failure:
             # The model had finished; only what the server adds at the end is missing.
             if not (output.is_finished and failure.provider_code == "upstream_truncated"):
                 raise self._placed(failure, call) from None
         events, answer = output.end()
-        for event in events:
-            yield event
-        yield answer
+        listener.hear(events)
+        return answer
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the models it serves."""

@@ -4,8 +4,7 @@ Replay is complete in itself and stored nowhere. The other two leave a cache wit
 which is sent back to its maker alone.
 """
 
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +13,8 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.provider_state import ProviderState
-from holdfast.ports.provider import Answer, AnyEvent, ModelCall, StateUse
+from holdfast.ports.provider import Answer, Listener, ModelCall, StateUse
+from holdfast.providers.connection import Enough
 from holdfast.providers.failures import broken, names_item
 from holdfast.providers.kept import (
     Kept,
@@ -31,6 +31,7 @@ from holdfast.providers.replay import Replay, kept_names
 from holdfast.providers.responses_output import Ending, ResponsesOutput, whole_events
 from holdfast.providers.responses_words import responses_words
 from holdfast.providers.retelling import Retelling
+from holdfast.providers.sse import SseEvent
 from holdfast.providers.upstream import Upstream, list_models, read_json
 
 PATH = "/responses"
@@ -41,6 +42,35 @@ NOTHING_SAID = (
 )
 """Stands for a history of which nothing can be shown: no server takes an empty one."""
 _REFUSES_SEALING = "encrypted content is not supported"
+
+
+class _Following:
+    """Takes a server's events until one ends its answer, and has somebody hear ours."""
+
+    def __init__(self, output: ResponsesOutput, listener: Listener) -> None:
+        self._output = output
+        self._listener = listener
+        self.room = listener.room
+
+    def take(self, events: list[SseEvent]) -> bool:
+        output = self._output
+        if len(events) == 1:
+            ours = output.take(events[0].type, events[0].data)
+        else:
+            ours = []
+            try:
+                for event in events:
+                    if output.ending is None:
+                        ours += output.take(event.type, event.data)
+            except ProviderFailure:
+                # What came before a failure was said.
+                if ours:
+                    self._listener.hear(ours)
+                raise
+        may_follow = self._listener.hear(ours) if ours else True
+        if output.ending is not None:
+            raise Enough
+        return may_follow
 
 
 class ResponsesProvider:
@@ -98,38 +128,30 @@ class ResponsesProvider:
             raise ignored()
         return self._with_state(call, kept, names, ending)
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[AnyEvent | Answer, None]:
-        """Yield the server's events as they come, in our names."""
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+        """Tell the server's events as they come, in our names."""
         kept = await self._kept(call)
         if self._is_unproven(call, kept):
             # Whether it remembers is seen in its last word; until it has shown that it does,
             # nothing is passed on before that.
             answer = await self._answer(replace(call, is_stream=False), kept)
-            for told in whole_events(answer.items):
-                yield told
-            yield answer
-            return
-        async with aclosing(self._follow(call, kept)) as events:
-            async for event in events:
-                yield event
+            listener.hear(whole_events(answer.items))
+            return answer
+        return await self._follow(call, kept, listener)
 
-    async def _follow(
-        self, call: ModelCall, kept: Kept | None
-    ) -> AsyncGenerator[AnyEvent | Answer, None]:
+    async def _follow(self, call: ModelCall, kept: Kept | None, listener: Listener) -> Answer:
         names = self._names(call)
         output = ResponsesOutput(names, self._upstream.maker(call.model))
         while True:
             body = {**self._body(call, kept), "stream": True}
-            source = self._upstream.events(
-                PATH, body, names_state=call.state is not None, may_repeat=changes_nothing(body)
-            )
             try:
-                async with aclosing(source) as events:
-                    async for event in events:
-                        for ours in output.take(event.type, event.data):
-                            yield ours
-                        if output.ending is not None:
-                            break
+                await self._upstream.follow(
+                    PATH,
+                    body,
+                    _Following(output, listener),
+                    names_state=call.state is not None,
+                    may_repeat=changes_nothing(body),
+                )
             except ProviderFailure as failure:
                 if not self._learns_from(failure, call.model, body):
                     raise self._placed(failure, call) from None
@@ -138,7 +160,7 @@ class ResponsesProvider:
         if output.ending is None:
             raise broken("the upstream's answer ended before it was finished", "upstream_truncated")
         has_read = self._has_read(call, kept, output.ending)
-        yield self._with_state(call, kept if has_read else None, names, output.ending)
+        return self._with_state(call, kept if has_read else None, names, output.ending)
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the models it serves."""

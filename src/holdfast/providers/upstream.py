@@ -1,13 +1,14 @@
 """One upstream: where it is, who we are to it, and how it is asked over the line."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
 
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.redaction import redact
+from holdfast.providers.connection import Enough
 from holdfast.providers.failures import broken, failure_of
 from holdfast.providers.http import HttpAnswer, HttpClient, HttpRequest
 from holdfast.providers.origin import Maker, account_of
@@ -90,10 +91,16 @@ class Upstream:
                 )
             return content
 
-    async def events(
-        self, path: str, body: Any, *, names_state: bool = False, may_repeat: bool = False
-    ) -> AsyncGenerator[SseEvent, None]:
-        """Yield the events of a streamed answer, up to its end or the mark of it."""
+    async def follow(
+        self,
+        path: str,
+        body: Any,
+        follower: "Follower",
+        *,
+        names_state: bool = False,
+        may_repeat: bool = False,
+    ) -> None:
+        """Have the events of a streamed answer followed, up to its end or the mark of it."""
         accepts = {"accept": "text/event-stream"}
         request = self.request("POST", path, _encode(body), accepts, may_repeat=may_repeat)
         async with self._client.exchange(request) as answer:
@@ -103,21 +110,42 @@ class Upstream:
             kind = answer.headers.get("content-type", "")
             if "text/event-stream" not in kind:
                 # Asked for a stream, the server gave a whole answer: it is the only event.
-                yield SseEvent("whole", await answer.read())
+                with suppress(Enough):
+                    follower.take([SseEvent("whole", await answer.read())])
                 return
-            splitter = SseSplitter()
-            async for chunk in answer.chunks():
-                for event in _split(splitter, chunk):
-                    if event.data == b"[DONE]":
-                        return
-                    yield event
+            await answer.pour(_Splitting(follower))
 
 
-def _split(splitter: SseSplitter, chunk: bytes) -> list[SseEvent]:
-    try:
-        return splitter.feed(chunk)
-    except EventTooLong as exc:
-        raise broken(str(exc), "upstream_broken_answer") from exc
+class Follower(Protocol):
+    """Somebody who takes an answer's events as they come; see `Sink`."""
+
+    def take(self, events: list[SseEvent]) -> bool:
+        """Take the events that came together; return whether more may follow at once."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until more may follow."""
+        ...
+
+
+class _Splitting:
+    """Takes a body for somebody who reads its events."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._splitter = SseSplitter()
+        self._follower = follower
+        self.room = follower.room
+
+    def take(self, piece: bytes) -> bool:
+        try:
+            events = self._splitter.feed(piece)
+        except EventTooLong as exc:
+            raise broken(str(exc), "upstream_broken_answer") from exc
+        for place, event in enumerate(events):
+            if event.data == b"[DONE]":
+                self._follower.take(events[:place])
+                raise Enough
+        return self._follower.take(events) if events else True
 
 
 def read_json(data: bytes) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Requests of which nothing is kept: how their streams begin, and how they end when it breaks."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -8,8 +8,9 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.items import message
 from holdfast.core.request import TurnRequest
+from holdfast.core.stream import StreamEvent
 from holdfast.engine.passing import Passing
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent
+from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall
 from tests.in_process import ScriptedModel
 
 ASKED = TurnRequest(api="responses", model="m", is_stored=False, is_stream=True)
@@ -22,19 +23,35 @@ class BreakingModel(ScriptedModel):
         super().__init__()
         self._events = events
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
         """Begin as scripted."""
-        left = self._events
-        async for event in super().stream(call):
-            if not left:
-                raise ProviderFailure("broke", failure_class="transient")
-            left -= 1
-            yield event
+        return await super().stream(call, Interrupted(listener, self._events))
+
+
+class Interrupted:
+    """Hears so many events, and no more."""
+
+    def __init__(self, listener: Listener, count: int) -> None:
+        self._listener = listener
+        self._left = count
+        self.room = listener.room
+
+    def hear(self, events: Sequence[AnyEvent]) -> bool:
+        if not self._left:
+            raise ProviderFailure("broke", failure_class="transient")
+        self._left -= 1
+        return self._listener.hear(events)
 
 
 async def kinds(model: ScriptedModel, *, is_open: bool) -> list[str]:
     passing = Passing(lambda _: model, lambda prefix: f"{prefix}_1")
-    events = [e async for e in passing.stream(ASKED, [message("user", "hi")], lambda: is_open)]
+    stream = passing.stream(ASKED, [message("user", "hi")])
+    events: list[StreamEvent] = []
+    if not is_open:
+        await stream.begin(60)
+    while (told := await stream.take(60)) is not None:
+        events += told
+    await stream.close()
     assert [event.number for event in events] == list(range(len(events)))
     assert all(msgspec.json.decode(e.body)["sequence_number"] == e.number for e in events)
     return [event.type.removeprefix("response.") for event in events]

@@ -1,7 +1,6 @@
 """Streams and runs are apart: readers leave, stall and come back; every stream has its end."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.engine.live import WINDOW_BYTES
 from holdfast.engine.settings import LaneSettings, StreamSettings
-from holdfast.ports.provider import Answer, ModelCall, ModelEvent
+from holdfast.ports.provider import Answer, Listener, ModelCall, ModelEvent
 from holdfast.ports.store import Store
 from tests.in_process import House, open_house
 from tests.streaming import Stream, TalkingModel, kinds, model_events, numbers
@@ -170,9 +169,9 @@ class BreakingModel(TalkingModel):
         self.count = count
         self.failure = failure
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
         for kind, data in model_events("msg_1", self.words)[: self.count]:
-            yield ModelEvent(kind, data)
+            listener.hear([ModelEvent(kind, data)])
         raise self.failure
 
     async def answer(self, call: ModelCall) -> Answer:
@@ -214,13 +213,10 @@ async def test_a_fault_of_our_own_also_ends_the_stream() -> None:
 class CutShortModel(TalkingModel):
     """Stops at its limit."""
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[ModelEvent | Answer, None]:
-        async for event in super().stream(call):
-            if isinstance(event, Answer):
-                reason = "max_output_tokens"
-                yield Answer(items=event.items, status="incomplete", incomplete_reason=reason)
-            else:
-                yield event
+    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+        answer = await super().stream(call, listener)
+        reason = "max_output_tokens"
+        return Answer(items=answer.items, status="incomplete", incomplete_reason=reason)
 
 
 async def test_an_incomplete_answer_ends_as_incomplete_and_may_be_continued() -> None:

@@ -14,6 +14,7 @@ from holdfast.providers.openai_chat import ChatProvider
 from holdfast.providers.openai_responses import ResponsesProvider
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.providers.upstream import Upstream
+from tests.streaming import Deaf
 from tests.unit.providers.raw_server import Talk, chunked, raw_server
 
 CALL = ModelCall(model="m", items=[b'{"role":"user","content":"hi"}'], is_stream=True)
@@ -49,10 +50,10 @@ CASES: list[tuple[Callable[..., Provider], bytes]] = [
 async def end_of(provider: Provider) -> str | None:
     """Return how a stream ended."""
     try:
-        events = [event async for event in provider.stream(CALL)]
+        answer = await provider.stream(CALL, Deaf())
     except ProviderFailure as failure:
         return failure.provider_code
-    return "answered" if isinstance(events[-1], Answer) else None
+    return "answered" if isinstance(answer, Answer) else None
 
 
 @pytest.mark.parametrize(("make", "stream"), CASES, ids=["responses", "chat"])

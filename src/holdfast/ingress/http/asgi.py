@@ -2,8 +2,9 @@
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -19,6 +20,25 @@ Header = tuple[bytes, bytes]
 
 JSON = (b"content-type", b"application/json")
 SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+class Wire(Protocol):
+    """A connection over which a body of any length goes out."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client keeps up; otherwise what is to be sent has to wait."""
+        ...
+
+    def write(self, body: bytes) -> None:
+        """Write a piece of the body out at once."""
+        ...
+
+
+def _wire_of(send: Send) -> Wire | None:
+    """Return the wire that belongs to a way of sending, if it can be written to at once."""
+    owner: Any = getattr(send, "__self__", None)
+    return owner if hasattr(owner, "is_writable") else None
 
 
 class ClientLeft(Exception):
@@ -162,11 +182,10 @@ class Reply:
         return True
 
 
-class StreamReply:
+class LongReply(ABC):
     """An answer that comes bit by bit."""
 
-    def __init__(self, chunks: AsyncIterator[bytes], headers: Iterable[Header] = (SSE,)) -> None:
-        self.chunks = chunks
+    def __init__(self, headers: Iterable[Header] = (SSE,)) -> None:
         self.status = 200
         self.on_sent: Callable[[], None] | None = None
         self.on_left: Callable[[], Awaitable[None]] | None = None
@@ -177,6 +196,12 @@ class StreamReply:
 
         What cannot be continued is broken off: a client must not take it for the end.
         """
+        try:
+            return await self._send(send, request)
+        finally:
+            await self.close()
+
+    async def _send(self, send: Send, request: Request) -> bool:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         pump = asyncio.create_task(self._pump(send), name="holdfast-stream")
         left = asyncio.create_task(request.until_left(), name="holdfast-client")
@@ -194,20 +219,41 @@ class StreamReply:
 
     async def _pump(self, send: Send) -> bool:
         try:
-            async for chunk in self.chunks:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await self.pour(send, _wire_of(send))
         except HoldfastError as exc:
             log.info("stream.broken_off", code=exc.code, reason=exc.message)
             return False
-        finally:
-            if isinstance(self.chunks, AsyncGenerator):
-                # One that is left in the middle would hold on to what it holds.
-                await self.chunks.aclose()
         await send({"type": "http.response.body", "body": b""})
         return True
 
+    @abstractmethod
+    async def pour(self, send: Send, wire: Wire | None) -> None:
+        """Send all of the body but its end; where there is a wire, it may be written to."""
 
-AnyReply = Reply | StreamReply
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of what the body is made of, whether all of it was sent or not."""
+
+
+class StreamReply(LongReply):
+    """An answer that comes chunk by chunk."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], headers: Iterable[Header] = (SSE,)) -> None:
+        super().__init__(headers)
+        self.chunks = chunks
+
+    async def pour(self, send: Send, wire: Wire | None) -> None:  # noqa: ARG002 - one at a time
+        """Send the chunks."""
+        async for chunk in self.chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def close(self) -> None:
+        """Leave none of it in the middle: it would hold on to what it holds."""
+        if isinstance(self.chunks, AsyncGenerator):
+            await self.chunks.aclose()
+
+
+AnyReply = Reply | LongReply
 Endpoint = Callable[[Request], Awaitable[AnyReply]]
 
 _encode = msgspec.json.Encoder().encode

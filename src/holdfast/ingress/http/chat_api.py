@@ -8,9 +8,9 @@ from holdfast.core.chat import split_messages
 from holdfast.core.errors import InvalidInput
 from holdfast.core.items import write_item
 from holdfast.core.request import TurnRequest
-from holdfast.ingress.http.asgi import SSE, AnyReply, Request, json_reply
+from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import Fields, read_fields, take
-from holdfast.ingress.http.completions import chunks_of, completion
+from holdfast.ingress.http.completions import ChatChunks, completion
 from holdfast.ingress.http.metadata import take_metadata
 from holdfast.ingress.http.relaying import Relaying
 from holdfast.ingress.http.session_headers import read_session_headers
@@ -41,8 +41,7 @@ class ChatApi:
         ticket = await self._turns.take(request, asked, headers, session_of(headers), new)
         out = request.bound
         if asked.is_stream:
-            events = ticket.reader().read(self._turns.streams.keep_alive_seconds)
-            return self._turns.stream(ticket, chunks_of(asked, events), [SSE, *out])
+            return self._turns.stream(ticket, out, ChatChunks(asked))
         answered = await self._turns.answer(request, ticket)
         reply = json_reply(completion(answered.response), headers=out)
         return self._turns.noting(ticket, reply)

@@ -1,6 +1,6 @@
 """Responses as Chat Completions: whole, or chunk by chunk."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +9,6 @@ from holdfast.core.chat import call_of, chat_usage, finish_reason, logprobs_of, 
 from holdfast.core.request import TurnRequest
 from holdfast.core.response import ResponseFacts
 from holdfast.core.stream import StreamEvent
-from holdfast.ingress.http.sse import DONE, KEEP_ALIVE
 
 _encode = msgspec.json.Encoder().encode
 COMPLETION_PREFIX = "chatcmpl-"
@@ -47,25 +46,27 @@ def completion(facts: ResponseFacts) -> dict[str, Any]:
     }
 
 
-async def chunks_of(
-    asked: TurnRequest, events: AsyncIterator[StreamEvent | None]
-) -> AsyncIterator[bytes]:
-    """Yield a response's events as chat chunks; `None` stands for a while without any."""
-    writer: _ChunkWriter | None = None
-    async for event in events:
-        if event is None:
-            yield KEEP_ALIVE
-            continue
-        if writer is not None and (said := writer.say(event)) is not None:
-            yield said
-            continue
-        value = msgspec.json.decode(event.body)
-        if writer is None:
-            writer = _ChunkWriter(asked, value["response"])
-            yield writer.chunk({"role": "assistant", "content": "", "refusal": None})
-        for piece in writer.write(event.type, value):
-            yield piece
-    yield DONE
+class ChatChunks:
+    """Tells a response's events as chunks of one chat completion."""
+
+    def __init__(self, asked: TurnRequest) -> None:
+        self._asked = asked
+        self._writer: _ChunkWriter | None = None
+
+    def __call__(self, events: Sequence[StreamEvent]) -> bytes:
+        """Return the chunks that events make; many make none."""
+        writer = self._writer
+        chunks: list[bytes] = []
+        for event in events:
+            if writer is not None and (said := writer.say(event)) is not None:
+                chunks.append(said)
+                continue
+            value = msgspec.json.decode(event.body)
+            if writer is None:
+                writer = self._writer = _ChunkWriter(self._asked, value["response"])
+                chunks.append(writer.chunk({"role": "assistant", "content": "", "refusal": None}))
+            chunks += writer.write(event.type, value)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 class _Words(msgspec.Struct):

@@ -104,6 +104,21 @@ class Exchange(RequestResponseCycle):
         else:
             raise RuntimeError(f"{message['type']} was sent behind the end of the answer")
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether a body of any length has begun, and its client is there and keeps up."""
+        return (
+            not self.flow.write_paused
+            and not self.disconnected
+            and self.response_started
+            and not self.response_complete
+            and self._left_bytes is None
+        )
+
+    def write(self, body: bytes) -> None:
+        """Write a piece of such a body out at once."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+
     def _begin(self, status: int, headers: list[Header]) -> None:
         self.response_started = True
         length: int | None = None

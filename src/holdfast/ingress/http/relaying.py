@@ -12,13 +12,12 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest
 from holdfast.core.response import write_response
-from holdfast.core.stream import StreamEvent
-from holdfast.engine.passing import Passing
-from holdfast.ingress.http.asgi import JSON, SSE, AnyReply, Reply, Request, StreamReply, json_reply
+from holdfast.engine.passing import PassedStream, Passing
+from holdfast.ingress.http.asgi import JSON, AnyReply, Reply, Request, StreamReply, json_reply
 from holdfast.ingress.http.bodies import UnsupportedType
-from holdfast.ingress.http.completions import chunks_of, completion
+from holdfast.ingress.http.completions import ChatChunks, completion
 from holdfast.ingress.http.problems import problem, problem_value
-from holdfast.ingress.http.sse import DONE, KEEP_ALIVE, event_text
+from holdfast.ingress.http.sse import DONE, KEEP_ALIVE, EventReply
 from holdfast.ports.provider import Relayed, RelayRequest, Upstreams
 
 T = TypeVar("T")
@@ -47,30 +46,20 @@ class Relaying:
         """Answer a Responses request of which nothing is kept."""
         if not asked.is_stream:
             return Reply(write_response(await self._passing.answer(asked, items)))
-        return StreamReply(_texts(await self.events(asked, items)), [SSE])
+        return EventReply(await self.stream(asked, items), self._keep_alive_seconds)
 
-    async def events(
-        self, asked: TurnRequest, items: list[NewItem]
-    ) -> AsyncGenerator[StreamEvent | None, None]:
-        """Return the events, `None` for a while without any, once there is one of either.
+    async def stream(self, asked: TurnRequest, items: list[NewItem]) -> PassedStream:
+        """Return the events, to be closed, once there is one or a while has gone without any.
 
         So a failure that comes at once has a status of its own, and a slow model none to wait for.
         """
-        opening: list[StreamEvent | None] = []
-        events = quiet(
-            self._passing.stream(asked, items, lambda: bool(opening)), self._keep_alive_seconds
-        )
-        opening.append(await anext(events))
-
-        async def all_of_them() -> AsyncGenerator[StreamEvent | None, None]:
-            try:
-                yield opening[0]
-                async for event in events:
-                    yield event
-            finally:
-                await events.aclose()
-
-        return all_of_them()
+        stream = self._passing.stream(asked, items)
+        try:
+            await stream.begin(self._keep_alive_seconds)
+        except BaseException:
+            await stream.close()
+            raise
+        return stream
 
     async def chat(self, request: Request, asked: TurnRequest, items: list[NewItem]) -> AnyReply:
         """Answer a Chat request of which nothing is kept: as it is, where Chat is spoken."""
@@ -78,7 +67,8 @@ class Relaying:
             return await self._pass_on(request, "/chat/completions", asked.model, may_repeat=True)
         if not asked.is_stream:
             return json_reply(completion(await self._passing.answer(asked, items)))
-        return StreamReply(chunks_of(asked, await self.events(asked, items)), [SSE])
+        stream = await self.stream(asked, items)
+        return EventReply(stream, self._keep_alive_seconds, tell=ChatChunks(asked))
 
     async def endpoint(self, request: Request) -> AnyReply | None:
         """Pass one of OpenAI's other endpoints on; None where it is none of them."""
@@ -142,12 +132,6 @@ class Relaying:
             yield DONE
         finally:
             await relayed.close()
-
-
-async def _texts(events: AsyncIterator[StreamEvent | None]) -> AsyncIterator[bytes]:
-    async for event in events:
-        yield event_text(event) if event is not None else KEEP_ALIVE
-    yield DONE
 
 
 async def quiet(source: AsyncIterator[T], seconds: float) -> AsyncGenerator[T | None, None]:

@@ -12,11 +12,9 @@ from holdfast.engine.desk import Ticket
 from holdfast.engine.recorded import given_then
 from holdfast.ingress.http.asgi import (
     JSON,
-    SSE,
     AnyReply,
     Reply,
     Request,
-    StreamReply,
     json_reply,
 )
 from holdfast.ingress.http.bodies import read_fields
@@ -30,7 +28,7 @@ from holdfast.ingress.http.session_headers import (
     answer_headers,
     read_session_headers,
 )
-from holdfast.ingress.http.sse import sse
+from holdfast.ingress.http.sse import EventReply
 from holdfast.ingress.http.transcripts import Transcripts
 from holdfast.ingress.http.turns import ConversationNotFound, Target, TurnDesk
 from holdfast.ports.store import ResponseView
@@ -97,8 +95,7 @@ class ResponsesApi:
     async def _reply(self, request: Request, ticket: Ticket, asked: TurnRequest) -> AnyReply:
         headers = request.bound
         if asked.is_stream:
-            chunks = sse(ticket.reader(), self._turns.streams.keep_alive_seconds)
-            return self._turns.stream(ticket, chunks, [SSE, *headers])
+            return self._turns.stream(ticket, headers)
         if asked.is_background:
             facts = await self._facts(await self._view(request, ticket.response_id))
         else:
@@ -119,8 +116,8 @@ class ResponsesApi:
                 facts = msgspec.structs.replace(facts, shows_sealed=True)
             return Reply(write_response(facts))
         reader = self._turns.desk.reader(request.tenant, name, -1 if after is None else after)
-        chunks = sse(reader, self._turns.streams.keep_alive_seconds)
-        return StreamReply(chunks, [SSE, *answer_headers(view.session, view.turn.id)])
+        headers = answer_headers(view.session, view.turn.id)
+        return EventReply(reader, self._turns.streams.keep_alive_seconds, headers)
 
     async def cancel(self, request: Request) -> AnyReply:
         """End a background response that has not ended; one that has stays as it is."""

@@ -7,7 +7,6 @@ nothing of them is kept. Its turns belong to the server like any others.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -207,13 +206,15 @@ class _Connection:
     async def _pass(self, wanted: ResponseRequest, lane: str | None) -> dict[str, Any]:
         """Have a request answered of which nothing is kept but what we remember."""
         response: dict[str, Any] = {}
-        async with aclosing(await self._relaying.events(wanted.asked, wanted.items)) as events:
-            async for event in events:
-                if event is None:
-                    continue
-                await self._send(event, lane)
-                if event.type in _ENDS:
-                    response = msgspec.json.decode(event.body)["response"]
+        stream = await self._relaying.stream(wanted.asked, wanted.items)
+        try:
+            while (events := await stream.take(self._turns.streams.keep_alive_seconds)) is not None:
+                for event in events:
+                    await self._send(event, lane)
+                    if event.type in _ENDS:
+                        response = msgspec.json.decode(event.body)["response"]
+        finally:
+            await stream.close()
         return response
 
     def _remember(

@@ -1,21 +1,79 @@
 """Server-sent events: events as text, comments while it is quiet, one last mark."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from holdfast.core.stream import StreamEvent
-from holdfast.engine.stream_reader import StreamReader
+from holdfast.engine.stream_reader import Hand
+from holdfast.ingress.http.asgi import SSE, Header, LongReply, Send, Wire
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
+Tell = Callable[[Sequence[StreamEvent]], bytes]
+"""Writes events as text; those of which nothing is told make none."""
 
-async def sse(reader: StreamReader, keep_alive_seconds: float) -> AsyncIterator[bytes]:
-    """Yield a response's events, as many at once as there are, and the mark that ends them."""
-    while (events := await reader.take(keep_alive_seconds)) is not None:
-        yield b"".join(map(event_text, events)) or KEEP_ALIVE
-    yield DONE
+
+class Source(Protocol):
+    """Where the events of a response come from; see `StreamReader`."""
+
+    async def take(self, seconds: float, hand: Hand | None = None) -> Sequence[StreamEvent] | None:
+        """Return the next events; none if there were none for so long; `None` at the end."""
+        ...
+
+    async def close(self) -> None:
+        """Take no more."""
+        ...
 
 
 def event_text(event: StreamEvent) -> bytes:
     """Return one event as it is written."""
-    return b"event: %s\ndata: %s\n\n" % (event.type.encode(), event.body)
+    return b"event: %b\ndata: %b\n\n" % (event.type.encode(), event.body)
+
+
+def event_texts(events: Sequence[StreamEvent]) -> bytes:
+    """Return events as they are written."""
+    return event_text(events[0]) if len(events) == 1 else b"".join(map(event_text, events))
+
+
+class EventReply(LongReply):
+    """A response's events, as many at once as there are, and the mark that ends them."""
+
+    def __init__(
+        self,
+        source: Source,
+        keep_alive_seconds: float,
+        headers: Iterable[Header] = (),
+        *,
+        tell: Tell = event_texts,
+    ) -> None:
+        super().__init__((SSE, *headers))
+        self._source = source
+        self._keep_alive_seconds = keep_alive_seconds
+        self._tell = tell
+
+    async def pour(self, send: Send, wire: Wire | None) -> None:
+        """Send the events, by the shortest way while the client keeps up."""
+        take, tell, seconds = self._source.take, self._tell, self._keep_alive_seconds
+        hand = _hand(wire, tell) if wire is not None else None
+        while (events := await take(seconds, hand)) is not None:
+            text = tell(events) if events else KEEP_ALIVE
+            if text:
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+        await send({"type": "http.response.body", "body": DONE, "more_body": True})
+
+    async def close(self) -> None:
+        """Read no further."""
+        await self._source.close()
+
+
+def _hand(wire: Wire, tell: Tell) -> Hand:
+    def hand(events: Sequence[StreamEvent]) -> bool:
+        if not wire.is_writable:
+            return False
+        text = tell(events)
+        if text:
+            wire.write(text)
+        return True
+
+    return hand

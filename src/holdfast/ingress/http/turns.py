@@ -1,7 +1,7 @@
 """From a request to a turn at the desk: what the Responses and Chat APIs have in common."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -23,10 +23,11 @@ from holdfast.engine.recognition import Recognised, find_repeated, recognise
 from holdfast.engine.recorded import as_of
 from holdfast.engine.responder import Answered
 from holdfast.engine.settings import StreamSettings
-from holdfast.ingress.http.asgi import Header, Reply, Request, StreamReply
+from holdfast.ingress.http.asgi import Header, LongReply, Reply, Request
 from holdfast.ingress.http.session_headers import SessionHeaders, answer_headers
+from holdfast.ingress.http.sse import EventReply, Tell, event_texts
 
-ReplyT = TypeVar("ReplyT", Reply, StreamReply)
+ReplyT = TypeVar("ReplyT", Reply, LongReply)
 RECOGNITION_TRIES = 16
 _HASHED_HEADERS = (b"x-session-key", b"x-openclaw-session-key", b"x-session-id")
 
@@ -197,10 +198,11 @@ class TurnDesk:
         return as_of(view.session, target.parent.seq, target.parent.record_no)
 
     def stream(
-        self, ticket: Ticket, chunks: AsyncIterator[bytes], headers: Iterable[Header]
-    ) -> StreamReply:
+        self, ticket: Ticket, headers: Iterable[Header], tell: Tell = event_texts
+    ) -> LongReply:
         """Return a stream of a turn; what its client's leaving means is a setting."""
-        reply = self.noting(ticket, StreamReply(chunks, headers))
+        seconds = self.streams.keep_alive_seconds
+        reply = self.noting(ticket, EventReply(ticket.reader(), seconds, headers, tell=tell))
         is_kept = self.streams.on_disconnect == "complete" or ticket.turn.source != "user"
         if not is_kept:
             reply.on_left = ticket.abandon

@@ -1,0 +1,95 @@
+"""Events leave by the shortest way while their client keeps up; none is lost when it does not."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.ingress.http.application import Application
+from tests.in_process import House, open_house
+from tests.streaming import Stream, TalkingModel, kinds, numbers
+
+WORDS = tuple(f"word {number} " for number in range(12))
+
+
+class WiredStream(Stream):
+    """A client on a wire that can be written to at once, whenever it keeps up."""
+
+    def __init__(
+        self, application: Application, path: str, body: Any, *, keeps_up: Iterator[bool]
+    ) -> None:
+        self.written = 0
+        self._keeps_up = keeps_up
+        super().__init__(application, "POST", path, body, headers={"X-Session-Key": "k"})
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client keeps up."""
+        return next(self._keeps_up)
+
+    def write(self, body: bytes) -> None:
+        """Take a piece at once."""
+        assert body
+        self.written += 1
+        self._chunks.put_nowait(body)
+
+
+async def _say_all(model: TalkingModel) -> None:
+    for _ in range(len(WORDS) + 5):
+        model.allow()
+        await model.said.acquire()
+    model.let_go()
+
+
+def _stream(house: House, path: str, keeps_up: Iterator[bool], **more: Any) -> WiredStream:
+    asked = {"model": "scripted", "stream": True, **more}
+    return WiredStream(house.application, path, asked, keeps_up=keeps_up)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "most", "least"),
+    [((True,), 99, 12), ((False,), 0, 0), ((True, False), 99, 5), ((False, False, True), 99, 3)],
+    ids=["always", "never", "by-turns", "seldom"],
+)
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_every_event_arrives_once_and_in_order_by_either_way(
+    pattern: tuple[bool, ...], most: int, least: int, is_stored: bool
+) -> None:
+    model = TalkingModel(*WORDS, is_gated=True)
+    async with open_house(model) as house:
+        stream = _stream(
+            house, "/v1/responses", itertools.cycle(pattern), input="hi", store=is_stored
+        )
+        await _say_all(model)
+        told = await stream.rest()
+        assert stream.is_complete
+        assert not stream.comments
+        assert numbers(told) == list(range(len(told)))
+        deltas = [event["delta"] for event in told if event["type"].endswith("text.delta")]
+        assert deltas == list(WORDS)
+        assert kinds(told)[-1] == "completed"
+        assert least <= stream.written <= most
+
+
+@pytest.mark.parametrize("pattern", [(True,), (False,), (True, False)])
+async def test_chat_chunks_arrive_once_and_in_order_by_either_way(
+    pattern: tuple[bool, ...],
+) -> None:
+    model = TalkingModel(*WORDS, is_gated=True)
+    async with open_house(model) as house:
+        messages = [{"role": "user", "content": "hi"}]
+        stream = _stream(house, "/v1/chat/completions", itertools.cycle(pattern), messages=messages)
+        await _say_all(model)
+        text = ""
+        finishes = []
+        while (block := await stream.text()) != "data: [DONE]":
+            assert block is not None
+            chunk = msgspec.json.decode(block.removeprefix("data: "))
+            choice = chunk["choices"][0]
+            text += choice["delta"].get("content") or ""
+            finishes.append(choice["finish_reason"])
+        assert text == "".join(WORDS)
+        assert [one for one in finishes if one] == ["stop"]
+        assert (stream.written > 0) == any(pattern)
