@@ -7,6 +7,8 @@ from xml.sax.saxutils import escape
 FONT = "font-family='system-ui, sans-serif' font-size='14'"
 INK, PAPER, SHADE, ACCENT = "#333333", "#ffffff", "#eef3f8", "#2f6f9f"
 LINE_HEIGHT = 18
+LETTER_WIDTH = 7.4
+"""A letter of the text in boxes, in the widest of the usual fonts."""
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Picture:
         )
         top = y + height / 2 - (len(lines) - 1) * LINE_HEIGHT / 2 + 5
         for number, line in enumerate(lines):
+            assert len(line) * LETTER_WIDTH < width, f"{line!r} does not fit its box"
             weight = " font-weight='600'" if number == 0 else ""
             self.parts.append(
                 f"<text x='{x + width / 2:g}' y='{top + number * LINE_HEIGHT:g}' "
@@ -67,56 +70,59 @@ class Picture:
 
 def flow_of_a_turn() -> Picture:
     """Draw what happens to one input, from the request to the answer."""
-    picture = Picture("The flow of a turn", 860, 500)
-    picture.box(20, 20, 150, 50, "client", "sends one input")
-    picture.box(230, 20, 190, 50, "Accept", "one transaction")
-    picture.box(230, 120, 190, 50, "queued", "durable, behind others")
-    picture.box(230, 220, 190, 50, "running", "has the lane, new epoch", fill=SHADE)
-    picture.box(230, 330, 190, 50, "Finish", "one transaction")
-    picture.box(230, 430, 190, 50, "completed", "recorded, then answered")
-    picture.box(560, 20, 270, 50, "a turn that came before", "same idempotency key")
-    picture.box(560, 120, 270, 50, "cancelled", "reset, interrupt, cancel, delete")
-    picture.box(560, 220, 270, 50, "model's server", "shown a projection of the log")
-    picture.box(560, 330, 270, 50, "failed", "the partial answer is kept")
-    picture.box(560, 430, 270, 50, "interrupted", "its worker died; a retry reopens it")
-    picture.box(20, 220, 150, 50, "requires_action", "keeps the lane")
-    picture.arrow((170, 45), (230, 45))
-    picture.arrow((420, 45), (560, 45), label="it is a repeat", at=(440, 38))
-    picture.arrow((325, 70), (325, 120), label="lane busy", at=(335, 100))
-    picture.arrow((325, 170), (325, 220), label="Claim: lane free, turn next", at=(335, 200))
-    picture.arrow((420, 145), (560, 145))
-    picture.arrow((420, 235), (560, 235), label="request, no lock held", at=(425, 228))
-    picture.arrow((560, 257), (420, 257), label="answer; heals before it", at=(425, 275))
-    picture.arrow(
-        (325, 270), (325, 330), label="items, usage, state: all or nothing", at=(335, 305)
-    )
-    picture.arrow((325, 380), (325, 430))
-    picture.arrow((420, 355), (560, 355))
-    picture.arrow((420, 370), (490, 370), (490, 455), (560, 455))
-    picture.arrow((230, 235), (170, 235), label="client's tools", at=(165, 213))
-    picture.arrow((170, 257), (230, 257), label="outputs", at=(178, 275))
-    picture.arrow((230, 455), (10, 455), (10, 45), (20, 45), label="terminal event", at=(20, 448))
+    picture = Picture("The flow of a turn", 930, 520)
+    picture.box(20, 20, 160, 50, "client", "sends one input")
+    picture.box(20, 220, 160, 60, "requires_action", "keeps the lane")
+    picture.box(280, 20, 200, 50, "Accept", "one transaction")
+    picture.box(280, 120, 200, 50, "queued", "durable, behind others")
+    picture.box(280, 220, 200, 60, "running", "has the lane, new epoch", fill=SHADE)
+    picture.box(280, 350, 200, 50, "Finish", "one transaction")
+    picture.box(280, 450, 200, 50, "completed", "recorded, then answered")
+    picture.box(640, 20, 270, 50, "a turn that came before", "its one result is the answer")
+    picture.box(640, 120, 270, 50, "cancelled", "reset, interrupt, cancel, delete")
+    picture.box(640, 220, 270, 60, "model's server", "shown a projection of the log")
+    picture.box(640, 350, 270, 50, "interrupted", "what it did is kept; a retry goes on")
+    picture.box(640, 450, 270, 50, "failed", "the partial answer is kept")
+    picture.arrow((180, 45), (280, 45))
+    picture.arrow((480, 45), (640, 45), label="it is a repeat", at=(500, 38))
+    picture.arrow((380, 70), (380, 120), label="lane busy", at=(390, 100))
+    picture.arrow((280, 60), (260, 60), (260, 228), (280, 228))
+    picture.note(252, 150, "lane free", anchor="end")
+    picture.arrow((380, 170), (380, 220), label="Claim, when it is next", at=(390, 200))
+    picture.arrow((480, 138), (640, 138))
+    picture.arrow((480, 229), (560, 229), (560, 158), (640, 158))
+    picture.arrow((480, 251), (640, 251), label="request, no lock held", at=(490, 246))
+    picture.arrow((640, 269), (480, 269), label="answer, after heals", at=(490, 285))
+    picture.arrow((380, 280), (380, 350))
+    picture.note(370, 320, "items, usage, state: all or nothing", anchor="end")
+    picture.arrow((450, 280), (450, 312), (560, 312), (560, 375), (640, 375))
+    picture.note(568, 335, "its worker died")
+    picture.arrow((380, 400), (380, 450))
+    picture.arrow((480, 385), (560, 385), (560, 475), (640, 475))
+    picture.arrow((280, 251), (180, 251), label="client's tools", at=(188, 246))
+    picture.arrow((180, 269), (280, 269), label="their outputs", at=(192, 285))
+    picture.arrow((280, 475), (8, 475), (8, 45), (20, 45), label="terminal event", at=(24, 468))
     return picture
 
 
 def life_of_a_session() -> Picture:
     """Draw what a key has been: generations, their log, and what ends them."""
-    picture = Picture("The life of a session", 860, 400)
-    picture.box(20, 30, 150, 50, "key", "agent:main:direct:ada")
-    picture.box(250, 30, 180, 60, "generation 1", "ses_A, live", fill=SHADE)
-    picture.box(560, 30, 270, 60, "idle", "no turn: nothing is written for it")
-    picture.box(250, 150, 180, 60, "generation 1", "ses_A, retired")
-    picture.box(560, 150, 270, 60, "generation 2", "ses_B, live, empty", fill=SHADE)
-    picture.box(250, 290, 180, 60, "fork", "ses_C, no key")
-    picture.box(560, 290, 270, 60, "tombstone", "content erased, id never reused")
-    picture.arrow((170, 55), (250, 55), label="first contact", at=(174, 48))
-    picture.arrow((430, 50), (560, 50), label="time passes", at=(450, 43))
-    picture.arrow((560, 72), (430, 72), label="soft rollover: all stays", at=(432, 90))
-    picture.arrow((340, 90), (340, 150), label="reset, daily, /new: one transaction", at=(350, 125))
-    picture.arrow((430, 172), (560, 172), label="the next one", at=(450, 165))
-    picture.arrow((560, 195), (430, 195), label="restore", at=(470, 213))
-    picture.arrow((340, 210), (340, 290), label="fork: a pointer, no copy", at=(350, 255))
-    picture.arrow((695, 210), (695, 290), label="delete", at=(705, 255))
+    picture = Picture("The life of a session", 930, 400)
+    picture.box(20, 35, 170, 50, "key", "agent:main:direct:ada")
+    picture.box(290, 30, 190, 60, "generation 1", "ses_A, live", fill=SHADE)
+    picture.box(640, 30, 270, 60, "idle", "no turn: nothing is written for it")
+    picture.box(290, 150, 190, 60, "generation 1", "ses_A, retired")
+    picture.box(640, 150, 270, 60, "generation 2", "ses_B, live, empty", fill=SHADE)
+    picture.box(290, 290, 190, 60, "fork", "ses_C, no key")
+    picture.box(640, 290, 270, 60, "tombstone", "content erased, id never reused")
+    picture.arrow((190, 60), (290, 60), label="first contact", at=(200, 53))
+    picture.arrow((480, 50), (640, 50), label="time passes", at=(510, 43))
+    picture.arrow((640, 72), (480, 72), label="soft rollover: all stays", at=(492, 90))
+    picture.arrow((385, 90), (385, 150), label="reset, daily, /new: one transaction", at=(395, 125))
+    picture.arrow((480, 170), (640, 170), label="the next one", at=(510, 163))
+    picture.arrow((640, 192), (480, 192), label="restore", at=(520, 210))
+    picture.arrow((385, 210), (385, 290), label="fork: a pointer, no copy", at=(395, 255))
+    picture.arrow((775, 210), (775, 290), label="delete", at=(785, 255))
     picture.note(20, 385, "a late writer of any of them meets a higher epoch and changes nothing")
     return picture
 
