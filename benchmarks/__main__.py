@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import gateway, growth, library, report, scale, start, store
+from benchmarks import gateway, growth, library, report, scale, sizing, start, store
 
 SECTIONS = {
     "start": start.run,
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (asked.out / "gateway.svg").write_text(report.picture(value))
     if asked.publish:
         report.publish(value)
+        sizing.publish_sizing(value)
     print(report.markdown(value).partition("**")[0])
     print(f"written to {asked.out}")
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from benchmarks.load import Shape
 from benchmarks.report import BEGIN, END, Report, draw, goals, markdown, publish
+from benchmarks.sizing import PAGE as DEPLOYMENT
+from benchmarks.sizing import publish_sizing, sizing
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -74,3 +76,26 @@ def test_tables_are_published_between_their_marks(tmp_path: Path) -> None:
     assert text.startswith(f"before\n{BEGIN}\n\nMeasured on")
     assert text.endswith(f"{END}\nafter\n")
     assert "stale" not in text
+
+
+def test_the_figures_for_sizing_are_taken_from_the_tables(tmp_path: Path) -> None:
+    page = tmp_path / "deploy.md"
+    page.write_text(f"before\n{BEGIN}\nstale\n{END}\nafter\n")
+    found = Report()
+    assert "Not measured yet" in sizing(found.value())
+    turn = {"system": "holdfast", "keys": "many", "clients": 32, "p99_ms": 20.4, "cpu_us": 900.0}
+    found.add("gateway", **turn, case="whole", requests_per_second=1234.5)
+    found.add("scale", processes=2, requests_per_second=1500.0, p99_ms=30.0)
+    found.add("growth", case="bytes on disk for each turn", bytes=2048.0)
+    publish_sizing(found.value(), page)
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n\nMeasured by `make bench` on ")
+    assert "32 clients | 1,234 turns/s, p99 20 ms, 900 µs of CPU a turn |" in text
+    assert "| 2 process(es) on one PostgreSQL | 1,500 turns/s, p99 30 ms |" in text
+    assert "| disk for each turn, beside what was said | 2.0 KiB |" in text
+    assert text.endswith(f"\n{END}\nafter\n")
+
+
+def test_the_page_about_deployment_has_a_place_for_them() -> None:
+    assert DEPLOYMENT.read_text().count(BEGIN) == 1
+    assert DEPLOYMENT.read_text().count(END) == 1
