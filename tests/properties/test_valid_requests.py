@@ -65,7 +65,42 @@ def sealed(kind: str) -> st.SearchStrategy[Json]:
     )
 
 
+odd = st.sampled_from(
+    [None, "", 5, True, {}, [], [None], ["word"], {"a": 1}, [{"text": "x"}], [{"type": "text"}],
+     [{"type": "output_text", "text": None}], [{"type": "input_text", "text": {"value": "x"}}],
+     [{"type": "text", "text": "x"}], [{"type": "refusal", "refusal": "no"}],
+     [{"type": "output_text", "text": "x", "annotations": []}]]
+)  # fmt: skip
+"""What servers and clients send in the place of a content, an output or arguments."""
+odd_items = st.one_of(
+    st.builds(
+        lambda role, what: {"type": "message", "role": role, "content": what},
+        st.sampled_from(["user", "assistant", "system"]), odd,
+    ),
+    st.sampled_from([{"type": "message", "role": "assistant"}, {"role": "user"}]),
+    st.builds(
+        lambda name, what, call_id: {
+            "type": "function_call", "call_id": call_id, "name": name, "arguments": what
+        },
+        st.sampled_from([None, "", "a.b", "functions.f", "f()", "n" * 80, "é", 5]), odd, call_ids,
+    ),
+    st.builds(
+        lambda name, what, call_id: {
+            "type": "custom_tool_call", "call_id": call_id, "name": name, "input": what
+        },
+        st.sampled_from([None, "a.b", "f"]), odd, call_ids,
+    ),
+    st.builds(
+        lambda kind, what, call_id: {"type": kind, "call_id": call_id, "output": what},
+        st.sampled_from(["function_call_output", "custom_tool_call_output"]), odd, call_ids,
+    ),
+    call_ids.map(lambda call_id: {"type": "function_call", "call_id": call_id}),
+    call_ids.map(lambda call_id: {"type": "function_call_output", "call_id": call_id}),
+)  # fmt: skip
+
 items = st.one_of(
+    odd_items,
+    odd_items,
     said("user"),
     said("assistant"),
     said("system"),

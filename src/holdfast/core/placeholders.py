@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.core.interrupted import BLANK_PICTURE
 from holdfast.core.items import OUTPUT_SUFFIX, ROLES, StoredItem, item_value
+from holdfast.core.wellformed import plain_name
 
 LEFT_OUT = "[left out: the model's server could not take this]"
 MEDIA = frozenset(
@@ -18,10 +19,8 @@ MEDIA = frozenset(
 """Kinds of parts whose bytes lie elsewhere, or may be unreadable."""
 _MEDIA_MARKS = tuple(f'"{kind}"'.encode() for kind in sorted(MEDIA))
 _ROLE_MARK = re.compile(f'"role": ?"(?:{"|".join(ROLES)})"'.encode())
-_TEXTS = ("text", "refusal")
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal"})
 _ROLES = frozenset({"user", "assistant", "system", "developer"})
-_ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,9 +41,9 @@ def placeholder(item: StoredItem) -> bytes | None:
         case "message":
             said = _message(value)
         case "function_call":
-            said = {"name": _name(value), "arguments": "{}"}
+            said = {"name": plain_name(value.get("name")), "arguments": "{}"}
         case "custom_tool_call":
-            said = {"name": _name(value), "input": LEFT_OUT}
+            said = {"name": plain_name(value.get("name")), "input": LEFT_OUT}
         case "computer_call_output":
             said = {"output": {"type": "computer_screenshot", "image_url": BLANK_PICTURE}}
         case "shell_call_output":
@@ -85,41 +84,6 @@ def _text_of(part: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _name(value: dict[str, Any]) -> str:
-    """Return the name of a tool in letters that every server takes."""
-    return _ODD.sub("_", str(value.get("name") or "tool"))[:64]
-
-
 def has_speaker(body: bytes) -> bool:
     """Whether a message is somebody's whom every server knows; most are only looked over."""
     return _ROLE_MARK.search(body) is not None or item_value(body).get("role") in ROLES
-
-
-def without_emptiness(body: bytes) -> bytes | None:
-    """Return a message without parts that say nothing; None when nothing is left of it.
-
-    The bytes of one that has no such part, which is nearly every one, are only looked over.
-    """
-    if (
-        b'""' not in body
-        and b'"content":[]' not in body
-        and b'"content": []' not in body
-        and b'"content":n' not in body
-        and b'"content": n' not in body
-    ):
-        return body
-    value = item_value(body)
-    content = value.get("content")
-    if not isinstance(content, list):
-        return body if content else None
-    kept = [part for part in content if not _is_empty(part)]
-    if len(kept) == len(content) and kept:
-        return body
-    return _encode({**value, "content": kept}) if kept else None
-
-
-def _is_empty(part: Any) -> bool:
-    if not isinstance(part, dict):
-        return False
-    said = [part[name] for name in _TEXTS if name in part]
-    return bool(said) and not any(said)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.simulator.apis.content import text_of
-from holdfast.simulator.apis.fields import check_types
+from holdfast.simulator.apis.fields import check_called, check_text_or_parts, check_types
 from holdfast.simulator.apis.responses_input import require_known_model
 from holdfast.simulator.call import Call
 from holdfast.simulator.problems import Problem, invalid, listed_problem, missing, openai_error
@@ -55,8 +55,16 @@ def _check_message(message: Any, position: int) -> None:
             f"messages[{position}].role",
             "invalid_value",
         )
+    content = message.get("content")
+    if content is not None or not message.get("tool_calls"):
+        check_text_or_parts(content, f"messages[{position}].content")
     for number, made in enumerate(message.get("tool_calls") or []):
-        _check_length(made.get("id"), f"messages[{position}].tool_calls[{number}].id")
+        field = f"messages[{position}].tool_calls[{number}]"
+        _check_length(made.get("id"), f"{field}.id")
+        if "function" in made:
+            check_called(made["function"], "arguments", f"{field}.function")
+        elif "custom" in made:
+            check_called(made["custom"], "input", f"{field}.custom")
     _check_length(message.get("tool_call_id"), f"messages[{position}].tool_call_id")
 
 

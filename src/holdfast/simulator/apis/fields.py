@@ -1,6 +1,8 @@
 """The fields of a request: each of the type that the real servers insist on."""
 
-from holdfast.simulator.problems import invalid
+import re
+
+from holdfast.simulator.problems import Problem, invalid
 from holdfast.simulator.wire import Json
 
 _TYPES: dict[str, tuple[type, str]] = {
@@ -48,3 +50,50 @@ def check_types(body: Json) -> None:
                 name,
                 "integer_below_min_value",
             )
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+MAX_NAME_LENGTH = 64
+
+
+def wrong_type(field: str, wanted: str, value: object) -> Problem:
+    """Return OpenAI's 400 for a value of a wrong type."""
+    return invalid(
+        f"Invalid type for '{field}': expected {wanted}, but got {kind_of(value)} instead.",
+        field,
+        "invalid_type",
+    )
+
+
+def check_text_or_parts(value: object, field: str) -> None:
+    """Raise unless a value is a text or a list of objects."""
+    if isinstance(value, str):
+        return
+    if not isinstance(value, list):
+        raise wrong_type(field, "one of an array of objects or string", value)
+    for place, part in enumerate(value):
+        if not isinstance(part, dict):
+            raise wrong_type(f"{field}[{place}]", "an object", part)
+
+
+def check_called(call: Json, given: str, field: str) -> None:
+    """Raise unless a call has a name of plain letters, and what it is given is a text."""
+    name = call.get("name")
+    if not isinstance(name, str):
+        raise wrong_type(f"{field}.name", "a string", name)
+    if not _NAME.fullmatch(name):
+        raise invalid(
+            f"Invalid '{field}.name': string does not match pattern. Expected a string that "
+            "matches the pattern '^[a-zA-Z0-9_-]+$'.",
+            f"{field}.name",
+            "invalid_value",
+        )
+    if len(name) > MAX_NAME_LENGTH:
+        raise invalid(
+            f"Invalid '{field}.name': string too long. Expected a string with maximum length "
+            f"{MAX_NAME_LENGTH}, but got a string with length {len(name)} instead.",
+            f"{field}.name",
+            "string_above_max_length",
+        )
+    if not isinstance(call.get(given), str):
+        raise wrong_type(f"{field}.{given}", "a string", call.get(given))

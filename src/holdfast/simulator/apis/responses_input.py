@@ -4,7 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.simulator.apis.content import text_of
-from holdfast.simulator.apis.fields import check_types, kind_of
+from holdfast.simulator.apis.fields import (
+    check_called,
+    check_text_or_parts,
+    check_types,
+    kind_of,
+    wrong_type,
+)
 from holdfast.simulator.call import Call
 from holdfast.simulator.effects import IgnorePrevious
 from holdfast.simulator.memory import Conversation, StoredResponse
@@ -26,6 +32,8 @@ OUTPUT_OF = {
 }
 OUTPUTS = frozenset(OUTPUT_OF.values())
 ROLES = ("assistant", "system", "developer", "user")
+OUTPUT_PARTS = ("output_text", "refusal")
+TEXT_PARTS = ("input_text", "output_text", "refusal")
 INPUT_PARTS = ("input_text", "input_image", "input_file", "input_audio")
 _ID_PREFIXES = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
 _CHAINABLE = ("completed", "incomplete")
@@ -192,7 +200,13 @@ def _check_fields(items: list[Json]) -> None:
                 "invalid_value",
             )
         if kind == "message":
-            _check_parts(item.get("content"), position)
+            _check_content(item, position)
+        elif kind in ("function_call", "custom_tool_call"):
+            check_called(
+                item, "arguments" if kind == "function_call" else "input", f"input[{position}]"
+            )
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            check_text_or_parts(item.get("output"), f"input[{position}].output")
         prefix = _ID_PREFIXES.get(kind)
         own_id = item.get("id")
         if prefix and isinstance(own_id, str) and not own_id.startswith(prefix):
@@ -206,16 +220,23 @@ def _check_fields(items: list[Json]) -> None:
             raise missing(f"input[{position}].call_id")
 
 
-def _check_parts(content: Any, position: int) -> None:
-    for place, part in enumerate(content if isinstance(content, list) else ()):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(kind, str) and kind.startswith("input_") and kind not in INPUT_PARTS:
+def _check_content(item: Json, position: int) -> None:
+    where = f"input[{position}].content"
+    check_text_or_parts(item.get("content"), where)
+    is_made = item.get("role") == "assistant"
+    for place, part in enumerate(item["content"] if isinstance(item["content"], list) else ()):
+        kind = part.get("type")
+        allowed = OUTPUT_PARTS if is_made else INPUT_PARTS
+        if kind not in allowed:
+            listed = ", ".join(f"'{one}'" for one in allowed[:-1])
             raise invalid(
-                f"Invalid value: '{kind}'. Supported values are: 'input_text', 'input_image', "
-                "'input_file', and 'input_audio'.",
-                f"input[{position}].content[{place}]",
+                f"Invalid value: '{kind}'. Supported values are: {listed}, and '{allowed[-1]}'.",
+                f"{where}[{place}]",
                 "invalid_value",
             )
+        field = "refusal" if kind == "refusal" else "text"
+        if kind in TEXT_PARTS and not isinstance(part.get(field), str):
+            raise wrong_type(f"{where}[{place}].{field}", "a string", part.get(field))
 
 
 def _check_unique(prior: list[Json], items: list[Json]) -> None:
