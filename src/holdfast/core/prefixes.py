@@ -34,18 +34,23 @@ class Prefixes(Generic[ItemT, MadeT]):
 
     def find(self, key: Hashable, items: Sequence[ItemT]) -> Prefix[ItemT, MadeT] | None:
         """Return what is known of how `items` begin."""
-        kept = self._kept.get(key)
+        if key not in self._kept:
+            return None
+        kept = self._kept[key]
         # Items that are the same objects are not looked into: this is a walk over pointers.
-        if kept is None or items[: len(kept.items)] != kept.items:
+        if items[: len(kept.items)] != kept.items:
             return None
         self._kept.move_to_end(key)
         return kept
 
     def keep(self, key: Hashable, prefix: Prefix[ItemT, MadeT]) -> None:
-        """Remember a beginning in the place of the one that was known."""
-        self.drop(key)
+        """Remember a beginning in the place of the one that was known, as the newest of all."""
         if prefix.size * 4 > self._max_bytes:
+            self.drop(key)
             return
+        if key in self._kept:
+            self.held_bytes -= self._kept[key].size
+            self._kept.move_to_end(key)
         self._kept[key] = prefix
         self.held_bytes += prefix.size
         while self.held_bytes > self._max_bytes:

@@ -174,14 +174,14 @@ def whole_usage(told: Any) -> bytes:
     """Return usage as a server told it, with the details that it left out as none."""
     if isinstance(told, dict):
         told = {**told}
-        for name, none in _NO_DETAILS.items():
+        for name, none in _NO_DETAILS:
             details = told.get(name)
-            if details is None or isinstance(details, dict):
-                told[name] = {**none, **(details or {})}
+            if details is None or type(details) is dict:
+                told[name] = {**none, **details} if details else none
     return _encode(told)
 
 
-_NO_DETAILS: dict[str, dict[str, int]] = {
-    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-    "output_tokens_details": {"reasoning_tokens": 0},
-}
+_NO_DETAILS: tuple[tuple[str, dict[str, int]], ...] = (
+    ("input_tokens_details", {"cached_tokens": 0, "cache_write_tokens": 0}),
+    ("output_tokens_details", {"reasoning_tokens": 0}),
+)

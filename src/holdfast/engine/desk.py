@@ -5,6 +5,7 @@ kept for readers who come back, and its end is recorded whether anybody listens 
 """
 
 import asyncio
+from typing import Any
 
 from holdfast.core.commands import Accept, Cancel, Queued, Repeated, Started
 from holdfast.core.errors import (
@@ -64,8 +65,8 @@ class Ticket:
         task = self.task
         assert task is not None
         while not task.done():
-            waiter: asyncio.Future[None] = task.get_loop().create_future()
-            self._waiters.append(waiter)
+            waiter: asyncio.Future[None] = self._desk.loop.create_future()
+            self._waiters += (waiter,)
             await waiter
         if task.cancelled():
             raise TurnInterrupted("the server was asked to stop; send it again")
@@ -73,10 +74,10 @@ class Ticket:
 
     def settle(self) -> None:
         """Have everybody look who waits for the answer: its task has ended, or is about to."""
-        for waiter in self._waiters:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiters.clear()
 
     async def abandon(self) -> None:
         """Cancel the turn because its client has left, where that is the policy."""
@@ -89,6 +90,8 @@ class Desk:
     def __init__(self, gateway: Gateway, responder: Responder) -> None:
         self._gateway = gateway
         self._responder = responder
+        self.loop: asyncio.AbstractEventLoop
+        """Where the turns are carried out."""
         self._tasks: dict[asyncio.Task[Answered], Ticket] = {}
         self._queued: set[asyncio.Task[Answered]] = set()
         self._lives = Lives()
@@ -104,8 +107,9 @@ class Desk:
         live = self._go_live(admission, request) if is_live else None
         ticket = Ticket(self, admission.turn, admission.session, admission.turn.step)
         ticket.is_rolled_over = admission.is_rolled_over
+        self.loop = loop = asyncio.get_running_loop()
         carried = self._carry(ticket, admission, request, live)
-        task = ticket.task = asyncio.create_task(carried, name="holdfast-turn")
+        task = ticket.task = loop.create_task(carried, name="holdfast-turn")
         self._tasks[task] = ticket
         task.add_done_callback(self._forget)
         return ticket
@@ -142,7 +146,7 @@ class Desk:
         run: ActiveRun | None = None
         try:
             run = await self._enter(ticket, admission)
-            return await self._carry_run(run, request, live)
+            return await self._carry_run(ticket.task, run, request, live)
         finally:
             if run is not None:
                 self._gateway.leave(run)
@@ -163,10 +167,13 @@ class Desk:
             self._queued.discard(task)
 
     async def _carry_run(
-        self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None
+        self,
+        task: asyncio.Task[Any] | None,
+        run: ActiveRun,
+        request: TurnRequest,
+        live: LiveResponse | None,
     ) -> Answered:
-        """Ask the model, commit the answer; stop as soon as the lane is taken away."""
-        task = asyncio.current_task()
+        """Ask the model, commit the answer; `task` stops as soon as the lane is taken away."""
         assert task is not None
         run.on_lost(task.cancel)
         try:
@@ -258,7 +265,7 @@ class Desk:
             live = await resume_live(self.recorded, view, begun)
             self._lives.add(live)
         try:
-            await self._carry_run(run, request, live)
+            await self._carry_run(asyncio.current_task(), run, request, live)
         finally:
             if live is not None:
                 await self._close(live, run.turn)

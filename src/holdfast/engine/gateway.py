@@ -57,6 +57,9 @@ HANDLED_AT_ONCE = 32
 """Adopted turns that are carried out side by side: a crash may have left very many."""
 
 
+_ADMISSIONS = {Started: "started", Queued: "queued", Repeated: "repeated"}
+
+
 class Gateway:
     """One process's engine over one store."""
 
@@ -107,7 +110,8 @@ class Gateway:
         The caller answers for what it gets: a started or queued turn is to be entered.
         """
         # The worker may have been born again since the command was written down.
-        command = replace(command, worker=self.worker.id)
+        if command.worker != self.worker.id:
+            command = replace(command, worker=self.worker.id)
         since = self._wakeups.moment
         self._wakeups.begin_care(command.turn_id)
         try:
@@ -115,7 +119,7 @@ class Gateway:
         except BaseException:
             self._wakeups.end_care(command.turn_id)
             raise
-        self.meter.turn_accepted(command.source, type(admission).__name__.lower())
+        self.meter.turn_accepted(command.source, _ADMISSIONS[type(admission)])
         return self._take_care(command, admission, since)
 
     def _take_care(
@@ -123,9 +127,10 @@ class Gateway:
     ) -> Started | Queued | Repeated:
         """Answer for the turn that this request is, which may be an earlier one's."""
         turn = admission.turn
-        if isinstance(admission, Repeated) or turn.id != command.turn_id:
-            self._wakeups.end_care(command.turn_id)
-        if isinstance(admission, Repeated) or turn.id == command.turn_id:
+        if turn.id == command.turn_id and not isinstance(admission, Repeated):
+            return admission
+        self._wakeups.end_care(command.turn_id)
+        if isinstance(admission, Repeated):
             return admission
         if not self._wakeups.begin_care(turn.id, since) and isinstance(admission, Queued):
             # Another caller of this process waits for the same turn already: attach to it.
@@ -396,7 +401,7 @@ class Gateway:
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
         """Carry out a command; one whose outcome is unknown is asked about before giving up."""
         pause = FIRST_PAUSE_SECONDS
-        for left in reversed(range(SUBMIT_TRIES)):
+        for left in range(SUBMIT_TRIES - 1, -1, -1):
             try:
                 return await self.store.submit(command)
             except StoreUnavailable:

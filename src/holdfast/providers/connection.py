@@ -14,12 +14,12 @@ MAX_HEAD_BYTES = 256 * 1024
 _BODILESS = (204, 304)
 _LOWERED: dict[bytes, str] = {}
 """Names of headers as they come, in lower case: servers send the same few with every answer."""
-MOST_NAMES = 512
+MOST_NAMES, MOST_NAME_BYTES = 512, 64
 
 
 def _lowered(name: bytes) -> str:
     key = name.decode("latin-1").lower()
-    if len(_LOWERED) < MOST_NAMES:
+    if len(_LOWERED) < MOST_NAMES and len(name) <= MOST_NAME_BYTES:
         _LOWERED[name] = key
     return key
 

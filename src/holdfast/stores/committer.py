@@ -37,6 +37,7 @@ class Committer:
         self._driver = driver
         self._queue: deque[_Job] = deque()
         self._drain: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._last_count = 0
         self.on_commit: Callable[[int, float], None] | None = None
@@ -47,12 +48,13 @@ class Committer:
         if self._is_closed:
             raise StoreClosed("the store is closed")
         loop = asyncio.get_running_loop()
-        if self._drain is not None and self._drain.get_loop() is not loop:
+        if self._drain is not None and self._loop is not loop:
             # What one loop finishes does not wake another: it would wait for ever.
             raise InvalidInput("the store is in use on another event loop; open one for each")
         done: asyncio.Future[Decision[Any]] = loop.create_future()
         self._queue.append((command, done))
         if self._drain is None:
+            self._loop = loop
             self._drain = loop.create_task(self._run(), name="holdfast-committer")
         return done
 

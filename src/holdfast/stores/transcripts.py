@@ -101,7 +101,9 @@ class Transcripts:
             return
         entry.items += items
         entry.head_seq = last_seq
-        grown = _size(items)
+        grown = 0
+        for item in items:
+            grown += ITEM_BYTES + len(item.body)
         entry.size += grown
         self._bytes += grown
         self._entries.move_to_end(session_id)

@@ -5,6 +5,7 @@ that writes them down is loaded when somebody reads them.
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -23,16 +24,13 @@ class _Counts:
 
     def __init__(self, name: str, told: str, labels: Labels = ()) -> None:
         self._name, self._told, self._labels = name, told, labels
-        self._counts: dict[Labels, int] = {} if labels else {(): 0}
-
-    def add(self, *labels: str, by: int = 1) -> None:
-        self._counts[labels] = self._counts.get(labels, 0) + by
+        self.counts: defaultdict[Labels, int] = defaultdict(int, {} if labels else {(): 0})
 
     def collect(self) -> "Metric":
         from prometheus_client.core import CounterMetricFamily
 
         family = CounterMetricFamily(self._name, self._told, labels=self._labels)
-        for labels, count in self._counts.items():
+        for labels, count in self.counts.items():
             family.add_metric(labels, count)
         return family
 
@@ -44,18 +42,17 @@ class _Spread:
         self, name: str, told: str, buckets: tuple[float, ...], labels: Labels = ()
     ) -> None:
         self._name, self._told, self._labels, self._buckets = name, told, labels, buckets
-        self._rows: dict[Labels, tuple[list[int], list[float]]] = {}
+        self._rows: defaultdict[Labels, tuple[list[int], list[float]]] = defaultdict(self._row)
         if not labels:
-            self._row(())
+            self._rows[()] = self._row()
 
-    def _row(self, labels: Labels) -> tuple[list[int], list[float]]:
-        row = self._rows[labels] = ([0] * (len(self._buckets) + 1), [0.0])
-        return row
+    def _row(self) -> tuple[list[int], list[float]]:
+        return [0] * (len(self._buckets) + 1), [0.0]
 
     def add(self, amount: float, *labels: str) -> None:
-        row = self._rows.get(labels) or self._row(labels)
-        row[0][bisect_left(self._buckets, amount)] += 1
-        row[1][0] += amount
+        counts, total = self._rows[labels]
+        counts[bisect_left(self._buckets, amount)] += 1
+        total[0] += amount
 
     def collect(self) -> "Metric":
         from prometheus_client.core import HistogramMetricFamily
@@ -111,11 +108,11 @@ class PrometheusMeter:
 
     def turn_accepted(self, source: str, admission: str) -> None:
         """Count a turn."""
-        self._accepted.add(source, admission)
+        self._accepted.counts[source, admission] += 1
 
     def run_ended(self, outcome: str) -> None:
         """Count a run."""
-        self._ended.add(outcome)
+        self._ended.counts[(outcome,)] += 1
 
     def lane_waited(self, seconds: float) -> None:
         """Count a wait."""
@@ -123,11 +120,11 @@ class PrometheusMeter:
 
     def healed(self, failure_class: str) -> None:
         """Count a heal."""
-        self._healed.add(failure_class)
+        self._healed.counts[(failure_class,)] += 1
 
     def compacted(self, mode: str, reason: str) -> None:
         """Count a compaction."""
-        self._compacted.add(mode, reason)
+        self._compacted.counts[mode, reason] += 1
 
     def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
         """Count a call."""
@@ -140,7 +137,7 @@ class PrometheusMeter:
 
     def recovered(self, sessions: int) -> None:
         """Count what was settled."""
-        self._recovered.add(by=sessions)
+        self._recovered.counts[()] += sessions
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""

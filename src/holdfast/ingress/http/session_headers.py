@@ -136,12 +136,12 @@ def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]
     """Return what every session-bound answer carries."""
     headers = [
         (b"x-session-id", session.id.encode()),
-        (b"x-session-generation", str(session.generation).encode()),
+        (b"x-session-generation", b"%d" % session.generation),
     ]
     if turn_id is not None:
-        headers.append((b"x-turn-id", turn_id.encode()))
+        headers += ((b"x-turn-id", turn_id.encode()),)
     if session.key is not None:
-        headers.append((b"x-session-key", echo_key(session.key)))
+        headers += ((b"x-session-key", echo_key(session.key)),)
     return headers
 
 

@@ -17,6 +17,8 @@ from holdfast.ingress.http.problems import problem_value
 
 _REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
 _encode = msgspec.json.Encoder().encode
+MOST_NAMES, MOST_NAME_BYTES = 512, 64
+"""How many names of headers are remembered, and how long each is at most."""
 
 
 class HeadTooLong(Exception):
@@ -98,10 +100,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a whole header."""
-        name = name.lower()
+        # Clients send the same few with every request: their names are lowered once.
+        name = _LOWERED[name] if name in _LOWERED else _lowered(name)
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
-        self.headers.append((name, value))
+        self.headers += ((name, value),)
 
     def on_headers_complete(self) -> None:
         """Go on to what the request asks for."""
@@ -220,6 +223,16 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         self.transport.write(head + body)
         self.transport.close()
+
+
+_LOWERED: dict[bytes, bytes] = {}
+
+
+def _lowered(name: bytes) -> bytes:
+    lowered = name.lower()
+    if len(_LOWERED) < MOST_NAMES and len(name) <= MOST_NAME_BYTES:
+        _LOWERED[name] = lowered
+    return lowered
 
 
 @lru_cache(maxsize=256)
