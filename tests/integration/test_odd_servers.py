@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.integration.odd_server import Reply, odd_server
+from holdfast.testing.provider import ProviderSimulator
+from tests.integration.odd_server import Reply, odd_server, saying, whole
 from tests.integration.test_heals import QUICK
-from tests.integration.upstream_house import open_upstream_house
+from tests.integration.upstream_house import open_upstream_house, text_of, upstream
 
 Json = dict[str, Any]
 
@@ -132,3 +133,40 @@ async def test_a_key_in_a_servers_words_is_neither_kept_nor_passed_on(is_stream:
             assert "plain-odd-key" not in said
         assert "[redacted]" in failed.text
         assert "[redacted]" in passed.text
+
+
+ODD_ITEMS: list[Json] = [
+    {"type": "message", "role": "assistant"},
+    {"type": "message", "role": "assistant", "content": None},
+    {"type": "message", "content": [{"type": "output_text", "text": None}]},
+    {"type": "message", "role": "assistant", "content": "only words"},
+    {"type": "function_call", "call_id": "call_1", "name": "a.b", "arguments": {"x": 1}},
+    {"type": "function_call", "call_id": "call_1", "name": None, "arguments": None},
+    {"type": "function_call", "call_id": None, "name": "n" * 90},
+    {"type": "reasoning", "summary": None},
+]
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_what_an_odd_server_said_is_taken_by_every_other(api: str, is_stream: bool) -> None:
+    with ProviderSimulator() as simulator:
+        async with (
+            odd_server(lambda path, body: whole(*ODD_ITEMS, saying("done"))) as server,
+            open_upstream_house(
+                server.upstream(name="odd", models=("odd",)),
+                upstream(simulator, api=api),
+                heals=QUICK,
+            ) as house,
+        ):
+            first = await house.respond("one", model="odd", stream=is_stream)
+            for item in first["output"]:
+                assert isinstance(item.get("content", []), list)
+                assert isinstance(item.get("arguments", ""), str)
+                assert isinstance(item.get("name", ""), str)
+            said = await house.respond("two", headers={"X-On-Busy": "interrupt"})
+            assert text_of(said).endswith("Last text: two")
+            # Nothing was refused on the way.
+            assert len(simulator.requests()) == 1
+            back = await house.respond("three", model="odd", stream=is_stream)
+            assert text_of(back).endswith("done")

@@ -6,10 +6,12 @@ import msgspec
 
 from holdfast.core.response import whole_usage
 from holdfast.core.session import Usage
+from holdfast.core.wellformed import as_text
 from holdfast.ports.provider import Answer, AnyEvent
 from holdfast.providers.failures import broken, failure_in_stream
 from holdfast.providers.names import Names
 from holdfast.providers.response_events import CallPart, Events, Item, ReasoningPart, TextPart
+from holdfast.providers.shapes import objects
 from holdfast.providers.upstream import read_json
 
 Json = dict[str, Any]
@@ -94,13 +96,14 @@ class ChatOutput:
         if isinstance(piece.get("service_tier"), str):
             self._tier = piece["service_tier"]
         events: list[AnyEvent] = []
-        for choice in piece.get("choices") or ():
-            if choice.get("index", 0) != 0:
+        for choice in objects(piece.get("choices")):
+            if choice.get("index") not in (0, None):
                 continue
-            delta = choice.get("delta") or choice.get("message") or {}
-            events += self._take_delta(delta, _logprobs(choice))
+            delta = choice.get("delta") or choice.get("message")
+            if isinstance(delta, dict):
+                events += self._take_delta(delta, _logprobs(choice))
             if choice.get("finish_reason"):
-                self._finish = choice["finish_reason"]
+                self._finish = as_text(choice["finish_reason"])
         return events
 
     def _take_delta(self, delta: Json, logprobs: list[Any]) -> Events:
@@ -109,15 +112,16 @@ class ChatOutput:
         if isinstance(thought, str) and thought:
             events += self._think(thought)
         if delta.get("refusal"):
-            events += self._say(delta["refusal"], [], "refusal")
+            events += self._say(as_text(delta["refusal"]), [], "refusal")
         content = delta.get("content")
         if isinstance(content, list):
-            content = "".join(part.get("text") or "" for part in content)
+            content = "".join(map(_text_of, content))
         if content:
+            content = as_text(content)
             self._expects_words = True
             events += self._say(content, logprobs, "output_text")
-        self._annotations += [_annotation(one) for one in delta.get("annotations") or ()]
-        for number, call in enumerate(delta.get("tool_calls") or ()):
+        self._annotations += map(_annotation, objects(delta.get("annotations")))
+        for number, call in enumerate(objects(delta.get("tool_calls"))):
             events += self._call(call, number)
         return events
 
@@ -143,23 +147,23 @@ class ChatOutput:
 
     def _call(self, call: Json, number: int) -> Events:
         events = [*self._end_reasoning(), *self._end_text("completed")]
-        place = call.get("index", number)
+        place = call.get("index")
+        place = place if isinstance(place, int) else number
         custom = call.get("custom")
-        inner = custom or call.get("function") or {}
+        inner = custom or call.get("function")
+        inner = inner if isinstance(inner, dict) else {}
         part = self._calls.get(place)
         if part is None:
             index = self._next()
             name = self._names.item("function_call", None, index)
             ours = self._names.call(call.get("id"), index)
             part = self._calls[place] = CallPart(name, index, ours, is_custom=custom is not None)
-            part.name = inner.get("name") or ""
+            part.name = as_text(inner.get("name"))
             events += part.begin()
         elif not part.name:
-            part.name = inner.get("name") or ""
+            part.name = as_text(inner.get("name"))
         text = inner.get("input") if part.is_custom else inner.get("arguments")
-        if isinstance(text, dict):
-            text = _encode(text).decode()
-        return [*events, *part.grow(text)] if text else events
+        return [*events, *part.grow(as_text(text))] if text else events
 
     def _next(self) -> int:
         self._count += 1
@@ -215,6 +219,10 @@ def _logprobs(choice: Json) -> list[Any]:
     return listed if isinstance(listed, list) else []
 
 
+def _text_of(part: Any) -> str:
+    return as_text(part.get("text")) if isinstance(part, dict) else as_text(part)
+
+
 def _annotation(one: Any) -> Any:
     if isinstance(one, dict) and isinstance(one.get("url_citation"), dict):
         return {"type": "url_citation", **one["url_citation"]}
@@ -225,16 +233,19 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
+def _details(told: Json, of: str) -> Json:
+    details = told.get(f"{of}_tokens_details")
+    return details if isinstance(details, dict) else {}
+
+
 def _usage(told: Json | None) -> Usage | None:
     if told is None:
         return None
     return Usage(
         input_tokens=_number(told.get("prompt_tokens")),
-        cached_tokens=_number((told.get("prompt_tokens_details") or {}).get("cached_tokens")),
+        cached_tokens=_number(_details(told, "prompt").get("cached_tokens")),
         output_tokens=_number(told.get("completion_tokens")),
-        reasoning_tokens=_number(
-            (told.get("completion_tokens_details") or {}).get("reasoning_tokens")
-        ),
+        reasoning_tokens=_number(_details(told, "completion").get("reasoning_tokens")),
     )
 
 

@@ -9,11 +9,13 @@ from holdfast.core.items import OUTPUT_SUFFIX, item_value
 from holdfast.core.response import whole_usage
 from holdfast.core.session import Usage
 from holdfast.core.stream import Delta, item_events
+from holdfast.core.wellformed import as_text
 from holdfast.ports.provider import Answer, AnyEvent, ModelEvent
 from holdfast.providers.failures import broken, failure_in_stream
 from holdfast.providers.growing import GrowingItem
 from holdfast.providers.names import Names
 from holdfast.providers.origin import Maker
+from holdfast.providers.shapes import shape
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
@@ -44,18 +46,26 @@ class _Terminal(msgspec.Struct):
     response: _Response
 
 
-class _Head(msgspec.Struct, gc=False):
-    """Of an item, what may have to be ours."""
+class _SaidPart(msgspec.Struct, gc=False):
+    type: str
+    text: str = ""
+    refusal: str = ""
+    annotations: list[Any] = []
 
-    type: Any = None
-    role: Any = None
-    id: Any = None
-    call_id: Any = None
-    encrypted_content: Any = None
+
+class _Said(msgspec.Struct, gc=False):
+    """A message in which everything is in order: nothing in it must be ours but its id."""
+
+    type: Literal["message"]
+    id: str
+    role: str
+    content: list[_SaidPart]
+    call_id: None = None
+    encrypted_content: None = None
 
 
 _read_response = msgspec.json.Decoder(_Response).decode
-_read_head = msgspec.json.Decoder(_Head).decode
+_read_said = msgspec.json.Decoder(_Said).decode
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -96,7 +106,8 @@ class ResponsesOutput:
     def _take_any(self, kind: str, data: bytes) -> Sequence[AnyEvent]:
         self._place = None
         value = _read(data)
-        kind = value.get("type") or kind
+        named = value.get("type")
+        kind = named if isinstance(named, str) and named else kind
         if kind in _SKIPPED or self._is_copy(value.get("sequence_number"), data):
             return []
         if kind in _ENDS:
@@ -112,7 +123,10 @@ class ResponsesOutput:
     def _hear(self, kind: str, value: Json) -> None:
         """Give an event our names, and remember what it tells of its item."""
         index = value.get("output_index")
-        index = index if isinstance(index, int) else 0
+        if not isinstance(index, int):
+            index = value["output_index"] = 0
+        if not isinstance(value.get("delta", ""), str):
+            value["delta"] = as_text(value["delta"])
         item = value.get("item")
         if isinstance(item, dict):
             value["item"] = item = self._own(item, index)
@@ -222,11 +236,10 @@ class ResponsesOutput:
         items = [self._own_bytes(raw, index) for index, raw in enumerate(response.output)]
         if not items:
             items = self._told(status)
-        details = response.incomplete_details
         answer = Answer(
             items=items,
             status=status,
-            incomplete_reason=details.get("reason") if isinstance(details, dict) else None,
+            incomplete_reason=_reason(response.incomplete_details),
             usage=_usage(response.usage),
             usage_detail=whole_usage(response.usage) if response.usage else None,
             fields=_kept_fields(response),
@@ -236,33 +249,39 @@ class ResponsesOutput:
     def _own_bytes(self, raw: msgspec.Raw, index: int) -> bytes:
         """Return an item's bytes, untouched where nothing in them must be ours."""
         try:
-            head = _read_head(raw)
-        except msgspec.DecodeError as exc:
-            raise broken("the upstream's answer has no item", "upstream_broken_answer") from exc
-        is_plain = head.call_id is None and head.encrypted_content is None
-        is_said = is_plain and head.type == "message"
-        if is_said and self._names.item("message", head.id, index) == head.id:
-            return bytes(raw)
+            said = _read_said(raw)
+        except msgspec.DecodeError:
+            pass
+        else:
+            if self._names.item("message", said.id, index) == said.id:
+                return bytes(raw)
         item = _read(bytes(raw))
         before = (item.get("id"), item.get("call_id"), item.get("encrypted_content"))
-        own = self._own(item, index)
+        own, is_odd = self._owned(item, index)
         after = (own["id"], own.get("call_id"), own.get("encrypted_content"))
-        return bytes(raw) if before == after else _encode(own)
+        return bytes(raw) if before == after and not is_odd else _encode(own)
 
     def _own(self, item: Json, index: int) -> Json:
+        return self._owned(item, index)[0]
+
+    def _owned(self, item: Json, index: int) -> tuple[Json, bool]:
+        """Return an item in our names and in order, and whether it was out of order."""
         if not isinstance(item.get("type") or item.get("role"), str):
             raise broken("the upstream's answer has an item of no type", "upstream_broken_answer")
+        if not item.get("type"):
+            item["type"] = "message"
+        is_odd = shape(item)
         kind = str(item.get("type") or "item")
         item["id"] = self._names.item(kind, item.get("id"), index)
         call_id = item.get("call_id")
         if call_id is not None or kind in CALLS:
             is_output = kind.endswith(OUTPUT_SUFFIX)
             ours = self._names.answered(call_id) if is_output else self._names.call(call_id, index)
-            item["call_id"] = ours
+            item["call_id"] = ours if isinstance(ours, str) else str(ours)
         sealed = item.get("encrypted_content")
         if isinstance(sealed, str) and sealed:
             item["encrypted_content"] = self._maker.mark(sealed)
-        return item
+        return item, is_odd
 
 
 def whole_events(items: list[bytes]) -> list[ModelEvent]:
@@ -307,6 +326,11 @@ def _kept_fields(response: _Response) -> dict[str, msgspec.Raw]:
         ("tool_usage", response.tool_usage),
     )
     return {name: raw for name, raw in told if raw is not _NULL and bytes(raw) != b"null"}
+
+
+def _reason(details: Any) -> str | None:
+    reason = details.get("reason") if isinstance(details, dict) else None
+    return reason if isinstance(reason, str) else None
 
 
 def _usage(told: Any) -> Usage | None:

@@ -37,7 +37,8 @@ def a_call(call_id: str, **more: Any) -> Json:
 
 
 def test_items_that_are_unique_stay_the_bytes_they_are() -> None:
-    body = b'{ "type":"message", "id":"msg_%s", "x":"\\u00e9" }' % LONG.encode()
+    said = b'"role":"assistant", "content":[ {"type":"output_text", "text":"a"} ]'
+    body = b'{ "type":"message", "id":"msg_%s", %s, "x":"\\u00e9" }' % (LONG.encode(), said)
     answer = an_output().whole(b'{"status":"completed","output":[%s]}' % body).answer
     assert answer.items == [body]
 
