@@ -26,6 +26,11 @@ class Driver(Protocol):
         ...
 
 
+Settle = Callable[[list[Result] | None, BaseException | None], None]
+CommitThen = Callable[[Sequence[Command[Any]], Settle], None]
+"""The same for a driver whose thread can call back: no task has to be woken in between."""
+
+
 _Job = tuple[Command[Any], "asyncio.Future[Decision[Any]]"]
 """A command, and who waits for the decision on it."""
 
@@ -35,9 +40,12 @@ class Committer:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._commit_then: CommitThen = getattr(driver, "commit_then", None) or self._in_a_task
         self._queue: deque[_Job] = deque()
-        self._drain: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        """Whose commands are under way; none, while there are none."""
+        self._task: asyncio.Task[None] | None = None
+        self._idle: asyncio.Future[None] | None = None
         self._is_closed = False
         self._last_count = 0
         self.on_commit: Callable[[int, float], None] | None = None
@@ -48,57 +56,87 @@ class Committer:
         if self._is_closed:
             raise StoreClosed("the store is closed")
         loop = asyncio.get_running_loop()
-        if self._drain is not None and self._loop is not loop:
-            # What one loop finishes does not wake another: it would wait for ever.
-            raise InvalidInput("the store is in use on another event loop; open one for each")
         done: asyncio.Future[Decision[Any]] = loop.create_future()
+        if self._loop is not loop:
+            self._begin(loop)
         self._queue.append((command, done))
-        if self._drain is None:
-            self._loop = loop
-            self._drain = loop.create_task(self._run(), name="holdfast-committer")
         return done
 
     async def close(self) -> None:
         """Take no more commands; finish those that were taken."""
         self._is_closed = True
-        if self._drain is not None:
-            await asyncio.gather(self._drain, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            self._idle = self._idle or loop.create_future()
+            await self._idle
 
-    async def _run(self) -> None:
-        try:
-            if self._last_count > 1:
-                # Whoever was woken by the same commit is about to ask, too, and shares the next.
-                await asyncio.sleep(0)
-            while self._queue:
-                count = self._last_count = min(len(self._queue), MAX_BATCH)
-                await self._commit([self._queue.popleft() for _ in range(count)])
-        finally:
-            self._drain = None
-            for _, done in self._queue:
-                done.cancel()
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None:
+            if not self._loop.is_closed():
+                # What one loop finishes does not wake another: it would wait for ever.
+                raise InvalidInput("the store is in use on another event loop; open one for each")
+            self._queue.clear()  # with the loop went everybody who waited
+        self._loop = loop
+        if self._last_count > 1:
+            # Whoever was woken by the same commit is about to ask, too, and shares the next one.
+            loop.call_soon(loop.call_soon, self._go_on)
+        else:
+            loop.call_soon(self._go_on)
 
-    async def _commit(self, jobs: list[_Job]) -> None:
-        results: Sequence[Result]
-        began = time.monotonic()
-        try:
-            results = await self._driver.commit([command for command, _ in jobs])
-        except BaseException as exc:
-            for _, done in jobs:
-                if not done.done():
-                    done.set_exception(
-                        StoreUnavailable("the store stopped during a commit")
-                        if isinstance(exc, asyncio.CancelledError)
-                        else exc
-                    )
-            if not isinstance(exc, Exception):
-                raise
+    def _go_on(self) -> None:
+        """Commit what has gathered; if nothing has, rest."""
+        if not self._queue:
+            self._loop = None
+            if self._idle is not None and not self._idle.done():
+                self._idle.set_result(None)
             return
-        if self.on_commit is not None:
-            self.on_commit(len(jobs), time.monotonic() - began)
-        for (_, done), result in zip(jobs, results, strict=True):
-            if done.done():
-                continue
-            if isinstance(result, BaseException):
-                done.set_exception(result)
+        count = self._last_count = min(len(self._queue), MAX_BATCH)
+        jobs = [self._queue.popleft() for _ in range(count)]
+        began = time.monotonic()
+
+        def settle(results: list[Result] | None, error: BaseException | None) -> None:
+            if results is None:
+                _fail(jobs, error or StoreUnavailable("the store stopped during a commit"))
             else:
-                done.set_result(result)
+                if self.on_commit is not None:
+                    self.on_commit(count, time.monotonic() - began)
+                _answer(jobs, results)
+            self._go_on()
+
+        try:
+            self._commit_then([command for command, _ in jobs], settle)
+        except Exception as exc:  # noqa: BLE001 - it is raised where the commands were given
+            settle(None, exc)
+
+    def _in_a_task(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
+        async def commit() -> None:
+            try:
+                results = await self._driver.commit(commands)
+            except asyncio.CancelledError:
+                # The loop is being ended, and everybody who waits with it.
+                while self._queue:
+                    self._queue.popleft()[1].cancel()
+                settle(None, None)
+                raise
+            except Exception as exc:  # noqa: BLE001 - it is raised where the commands were given
+                settle(None, exc)
+            else:
+                settle(results, None)
+
+        self._task = asyncio.get_running_loop().create_task(commit(), name="holdfast-committer")
+
+
+def _answer(jobs: Sequence[_Job], results: Sequence[Result]) -> None:
+    for (_, done), result in zip(jobs, results, strict=True):
+        if done.done():
+            continue
+        if isinstance(result, BaseException):
+            done.set_exception(result)
+        else:
+            done.set_result(result)
+
+
+def _fail(jobs: Sequence[_Job], error: BaseException) -> None:
+    for _, done in jobs:
+        if not done.done():
+            done.set_exception(error)

@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 ResultT = TypeVar("ResultT")
 
 
-_Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
-"""A piece of work, who waits for it, and where."""
+Settle = Callable[[Any, BaseException | None], None]
+"""Told of what came of a piece of work, in the event loop that gave it."""
+_Job = tuple[Callable[[], Any], Settle, asyncio.AbstractEventLoop, "asyncio.Future[Any] | None"]
+"""A piece of work, who is told of its end, where, and who may no longer want it."""
 
 
 class ThreadExecutor:
@@ -29,15 +32,22 @@ class ThreadExecutor:
 
     async def run(self, work: Callable[[], ResultT]) -> ResultT:
         """Run `work` in the thread; who is cancelled before it begins has it not begun."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[ResultT] = loop.create_future()
+        self._put((work, partial(_settle, done), loop, done))
+        return await done
+
+    def post(self, work: Callable[[], Any], settle: Settle) -> None:
+        """Run `work` in the thread and tell `settle`, for whom no task has to be woken."""
+        self._put((work, settle, asyncio.get_running_loop(), None))
+
+    def _put(self, job: _Job) -> None:
         if self._is_closed:
             raise RuntimeError("the executor is closed")
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[ResultT] = loop.create_future()
-        self._jobs.put((work, done, loop))
-        return await done
+        self._jobs.put(job)
 
     def close(self) -> None:
         """Finish what was given and stop."""
@@ -49,8 +59,8 @@ class ThreadExecutor:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            work, done, loop = job
-            if done.cancelled():
+            work, settle, loop, done = job
+            if done is not None and done.cancelled():
                 continue
             try:
                 result, error = work(), None
@@ -58,8 +68,8 @@ class ThreadExecutor:
                 result, error = None, exc
             # Where the loop is gone, nobody waits any more.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_settle, done, result, error)
-            del job, work, done, loop, result, error
+                loop.call_soon_threadsafe(settle, result, error)
+            del job, work, settle, done, loop, result, error
 
 
 def _settle(done: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:

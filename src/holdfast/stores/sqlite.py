@@ -6,7 +6,7 @@ for a bounded time.
 
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.executor import Executor
 from holdfast.stores.committer import Result
+from holdfast.stores.executors import Settle, ThreadExecutor
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.commands import foresee, plan
 from holdfast.stores.sql.plan import Ask, Plan, Row
@@ -69,6 +70,9 @@ class SqliteDriver:
         if reader is not None:
             self._read_link = Link(connect, identity, is_read_only=True)
         self._data_version: int | None = None
+        # A driver that is made to commit in a way of its own is to be asked for that one.
+        is_plain = isinstance(writer, ThreadExecutor) and type(self).commit is SqliteDriver.commit
+        self.commit_then = self._commit_then if is_plain else None
 
     def now(self) -> float:
         """The database's clock is the machine's own."""
@@ -81,6 +85,9 @@ class SqliteDriver:
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out a batch in one transaction, or each on its own where that fails."""
         return await self._writer.run(lambda: self._commit(commands))
+
+    def _commit_then(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
+        cast(ThreadExecutor, self._writer).post(lambda: self._commit(commands), settle)
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read on a connection that never waits for the writer."""
