@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import ModelResponse, RunState, Usage, function_tool
+from agents import ModelResponse, Runner, RunState, Usage, function_tool
 from openai.types.responses import ResponseFunctionToolCall
 
 from holdfast.agents_sdk import HoldfastRunner, HoldfastSession, RunStateUsed
@@ -38,8 +38,9 @@ class LocalModel(FakeModel):
 class Till:
     """An agent with a local model, whose tool needs approval and counts what it did."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_parked_by_helper: bool = True) -> None:
         self.paid = 0
+        self._runner = HoldfastRunner if is_parked_by_helper else Runner
         self.is_broken = False
 
         @function_tool(needs_approval=True, failure_error_function=None)
@@ -52,7 +53,7 @@ class Till:
         self.agent = agent_of(LocalModel(call_or_answer), tools=[pay])
 
     async def parked(self, session: HoldfastSession) -> str:
-        result = await HoldfastRunner.run(self.agent, "pay", session=session)
+        result = await self._runner.run(self.agent, "pay", session=session)
         return result.to_state().to_string()
 
     async def resume(self, parked: str, session: HoldfastSession) -> Any:
@@ -66,8 +67,10 @@ class Till:
             await self.resume(parked, session)
 
 
-async def story_of_two_sessions(one: HoldfastSession, other: HoldfastSession) -> None:
-    till = Till()
+async def story_of_two_sessions(
+    one: HoldfastSession, other: HoldfastSession, *, is_parked_by_helper: bool = True
+) -> None:
+    till = Till(is_parked_by_helper=is_parked_by_helper)
     for session in (one, other):
         parked = await till.parked(session)
         assert await till.resume(parked, session) == "it is paid"
@@ -87,12 +90,37 @@ async def story_of_one_session(session: HoldfastSession, *, clears: bool) -> Non
             await till.is_refused(parked, session)
 
 
-async def test_equal_runs_of_two_sessions_are_each_resumed_once(shared_store: str) -> None:
+async def story_of_another_key(one: HoldfastSession, other: HoldfastSession) -> None:
+    till = Till()
+    parked = await till.parked(one)
+    assert await till.resume(parked, one) == "it is paid"
+    await till.is_refused(parked, other)
+    borrowed = await till.parked(one)
+    assert await till.resume(borrowed, other) == "it is paid"
+    await till.is_refused(borrowed, other)
+    await till.is_refused(borrowed, one)
+    await HoldfastRunner.run(agent_of(FakeModel()), "hi", session=other)
+    await till.is_refused(parked, other)
+    assert till.paid == 2
+
+
+async def test_a_parked_run_is_resumed_once_under_whatever_key(shared_store: str) -> None:
     async with (
         HoldfastSession("a", shared_store) as one,
         HoldfastSession("b", shared_store) as other,
     ):
-        await story_of_two_sessions(one, other)
+        await story_of_another_key(one, other)
+
+
+@pytest.mark.parametrize("by_helper", [True, False], ids=["by the helper", "by the SDK"])
+async def test_equal_runs_of_two_sessions_are_each_resumed_once(
+    shared_store: str, by_helper: bool
+) -> None:
+    async with (
+        HoldfastSession("a", shared_store) as one,
+        HoldfastSession("b", shared_store) as other,
+    ):
+        await story_of_two_sessions(one, other, is_parked_by_helper=by_helper)
 
 
 @pytest.mark.parametrize("clears", [True, False], ids=["cleared", "in a row"])
@@ -126,3 +154,4 @@ async def test_equal_runs_at_a_gateway_are_each_resumed_once(tmp_path: Path) -> 
         ):
             await story_of_two_sessions(one, other)
             await story_of_one_session(third, clears=True)
+            await story_of_another_key(one, other)

@@ -1,14 +1,16 @@
 """People who stay with the provider's Conversations: losses are noticed, told once, made good."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runner
 
-from holdfast.agents_sdk import HoldfastSession, Missing, guard
+from holdfast.agents_sdk import HoldfastSession, Missing, SessionClosed, guard
 from holdfast.testing.simulator import ProviderSimulator
 
 TURNS = ["hi", "what can you do?", "give me one example", "thanks"]
@@ -174,3 +176,145 @@ async def test_a_conversation_that_is_gone_can_be_cleared(
         await client.conversations.delete(session.session_id)
         await session.clear_session()
         assert await session.get_items() == []
+
+
+class Line(httpx2.AsyncHTTPTransport):
+    """A line to the provider that can be cut, or answer for it."""
+
+    trouble: Exception | int | None = None
+    after = 0
+    """How many requests still pass."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self.trouble is not None and self.after <= 0:
+            if isinstance(self.trouble, Exception):
+                raise self.trouble
+            return httpx2.Response(self.trouble, json={"error": {"message": "no"}}, request=request)
+        self.after -= 1
+        return await super().handle_async_request(request)
+
+
+@pytest.fixture
+async def line(forgetful: ProviderSimulator) -> AsyncIterator[tuple[Line, openai.AsyncOpenAI]]:
+    cable = Line()
+    async with (
+        httpx2.AsyncClient(transport=cable) as http,
+        openai.AsyncOpenAI(
+            base_url=f"{forgetful.url}/v1", api_key="none", http_client=http, max_retries=0
+        ) as client,
+    ):
+        yield cable, client
+
+
+def user(*texts: str) -> list[Any]:
+    return [{"role": "user", "content": text} for text in texts]
+
+
+def texts(items: list[Any]) -> list[str]:
+    said = [item["content"] for item in items]
+    return [one if isinstance(one, str) else one[0]["text"] for one in said]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [httpx2.ConnectError("cut"), httpx2.ReadTimeout("silent"), 500, 503, 429],
+    ids=["cut", "silent", "500", "503", "429"],
+)
+async def test_a_provider_out_of_reach_costs_nothing_and_is_compared_later(
+    line: tuple[Line, openai.AsyncOpenAI], store: str, trouble: Exception | int
+) -> None:
+    cable, client = line
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, store, key="k") as session:
+        await session.add_items(user("before"))
+        cable.trouble = trouble
+        await session.add_items(user("meanwhile"))
+        assert texts(await session.get_items()) == ["before", "meanwhile"]
+        with pytest.raises(openai.OpenAIError):
+            await session.check()
+        with pytest.raises(openai.OpenAIError):
+            await session.pop_item()
+        with pytest.raises(openai.OpenAIError):
+            await session.clear_session()
+        assert session.missing == []
+        cable.trouble = None
+        assert texts(await session.get_items()) == ["before", "meanwhile"]
+        assert [texts(list(found.items)) for found in session.missing] == [["meanwhile"]]
+        await session.reseed()
+        assert await session.check() is None
+        assert texts(await session.get_items()) == ["before", "meanwhile"]
+
+
+async def test_a_provider_out_of_reach_from_the_start_is_not_needed_to_go_on(
+    line: tuple[Line, openai.AsyncOpenAI], store: str
+) -> None:
+    cable, client = line
+    cable.trouble = httpx2.ConnectError("cut")
+    async with guard(OpenAIConversationsSession(openai_client=client), store, key="k") as session:
+        assert await session.get_items() == []
+        await session.add_items(user("a"))
+        assert texts(await session.get_items()) == ["a"]
+
+
+async def test_a_batch_that_reached_the_provider_in_part_is_in_the_log_whole_and_once(
+    line: tuple[Line, openai.AsyncOpenAI], store: str
+) -> None:
+    cable, client = line
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, store, key="k") as session:
+        await session.add_items(user("first"))
+        cable.trouble, cable.after = 500, 1
+        many = [f"n{n}" for n in range(45)]
+        await session.add_items(user(*many))
+        cable.trouble = None
+        assert texts(await session.get_items()) == ["first", *many]
+        assert [texts(list(found.items)) for found in session.missing] == [many[20:]]
+
+
+async def test_what_a_provider_refuses_is_in_neither(
+    line: tuple[Line, openai.AsyncOpenAI], store: str
+) -> None:
+    cable, client = line
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, store, key="k") as session:
+        await session.add_items(user("a"))
+        cable.trouble = 400
+        with pytest.raises(openai.BadRequestError):
+            await session.add_items(user("b"))
+        cable.trouble = None
+        assert texts(await session.get_items()) == ["a"]
+        assert session.missing == []
+
+
+async def test_a_closed_guard_does_nothing_at_the_provider(
+    client: openai.AsyncOpenAI, store: str
+) -> None:
+    inner = OpenAIConversationsSession(openai_client=client)
+    session = guard(inner, store, key="k")
+    await session.add_items(user("a"))
+    await session.close()
+    for refused in (
+        session.get_items, session.pop_item, session.clear_session, session.check,
+        session.reseed, lambda: session.add_items(user("b")),
+    ):  # fmt: skip
+        with pytest.raises(SessionClosed):
+            await refused()
+    plain = OpenAIConversationsSession(conversation_id=session.session_id, openai_client=client)
+    assert texts(await plain.get_items()) == ["a"]
+
+
+async def test_what_is_under_way_or_seen_by_several_is_taken_in_once(
+    client: openai.AsyncOpenAI, shared_store: str
+) -> None:
+    inner = OpenAIConversationsSession(openai_client=client)
+    async with guard(inner, shared_store, key="k") as session:
+        await session.add_items(user("first"))
+        again = OpenAIConversationsSession(conversation_id=session.session_id, openai_client=client)
+        async with guard(again, shared_store, key="k") as other:
+            await inner_add(session.session_id, client)
+            await asyncio.gather(*(one.get_items() for one in (session, other, session, other)))
+            await asyncio.gather(
+                session.get_items(), session.add_items(user("mine")), session.get_items()
+            )
+            found = texts(await session.get_items())
+    assert found == ["first", "theirs", "mine"]

@@ -4,15 +4,16 @@ For those who stay with the provider's own memory. A provider that unlinks what 
 word, is noticed when the history is read; what is returned is the whole of it, from our log.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 from agents import OpenAIConversationsSession
 from agents.items import TResponseInputItem
 from agents.memory.openai_conversations_session import start_openai_conversations_session
-from openai import NotFoundError
+from openai import APIConnectionError, InternalServerError, NotFoundError, RateLimitError
 
 from holdfast.agents_sdk.houses import StoreName
 from holdfast.agents_sdk.session import HoldfastSession
@@ -47,8 +48,8 @@ def guard(
     else it follows the conversation's id. `on_missing` is told once of each loss.
     """
     return GuardedConversation(
-        session, lambda name: HoldfastSession(key or name, store, url=url, api_key=api_key),
-        on_missing,
+        session, lambda name: HoldfastSession(name, store, url=url, api_key=api_key),
+        on_missing, key,
     )  # fmt: skip
 
 
@@ -60,6 +61,7 @@ class GuardedConversation(OpenAIConversationsSession):
         remote: OpenAIConversationsSession,
         open_log: Callable[[str], HoldfastSession],
         on_missing: OnMissing | None,
+        key: str | None = None,
     ) -> None:
         super().__init__(
             conversation_id=remote._session_id,
@@ -67,55 +69,65 @@ class GuardedConversation(OpenAIConversationsSession):
             session_settings=remote.session_settings,
         )
         self._open_log = open_log
+        self._key = key
         self._on_missing = on_missing
         self._log: HoldfastSession | None = None
         self._told: set[str] = set()
+        self._one_at_a_time = asyncio.Lock()
+        """What is on its way to both would else be taken for somebody else's."""
         self.missing: list[Missing] = []
         """Losses that were noticed, the latest last."""
 
     async def log(self) -> HoldfastSession:
         """Return the log of the conversation."""
         if self._log is None:
-            self._log = self._open_log(f"openai:{await self._get_session_id()}")
+            self._log = self._open_log(self._key or f"openai:{await self._get_session_id()}")
         return self._log
 
     # ── the SDK's protocol ──────────────────────────────────────────────────────────────────
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """Return the whole history, from the log, once the provider's was compared with it."""
-        await self.check()
-        settings = self.session_settings
-        if limit is None and settings is not None:
-            limit = settings.limit
-        return await (await self.log()).get_items(limit)
+        """Return the whole history, from the log, once the provider's was compared with it.
+
+        A provider that cannot be reached now is compared with it another time.
+        """
+        async with self._one_at_a_time:
+            with self._out_of_reach():
+                await self._check()
+            settings = self.session_settings
+            if limit is None and settings is not None:
+                limit = settings.limit
+            return await (await self.log()).get_items(limit)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Add items at the provider, unless its conversation is gone, and to the log."""
+        """Add items at the provider, if it and its conversation are there, and to the log."""
         to_items(items)  # what the log would refuse is not sent either
-        own = await self.log()
-        with contextlib.suppress(NotFoundError):
-            await super().add_items(items)
-        await own.add_items(items)
+        async with self._one_at_a_time:
+            own = await self._open()
+            with self._out_of_reach(), contextlib.suppress(NotFoundError):
+                await super().add_items(items)
+            await own.add_items(items)
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take the last item out of the log's view, and away from the provider if it has it."""
-        item = await (await self.log()).pop_item()
-        if item is None:
-            return None
-        last = await self._there(1) or []
-        if last and _marks(last) == _marks([item]):
-            await super().pop_item()
-        return item
+        async with self._one_at_a_time:
+            await self._check()
+            own = await self._open()
+            item, last = await own.get_items(1), await self._there(1) or []
+            if item and last and _marks(last) == _marks(item):
+                await super().pop_item()
+            return await own.pop_item()
 
     async def clear_session(self) -> None:
         """Delete the provider's conversation, and begin the log's next generation."""
-        own = await self.log() if self._session_id is not None else self._log
-        try:
-            await super().clear_session()
-        except NotFoundError:
-            await self._clear_session_id()
-        if own is not None:
-            await own.clear_session()
+        async with self._one_at_a_time:
+            own = await self._open() if self._session_id is not None else self._log
+            try:
+                await super().clear_session()
+            except NotFoundError:
+                await self._clear_session_id()
+            if own is not None:
+                await own.clear_session()
 
     # ── watching over it ────────────────────────────────────────────────────────────────────
 
@@ -124,17 +136,41 @@ class GuardedConversation(OpenAIConversationsSession):
 
         What others added to the conversation is taken into the log. One that is gone has lost all.
         """
-        own = await self.log()
+        async with self._one_at_a_time:
+            return await self._check()
+
+    async def _check(self) -> Missing | None:
+        own = await self._open()
         here, found_there = await own.get_items(-1), await self._there(_EVERYTHING)
         there = found_there or []
         lost, new = _compare(_marks(here), _marks(there))
-        if new:
-            await own.add_items([_without_id(there[place]) for place in new])
+        for item in (there[place] for place in new):
+            # By its id it is taken once, also where several look at the same time.
+            name = item.get("id")
+            await own.add_items([_without_id(item)], batch_id=f"guard:{name}" if name else None)
         if not lost:
             return None
         found = Missing(await self._get_session_id(), tuple(here[place] for place in lost))
         self._tell(found, is_gone=found_there is None)
         return found
+
+    async def _open(self) -> HoldfastSession:
+        """Return the log; one that is closed says so before anything is done at the provider."""
+        own = await self.log()
+        await own.get_items(0)
+        return own
+
+    @contextlib.contextmanager
+    def _out_of_reach(self) -> Iterator[None]:
+        """Go on with the log alone where the provider does not answer, and say so."""
+        try:
+            yield
+        except (APIConnectionError, InternalServerError, RateLimitError) as exc:
+            log.warning(
+                "conversation.unreachable",
+                conversation_id=self._session_id,
+                error=type(exc).__name__,
+            )
 
     async def _there(self, limit: int) -> list[TResponseInputItem] | None:
         """Return the last items that the provider has; none, if it has no such conversation."""
@@ -163,14 +199,18 @@ class GuardedConversation(OpenAIConversationsSession):
         The one that lost items is left as it is. Where the log follows the conversation's id, it
         goes on under the new one.
         """
-        await self.check()
+        async with self._one_at_a_time:
+            return await self._reseed()
+
+    async def _reseed(self) -> str:
+        await self._check()
         own = await self.log()
         history = await own.get_items(-1)
         self._session_id = await start_openai_conversations_session(self._openai_client)
         if history:
             await super().add_items(list(history))
-        fresh = self._open_log(f"openai:{self._session_id}")
-        if fresh.session_id != own.session_id:
+        if self._key is None:
+            fresh = self._open_log(f"openai:{self._session_id}")
             await fresh.add_items(history, batch_id=f"reseed:{self._session_id}")
             await own.close()
             self._log = fresh

@@ -1,26 +1,45 @@
 """Runs that were parked for a decision: which one a `RunState` is, and what it waits for."""
 
 import hashlib
+import secrets
+from dataclasses import replace
 from typing import Any
 
 import msgspec
-from agents import RunState
+from agents import RunResult, RunResultStreaming, RunState
+from agents.tracing.traces import TraceState
 
 _encode = msgspec.json.Encoder(order="deterministic", enc_hook=str).encode
+MARK = "holdfast_run"
 _NOT_ITS_IDENTITY = frozenset(
     {"$schemaVersion", "context", "sandbox", "tool_use_tracker", "pending_session_write"}
 )
 """Decisions and what a copy may be given anew; all else says how far the run had come."""
 
 
-def identity_of(state: RunState[Any], session_id: str) -> str:
-    """Return a name that all copies of a session's parked run share, whatever was decided on them.
+def mark(result: RunResult | RunResultStreaming) -> None:
+    """Give a run that is parked a mark of its own, which its `RunState` carries in every copy.
 
-    A local server numbers its calls anew in every answer: equal runs of other sessions are others.
+    Local servers number their calls anew in every answer: without it two runs may be equal.
+    """
+    if not result.interruptions:
+        return
+    trace = (
+        result._trace_state or TraceState.from_trace(getattr(result, "trace", None)) or TraceState()
+    )
+    result._trace_state = replace(trace, extra={**trace.extra, MARK: secrets.token_hex(16)})
+
+
+def identity_of(state: RunState[Any], session_id: str) -> str:
+    """Return a name that all copies of a parked run share, whatever was decided on them.
+
+    Marked, or of a trace, the run is one wherever it is resumed. One that has neither may have its
+    equals in other sessions, and is told from them by its own.
     """
     written = state.to_json(context_serializer=lambda _: {})
     kept = {name: value for name, value in written.items() if name not in _NOT_ITS_IDENTITY}
-    digest = hashlib.blake2b(_encode((session_id, kept)), digest_size=20)
+    known = kept if kept.get("trace") else (session_id, kept)
+    digest = hashlib.blake2b(_encode(known), digest_size=20)
     return f"agents_sdk:resumed:{digest.hexdigest()}"
 
 

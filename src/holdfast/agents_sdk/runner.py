@@ -20,7 +20,7 @@ from agents import (
 from openai.types.responses import ResponseOutputMessage
 from pydantic import TypeAdapter
 
-from holdfast.agents_sdk.parked import identity_of, waits_for
+from holdfast.agents_sdk.parked import identity_of, mark, waits_for
 from holdfast.agents_sdk.serial import Lane
 from holdfast.agents_sdk.session import HoldfastSession
 from holdfast.core.errors import TurnAlreadyDone
@@ -62,6 +62,7 @@ class HoldfastRunner:
         async with _taken(lane):
             _go_on_elsewhere(lane, session, input)
             result = await Runner.run(starting_agent, input, session=session, **options)
+            mark(result)
             lane.result = _what_is_left(result)
         return result
 
@@ -88,6 +89,7 @@ class HoldfastRunner:
                 if not result.is_complete:
                     result.cancel()
                     await _drained(result)
+                mark(result)
             lane.result = _what_is_left(result)
 
 

@@ -218,8 +218,11 @@ class HeldLane:
         session, block = parked
         if session.id == turn.session_id:
             return block[0].turn_number > turn.number
-        earlier = [one for one in await self._generations() if one.id == turn.session_id]
-        return not earlier or session.generation > earlier[0].generation
+        view = await self._gateway.read.session(turn.tenant, session_id=turn.session_id)
+        # Resumed under another key, or in what is erased: nothing here is a run of its own.
+        if view is None or view.session.key != self._asked.key:
+            return False
+        return session.generation > view.session.generation
 
     async def _bring_up(self, block: list[StoredItem]) -> None:
         """Move items from further back to the head, before what the run adds: they are its own."""
