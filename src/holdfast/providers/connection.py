@@ -1,6 +1,7 @@
 """One connection to an upstream, and the one answer at a time that comes over it."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import httptools
@@ -11,6 +12,8 @@ from holdfast.providers.failures import broken
 HIGH_WATER_BYTES = 256 * 1024
 """How much of an answer is held unread before its server has to wait."""
 MAX_HEAD_BYTES = 256 * 1024
+SPARE_BYTES = 16 * 1024
+"""How much may be left of an answer that is over for whoever read it."""
 _BODILESS = (204, 304)
 _LOWERED: dict[bytes, str] = {}
 """Names of headers as they come, in lower case: servers send the same few with every answer."""
@@ -55,6 +58,9 @@ class Connection(asyncio.Protocol):
         self._until = 0.0
         self.is_open = False
         self.idle_since = 0.0
+        self._then: Callable[[], None] | None = None
+        self._limit: asyncio.TimerHandle
+        self._spare = 0
         self._parser = httptools.HttpResponseParser(self)
         self._begin("")
 
@@ -121,8 +127,8 @@ class Connection(asyncio.Protocol):
             await self._wait(seconds)
         return self.taken()
 
-    async def pour(self, sink: Sink, seconds: float) -> None:
-        """Have the body taken as it comes, until it ends or there is enough of it.
+    async def pour(self, sink: Sink, seconds: float) -> bool:
+        """Have the body taken as it comes; return whether it ended before there was enough of it.
 
         What comes while this waits goes to the sink at once, without anybody being woken for it.
         """
@@ -132,7 +138,7 @@ class Connection(asyncio.Protocol):
                     if not sink.take(self.taken()):
                         await sink.room()
                 if self.is_complete:
-                    return
+                    return True
                 if self._failure is not None:
                     raise self._failure
                 if not self.is_open:
@@ -148,7 +154,30 @@ class Connection(asyncio.Protocol):
                     self._is_full = False
                     await sink.room()
         except Enough:
-            return
+            return False
+
+    def finish(self, seconds: float, then: Callable[[], None]) -> None:
+        """Read the little that is left of an answer that nobody needs any more.
+
+        `then` is called once it is over, or is not to be had so soon, or is not little.
+        """
+        self.taken()
+        self._spare = SPARE_BYTES
+        self._then = then
+        self._limit = self._loop.call_later(seconds, self._finished)
+
+    def _let_go(self, size: int) -> None:
+        self._pieces.clear()
+        self._held = 0
+        self._spare -= size
+        if self.is_complete or self._failure is not None or self._spare < 0:
+            self._finished()
+
+    def _finished(self) -> None:
+        then, self._then = self._then, None
+        if then is not None:
+            self._limit.cancel()
+            then()
 
     def taken(self) -> bytes:
         """Return what has come of the body and was not taken before."""
@@ -174,6 +203,9 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once, whatever is under way."""
         self._stop_timer()
+        if self._then is not None:
+            self._then = None
+            self._limit.cancel()
         if self.is_open:
             self.is_open = False
             self._transport.abort()
@@ -232,7 +264,9 @@ class Connection(asyncio.Protocol):
         if self._held > HIGH_WATER_BYTES and not self._is_paused and self.is_open:
             self._is_paused = True
             self._transport.pause_reading()
-        if self._sink is not None and self._waiter is not None and not self._waiter.done():
+        if self._then is not None:
+            self._let_go(len(data))
+        elif self._sink is not None and self._waiter is not None and not self._waiter.done():
             if self._pieces:
                 self._hand_over(self._sink)
             if self.is_complete or self._failure is not None:
@@ -253,6 +287,7 @@ class Connection(asyncio.Protocol):
             self.is_complete = True
         self._stop_timer()
         self._wake()
+        self._finished()
 
     def _ends_with_line(self) -> bool:
         """Whether the end of the line is the end of the answer: nothing else says where it is."""

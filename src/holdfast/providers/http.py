@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.providers.connection import Connection, Disconnected, Enough, Sink
+from holdfast.providers.connection import Connection, Disconnected, Sink
 from holdfast.providers.failures import broken
 from holdfast.providers.settings import TimeoutSettings
 
@@ -27,6 +27,8 @@ STALE_TRIES = 3
 """How many kept connections may turn out closed before a fresh one is made."""
 KEPT_SECONDS = 60.0
 """How long a connection is kept for another request."""
+SETTLE_SECONDS = 1.0
+"""How long the end of a stream may take to come behind its last event."""
 WARM_SECONDS = 1.0
 """How long a connection may have rested for a request that cannot be sent twice."""
 MOST_OPENINGS = 256
@@ -225,6 +227,17 @@ class PooledClient:
             self.drop(kept.pop(0))
         kept.append(connection)
 
+    def settle(self, connection: Connection, origin: _Origin) -> None:
+        """Keep a connection once the rest of its answer has come; one that takes long goes."""
+
+        def settled() -> None:
+            if connection.is_reusable:
+                self.keep(connection, origin)
+            else:
+                self.drop(connection)
+
+        connection.finish(SETTLE_SECONDS, settled)
+
     def drop(self, connection: Connection) -> None:
         """Let go of a connection that cannot be used again."""
         self._all.discard(connection)
@@ -266,6 +279,7 @@ class _Exchange:
         self._request = request
         self._chunk_seconds = chunk_seconds
         self._inflate: zlib._Decompress | None = None
+        self._has_enough = False
 
     async def __aenter__(self) -> "_Exchange":
         connection, self._origin = await self._client.send(self._request)
@@ -285,9 +299,12 @@ class _Exchange:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A body that was not read to its end takes its connection with it.
+        # A body that was not read to its end takes its connection with it, unless all that
+        # matters of it was: then its end is about to come.
         if self._connection.is_reusable:
             self._client.keep(self._connection, self._origin)
+        elif self._has_enough and kind is None:
+            self._client.settle(self._connection, self._origin)
         else:
             self._client.drop(self._connection)
 
@@ -314,12 +331,13 @@ class _Exchange:
     async def pour(self, sink: Sink) -> None:
         try:
             inflating = _Inflating(sink, self._inflate) if self._inflate is not None else None
-            await self._connection.pour(inflating or sink, self._chunk_seconds)
+            is_ended = await self._connection.pour(inflating or sink, self._chunk_seconds)
         except TimeoutError as exc:
             raise self._silence() from exc
         except zlib.error as exc:
             raise broken("the upstream's answer cannot be read", "upstream_broken_answer") from exc
-        if inflating is not None and inflating.is_cut_off:
+        self._has_enough = not is_ended
+        if inflating is not None and is_ended and inflating.is_cut_off:
             raise broken("the upstream's answer was cut off", "upstream_truncated")
 
     def _silence(self) -> ProviderFailure:
@@ -361,20 +379,13 @@ class _Inflating:
     def __init__(self, sink: Sink, inflate: "zlib._Decompress") -> None:
         self._sink = sink
         self._inflate = inflate
-        self._has_enough = False
         self.room = sink.room
 
     @property
     def is_cut_off(self) -> bool:
         """Whether there should have been more of it."""
-        return not (self._inflate.eof or self._has_enough)
+        return not self._inflate.eof
 
     def take(self, piece: bytes) -> bool:
         plain = self._inflate.decompress(piece)
-        if not plain:
-            return True
-        try:
-            return self._sink.take(plain)
-        except Enough:
-            self._has_enough = True
-            raise
+        return self._sink.take(plain) if plain else True

@@ -2,13 +2,16 @@
 
 import asyncio
 import gzip
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.stream import Delta, model_event, numbered
 from holdfast.ports.provider import AnyEvent, ModelCall
+from holdfast.providers import http
 from holdfast.providers.connection import Enough
 from holdfast.providers.http import HttpRequest, PooledClient
 from holdfast.providers.openai_chat import ChatProvider
@@ -20,6 +23,7 @@ from tests.unit.providers.test_http import line
 from tests.unit.providers.test_truncation import CHAT, RESPONSES
 
 SECONDS = 20.0
+MUCH = b"x" * 65_536
 
 
 class Bucket:
@@ -93,23 +97,84 @@ async def test_whoever_is_full_has_the_server_wait_and_misses_nothing() -> None:
     assert bucket.waits == 1
 
 
-async def test_whoever_has_enough_takes_no_more() -> None:
-    bucket = Bucket(enough_after=1)
-    ended = asyncio.Event()
+@asynccontextmanager
+async def closing(client: PooledClient) -> AsyncIterator[PooledClient]:
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    ("rest", "connections"),
+    [(b"0\r\n\r\n", 1), (b"5\r\nthree\r\n0\r\n\r\n", 1), (b"", 2), (b"nonsense", 2)],
+    ids=["ends", "a-little-more", "nothing", "nonsense"],
+)
+async def test_a_connection_is_used_again_once_the_rest_of_what_was_enough_has_come(
+    rest: bytes, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "SETTLE_SECONDS", 0.05 if connections > 1 else SECONDS)
+    left, settled = asyncio.Event(), asyncio.Event()
+
+    class Settling(PooledClient):
+        def keep(self, *args: Any) -> None:
+            super().keep(*args)
+            settled.set()
+
+    async def ending_late(talk: Talk) -> None:
+        while await talk.request():
+            await talk.say(chunked(b"one", b"two")[:-5])
+            await left.wait()
+            await talk.say(rest)
+            if connections > 1:
+                await talk.until_gone()
+                settled.set()
+
+    async with (
+        asyncio.timeout(SECONDS),
+        raw_server(ending_late) as server,
+        closing(Settling()) as client,
+    ):
+        bucket = Bucket(enough_after=0)
+        await pour(client, server.url, bucket)
+        assert b"".join(bucket.pieces) in (b"one", b"onetwo")
+        left.set()
+        await settled.wait()
+        await pour(client, server.url, Bucket(enough_after=0))
+        assert len(server.talks) == connections
+
+
+async def test_much_more_of_what_was_enough_is_not_waited_for() -> None:
+    gone = asyncio.Event()
 
     async def endless(talk: Talk) -> None:
         await talk.request()
         await talk.say(chunked(b"one")[:-5])
-        await bucket.came.wait()
-        await talk.say(b"3\r\ntwo\r\n")
-        await talk.until_gone()
-        ended.set()
+        with suppress(ConnectionError):
+            while True:
+                await talk.say(b"%x\r\n%b\r\n" % (len(MUCH), MUCH))
+        gone.set()
 
     async with asyncio.timeout(SECONDS), line(endless) as (client, server):
-        await pour(client, server.url, bucket)
-        assert bucket.pieces == [b"one", b"two"]
-        await client.close()
-        await ended.wait()
+        await pour(client, server.url, Bucket(enough_after=0))
+        await gone.wait()
+
+
+async def test_who_leaves_in_the_middle_closes_the_line() -> None:
+    bucket, gone = Bucket(), asyncio.Event()
+
+    async def endless(talk: Talk) -> None:
+        await talk.request()
+        await talk.say(chunked(b"one")[:-5])
+        await talk.until_gone()
+        gone.set()
+
+    async with asyncio.timeout(SECONDS), line(endless) as (client, server):
+        pouring = asyncio.create_task(pour(client, server.url, bucket))
+        await bucket.came.wait()
+        pouring.cancel()
+        await asyncio.gather(pouring, return_exceptions=True)
+        await gone.wait()
 
 
 @pytest.mark.parametrize("count", [0, 1])
