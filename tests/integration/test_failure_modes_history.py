@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Accept, Command
+from holdfast.core.commands import Accept, Command, Finish
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.ports.store import Store
@@ -78,6 +78,45 @@ async def test_f46_what_cannot_be_written_is_refused_before_the_model_is_called(
         assert model.calls == []
         stores[0].is_broken = False
         assert (await house.respond("hi")).status_code == 200
+        assert await house.log() == ["hi", "re:hi"]
+
+
+class _Unsure:
+    """A store that does not say whether the first ends of runs were written."""
+
+    def __init__(self, store: Store, *, is_written: bool, count: int) -> None:
+        self._store = store
+        self._is_written = is_written
+        self._left = count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def submit(self, command: Command[Any]) -> Any:
+        """Carry a command out, or say that it is not known whether it was."""
+        if isinstance(command, Finish) and self._left:
+            self._left -= 1
+            if self._is_written:
+                await self._store.submit(command)
+            raise StoreUnavailable("nobody knows")
+        return await self._store.submit(command)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_f38_an_answer_whose_record_is_in_doubt_is_recorded_and_not_asked_for_again(
+    is_written: bool, is_stream: bool
+) -> None:
+    def wrap(store: Store) -> Any:
+        return _Unsure(store, is_written=is_written, count=2)
+
+    model = ScriptedModel()
+    async with open_house(model, wrap=wrap) as house:
+        once = {"Idempotency-Key": "once"}
+        answers = [await house.respond("hi", stream=is_stream, headers=once) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert all("re:hi" in answer.text for answer in answers)
+        assert len(model.calls) == 1
         assert await house.log() == ["hi", "re:hi"]
 
 

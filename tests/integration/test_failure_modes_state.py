@@ -264,6 +264,25 @@ async def test_f61_two_turns_at_once_never_meet_in_one_conversation() -> None:
             assert await heals(house) == []
 
 
+@pytest.mark.parametrize("status", [400, 404, 500])
+@pytest.mark.parametrize("mode", ["chain", "conversation"])
+async def test_f62_a_session_that_its_server_no_longer_finds_is_forgotten_at_once(
+    mode: str, status: int
+) -> None:
+    with ProviderSimulator() as simulator:
+        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+            await house.respond("one")
+            # The words of a command-line agent that was asked to resume what it does not have.
+            gone = "No conversation found with session ID: 0b5c1f5e-8e7e-4c0e-9d53-1f0f6c1c2a10"
+            simulator.add_fault(
+                "error", status=status, message=gone, times=1, when={"api": "responses"}
+            )
+            assert text_of(await house.respond("two")) == "Messages seen: 3. Last text: two"
+            assert await heals(house) == [("stale_state", "dropped_state")]
+            assert text_of(await house.respond("three")) == "Messages seen: 5. Last text: three"
+            assert await heals(house) == [("stale_state", "dropped_state")]
+
+
 @pytest.mark.parametrize("api", ["responses", "chat"])
 @pytest.mark.parametrize("ending", ["clean", "eof"])
 async def test_f63_an_answer_without_its_end_is_no_answer(api: str, ending: str) -> None:

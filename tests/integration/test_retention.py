@@ -56,7 +56,21 @@ async def test_idle_sessions_are_archived_and_erased(house: House, tmp_path: Pat
     assert again.headers["x-session-generation"] == "2"
 
 
-async def test_a_session_that_runs_or_that_others_point_into_stays(
+async def test_f51_an_old_session_that_was_spoken_to_lately_stays(
+    house: House, tmp_path: Path
+) -> None:
+    await house.respond("long ago", "old but alive")
+    await house.respond("long ago", "forgotten")
+    between = house.gateway.clock.now()
+    await house.respond("lately", "old but alive")
+    days = (house.gateway.clock.now() - between) / DAY_SECONDS
+    assert await _retention(house, tmp_path, days).sweep() == 1
+    [left] = (await house.client.get("/v1/sessions")).json()["data"]
+    assert left["key"] == "old but alive"
+    assert await house.log("old but alive") == ["long ago", "re:long ago", "lately", "re:lately"]
+
+
+async def test_f51_a_session_that_runs_or_that_others_point_into_stays(
     house: House, tmp_path: Path
 ) -> None:
     first = await house.respond("one", None)
@@ -72,7 +86,7 @@ async def test_a_session_that_runs_or_that_others_point_into_stays(
     assert [one["id"] for one in listed] == [running.headers["x-session-id"]]
 
 
-async def test_a_session_that_is_spoken_to_while_it_is_archived_stays(
+async def test_f51_a_session_that_is_spoken_to_while_it_is_archived_stays(
     house: House, tmp_path: Path
 ) -> None:
     reply = await house.respond("one", "k")
@@ -98,7 +112,7 @@ async def test_a_session_that_is_spoken_to_while_it_is_archived_stays(
         )
 
 
-async def test_what_cannot_be_archived_is_not_erased(house: House, tmp_path: Path) -> None:
+async def test_f51_what_cannot_be_archived_is_not_erased(house: House, tmp_path: Path) -> None:
     await house.respond("one", "k")
     folder = tmp_path / "no folder"
     folder.write_text("")
