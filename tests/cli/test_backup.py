@@ -101,7 +101,7 @@ def test_what_cannot_be_backed_up_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store.db"
-    in_process(capsys, "keys", "list", "--store", f"sqlite:///{store}")
+    in_process(capsys, "keys", "create", "--store", f"sqlite:///{store}")
     (tmp_path / "there.db").touch()
     for target, url, named in (
         ("copy.db", f"sqlite:///{tmp_path / 'none.db'}", "no store"),

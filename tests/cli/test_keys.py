@@ -1,17 +1,25 @@
 """`holdfast keys` and `holdfast config`, in a terminal and in a pipe."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+import holdfast
 from tests.cli.terminals import in_pipe, in_process, in_terminal, lines_of
+
+
+async def _make(store: str) -> None:
+    async with holdfast.open(store):
+        pass
 
 
 def test_keys_are_made_listed_and_revoked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = f"sqlite:///{tmp_path / 'keys.db'}"
+    asyncio.run(_make(store))
     assert "no keys" in in_process(capsys, "keys", "list", "--store", store).out
     made = in_process(capsys, "keys", "create", "--tenant", "acme", "--store", store, "--json")
     key = json.loads(made.out)

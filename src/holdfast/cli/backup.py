@@ -24,8 +24,10 @@ def backup(
 ) -> None:
     """Copy the store into a file, verified; it may be in use meanwhile."""
     from holdfast.settings import load
+    from holdfast.stores.opening import check_known
 
     url = load(config, flags={"store": {"url": store}}).store.url
+    check_known(url)
     if url.startswith("postgres"):
         source, copy = "postgresql", _copy_of_database(url)
     elif url.startswith("sqlite:"):

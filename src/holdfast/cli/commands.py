@@ -87,6 +87,9 @@ app.add_typer(config_command.app, name="config")
 app.command()(sim)
 app.command()(bench)
 
+INTERRUPTED = 130
+"""The exit code of a command that was stopped by Ctrl-C, as shells have it."""
+
 # Typer brings its own copy of these; what its public errors derive from is the same everywhere.
 _UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError"
@@ -111,9 +114,9 @@ def execute(arguments: Sequence[str]) -> int:
         return failure_code(exc)
     except _UsageError as exc:
         return _misused(exc)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         complain("stopped")
-        return 1
+        return INTERRUPTED
     except BrokenPipeError:
         # Who reads has left; that is no failure, and there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,6 +10,8 @@ import typer
 app = typer.Typer(help="The configuration.", no_args_is_help=True)
 
 SECRET = "********"
+SECRET_WORDS = ("password", "key", "token", "secret", "sig")
+"""What the name of a secret in a URL's query has in it."""
 
 
 @app.command()
@@ -36,6 +38,8 @@ def masked(settings: Any) -> dict[str, Any]:
     }
     value["sessions"]["reset"] = value.pop("reset")
     value["store"]["url"] = _without_password(value["store"]["url"])
+    for table in value["upstream"]:
+        table["url"] = _without_password(table["url"])
     for table in (*value["upstream"], *value["key"]):
         if table.get("key"):
             table["key"] = SECRET
@@ -43,11 +47,19 @@ def masked(settings: Any) -> dict[str, Any]:
 
 
 def _without_password(url: str) -> str:
-    scheme, found, rest = url.partition("://")
-    if not found or "@" not in rest:
-        return url
-    user = rest.rpartition("@")[0].partition(":")[0]
-    return f"{scheme}://{user}:{SECRET}@{rest.rpartition('@')[2]}"
+    """Return a URL with whatever in it could be a secret put out of sight."""
+    address, mark, query = url.partition("?")
+    scheme, found, rest = address.partition("://")
+    login, at, where = rest.rpartition("@")
+    if found and at and ":" in login:
+        address = f"{scheme}://{login.partition(':')[0]}:{SECRET}@{where}"
+    return address + mark + "&".join(_without_secret(part) for part in query.split("&"))
+
+
+def _without_secret(part: str) -> str:
+    name, mark, _ = part.partition("=")
+    is_secret = mark and any(word in name.lower() for word in SECRET_WORDS)
+    return f"{name}={SECRET}" if is_secret else part
 
 
 def as_toml(value: dict[str, Any], prefix: str = "") -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.options import JsonFlag, StoreFlag
-from holdfast.cli.terminal import say_table
+from holdfast.cli.terminal import CommandFailed, say_table
 
 app = typer.Typer(help="API keys: made here, kept as hashes, shown once.", no_args_is_help=True)
 
@@ -82,12 +82,12 @@ def revoke(
     """Close a key for good."""
     from holdfast.core.commands import RevokeApiKey
 
-    row = asyncio.run(_submit(store, RevokeApiKey(id=key_id)))
+    row = asyncio.run(_submit(store, RevokeApiKey(id=key_id), must_exist=True))
     typer.echo(f"{row.id} is revoked")
 
 
-async def _submit(url: str | None, command: Any) -> Any:
-    opened = await _open(url)
+async def _submit(url: str | None, command: Any, *, must_exist: bool = False) -> Any:
+    opened = await _open(url, must_exist=must_exist)
     try:
         return await opened.submit(command)
     finally:
@@ -95,15 +95,22 @@ async def _submit(url: str | None, command: Any) -> Any:
 
 
 async def _list(url: str | None) -> Any:
-    opened = await _open(url)
+    opened = await _open(url, must_exist=True)
     try:
         return await opened.read.api_keys()
     finally:
         await opened.close()
 
 
-async def _open(url: str | None) -> Any:
+async def _open(url: str | None, *, must_exist: bool) -> Any:
+    """Open the store; the first key may make one, but none is looked for where there is none."""
     from holdfast.app import open_configured_store
     from holdfast.settings import load
+    from holdfast.stores.opening import sqlite_path
 
-    return await open_configured_store(load(flags={"store": {"url": url}}))
+    settings = load(flags={"store": {"url": url}})
+    if must_exist and settings.store.url.startswith("sqlite:"):
+        path = sqlite_path(settings.store.url)
+        if not path.exists():
+            raise CommandFailed(f"there is no store at {path}")
+    return await open_configured_store(settings)

@@ -33,7 +33,7 @@ def from_outside(outside: Outside) -> Iterator[Finding]:
         yield Finding(code="store_missing", subject=where, detail=where)
         return
     for line in outside.damage[:1]:
-        yield Finding(code="store_damaged", subject=where, detail=line)
+        yield Finding(code="store_damaged", subject=where, detail=f"{where}: {line}")
     yield from _schema(outside, where)
     yield from _durability(outside)
     yield from _disk(outside, where)
@@ -48,9 +48,10 @@ def _schema(outside: Outside, where: str) -> Iterator[Finding]:
     if outside.damage:
         return
     if outside.refusal is not None:
-        yield Finding(code="schema_too_new", subject=where, detail=outside.refusal)
+        detail = f"{where}: {outside.refusal}"
+        yield Finding(code="schema_too_new", subject=where, detail=detail)
     elif outside.pending:
-        detail = f"steps to come: {', '.join(outside.pending)}"
+        detail = f"{where}: steps to come: {', '.join(outside.pending)}"
         yield Finding(code="schema_behind", subject=where, detail=detail)
     for name in outside.missing:
         yield Finding(code="schema_incomplete", subject=name, detail=f"{name} is missing")

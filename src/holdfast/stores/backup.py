@@ -27,7 +27,7 @@ def back_up(source: Path, target: Path, progress: Progress) -> int:
         unfinished.replace(target)
         _flush(target.parent)
     except sqlite3.Error as exc:
-        raise StoreUnavailable(f"{target} cannot be made: {exc}") from exc
+        raise StoreUnavailable(f"{source} cannot be copied to {target}: {exc}") from exc
     finally:
         unfinished.unlink(missing_ok=True)
     return target.stat().st_size

@@ -76,10 +76,7 @@ async def _open_memory(clock: Clock) -> SqlStore:
 
 
 async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise StoreUnavailable(f"cannot make the folder of {path}: {exc.strerror}") from exc
+    _make_room(path)
     file = DatabaseFile(str(path))
     driver = SqliteDriver(
         file.connect,
@@ -90,10 +87,23 @@ async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
     )
     try:
         await driver.migrate()
+    except StoreUnavailable as exc:
+        await driver.close()
+        raise StoreUnavailable(f"{path}: {exc.message}") from exc
     except BaseException:
         await driver.close()
         raise
     return SqlStore(driver, FileTokens(path.with_name(path.name + "-workers")))
+
+
+def _make_room(path: Path) -> None:
+    """Make the folder of a file that may be made."""
+    if path.is_dir():
+        raise StoreUnavailable(f"{path} is a folder; a store is a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise StoreUnavailable(f"cannot make the folder of {path}: {exc.strerror}") from exc
 
 
 async def _open_postgres(url: str) -> SqlStore:

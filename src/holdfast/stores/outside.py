@@ -50,6 +50,8 @@ def _columns(connection: sqlite3.Connection) -> dict[str, set[str]]:
 def _look_at_file(path: Path) -> Outside:
     if not path.exists():
         return Outside(kind="sqlite", exists=False, path=str(path))
+    if path.is_dir():
+        raise StoreUnavailable(f"{path} is a folder; a store is a file")
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)

@@ -1,0 +1,154 @@
+"""Stores that cannot be used, and secrets in their names: one line that says which."""
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import House
+from tests.cli.terminals import COMMAND, Terminal, in_process
+from tests.postgres import PostgresServer
+
+IMPORT = ("sessions", "import", str(Path(__file__).parent.parent / "importing/golden/openclaw"))
+COMMANDS = [
+    ("serve", "--port", "0"),
+    ("keys", "list"),
+    ("keys", "create"),
+    IMPORT,
+    (*IMPORT, "--dry-run"),
+]
+
+
+def _file(path: Path, kind: str) -> Path:
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "text":
+        path.write_text("this was never a database, and is long enough to be looked at")
+    else:
+        connection = sqlite3.connect(path)
+        connection.execute("create table schema_versions (version int, name text, at real)")
+        connection.execute("insert into schema_versions values (9000, 'from the future', 0.0)")
+        connection.commit()
+        connection.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["folder", "text"])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_a_file_that_is_no_store_is_named(
+    command: tuple[str, ...], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _file(tmp_path / "store.db", kind)
+    outcome = in_process(capsys, *command, "--store", f"sqlite:///{path}")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert str(path) in outcome.err
+
+
+@pytest.mark.parametrize("kind", ["folder", "text", "newer"])
+def test_the_doctor_and_the_backup_name_it_too(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _file(tmp_path / "store.db", kind)
+    url = f"sqlite:///{path}"
+    looked = in_process(capsys, "doctor", "--store", url)
+    assert looked.code == 1
+    assert str(path) in looked.out + looked.err
+    if kind != "newer":
+        copied = in_process(capsys, "backup", str(tmp_path / "copy.db"), "--store", url)
+        assert (copied.code, copied.out, copied.err.count("\n")) == (1, "", 1)
+        assert str(path) in copied.err
+
+
+def test_keys_are_not_looked_for_where_there_is_no_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "typo" / "store.db"
+    for command in (("list",), ("revoke", "key_x")):
+        outcome = in_process(capsys, "keys", *command, "--store", f"sqlite:///{path}")
+        assert (outcome.code, outcome.out) == (1, "")
+        assert outcome.err == f"holdfast: there is no store at {path}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+SECRET = "sekret"
+SECRET_URLS = [
+    f"mysql://ada:{SECRET}@host/db",
+    f"postgresql://ada:{SECRET}@127.0.0.1:1/db",
+    f"postgresql://ada@127.0.0.1:1/db?password={SECRET}",
+    f"postgresql://ada:{SECRET}@host:none/db",
+]
+
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+@pytest.mark.parametrize("command", [*COMMANDS, ("doctor",), ("backup", "copy.db")], ids=str)
+def test_no_secret_of_a_url_is_told(
+    command: tuple[str, ...], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = in_process(capsys, *command, "--store", url)
+    assert (outcome.code in (1, 2), outcome.out, outcome.err.count("\n")) == (True, "", 1)
+    assert SECRET not in outcome.err
+    if url.startswith("mysql"):
+        assert outcome.code == 2
+
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+def test_the_configuration_is_shown_without_secrets_of_urls(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text(
+        f'[store]\nurl = "{url}"\n[[upstream]]\nurl = "https://x.example/v1?api-key={SECRET}"\n'
+    )
+    for options in ((), ("--json",)):
+        shown = in_process(capsys, "config", "show", "--config", str(config), *options)
+        assert (shown.code, SECRET in shown.out, "ada" in shown.out) == (0, False, True)
+        assert "https://x.example/v1" in shown.out
+
+
+def test_a_url_without_a_password_is_shown_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "holdfast.toml"
+    url = "postgresql://ada@host:5432/db?sslmode=require"
+    config.write_text(f'[store]\nurl = "{url}"\n')
+    shown = in_process(capsys, "config", "show", "--config", str(config), "--json")
+    assert json.loads(shown.out)["store"]["url"] == url
+
+
+def test_a_wrong_password_is_one_line(
+    postgres_server: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = postgres_server.url().rpartition("host=")[2]
+    url = f"postgresql://nobody_here:{SECRET}@/postgres?host={host}"
+    for command in (("doctor",), ("keys", "list"), ("backup", "copy.dump"), (*IMPORT, "--dry-run")):
+        outcome = in_process(capsys, *command, "--store", url)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+        assert "nobody_here" in outcome.err
+        assert SECRET not in outcome.err
+
+
+def test_ctrl_c_ends_a_command_as_shells_expect() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        with Terminal("sessions", "list", "--url", f"http://127.0.0.1:{port}") as terminal:
+            line, _ = mute.accept()
+            with line:
+                line.recv(1)
+                terminal.type("\x03")
+                outcome = terminal.wait()
+    assert outcome.code == 130
+    assert "Traceback" not in outcome.out
+
+
+def test_a_disk_that_is_full_is_one_line(house: House) -> None:
+    house.say("full", "hello")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "sessions", "items", "full"], stdout=full, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **house.env}, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "holdfast: No space left on device\n")
