@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.stream import Delta, StreamEvent, model_event, numbered
+from holdfast.core.wellformed import as_text
 from holdfast.ports.provider import AnyEvent
 from holdfast.providers.chat_output import ChatOutput
 from holdfast.providers.names import Names
@@ -95,6 +96,10 @@ def test_an_event_keeps_what_its_server_says_but_for_its_name_and_number(
         assert (told.type, told.number) == (value["type"], 7)
         assert list(shown)[:2] == ["type", "sequence_number"]
         want = {**value, "sequence_number": 7}
+        if not isinstance(value.get("output_index"), int):
+            want["output_index"] = 0
+        if not isinstance(value.get("delta", ""), str):
+            want["delta"] = as_text(value["delta"])
         if "item_id" in value:
             want["item_id"] = shown["item_id"]
             is_kept = value["item_id"] == THEIRS

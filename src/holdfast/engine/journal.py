@@ -45,7 +45,8 @@ class JournalWriter:
         for event in events:
             self._partial.see(event)
         size = self._live.publish(events)
-        self._note()
+        if self._timer is None or self._live.unkept_bytes > WINDOW_BYTES:
+            self._note()
         return size
 
     @property

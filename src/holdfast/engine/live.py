@@ -46,6 +46,8 @@ class LiveResponse:
         self.unkept_bytes = 0
         self._index_offset = 0
         self._shows_sealed = shows_sealed(facts.request)
+        self.next_number = first
+        """The number that the next event gets."""
         self._first = first
         self._kept = first
         self._told = first
@@ -73,27 +75,33 @@ class LiveResponse:
 
     def publish(self, events: Sequence[AnyEvent]) -> int:
         """Number what the model says and give it to every reader; return how much it was."""
-        before, first = self.held_bytes, self.next_number
+        first = number = self.next_number
+        size = 0
         for event in events:
             if isinstance(event, Delta):
                 event.output_index += self._index_offset
-                self._add(numbered(event, self.next_number))
+                told = numbered(event, number)
             else:
-                self._add(self._number(event))
-        size = self.held_bytes - before
+                told = self._number(event, number)
+            self._events.append(told)
+            size += len(told.body)
+            number += 1
+        self.next_number = number
+        self.held_bytes += size
+        self.unkept_bytes += size
         if not self.is_journalled:
             self._shrink(first)
         self._wake()
         return size
 
-    def _number(self, event: ModelEvent) -> StreamEvent:
+    def _number(self, event: ModelEvent, number: int) -> StreamEvent:
         data = event.data
         if self._index_offset and "output_index" in data:
             data = {**data, "output_index": data["output_index"] + self._index_offset}
         item = data.get("item")
         if not self._shows_sealed and isinstance(item, dict):
             data = {**data, "item": open_item(item)}
-        return model_event(event.type, self.next_number, data)
+        return model_event(event.type, number, data)
 
     def shift_indexes(self, count: int) -> None:
         """Number output items from `count` on: those before belong to an earlier attempt."""
@@ -120,7 +128,8 @@ class LiveResponse:
         """Publish the terminal event, once the end is recorded; nothing comes after it."""
         if self.is_shown_when_kept:
             # Nobody has seen what was never kept, and nobody will: numbers follow the journal.
-            del self._events[self._shown_end() - self._first :]
+            self.next_number = self._shown_end()
+            del self._events[self.next_number - self._first :]
         self._add(terminal(self.next_number, facts))
         self.is_ended = True
         self._shrink()
@@ -133,6 +142,7 @@ class LiveResponse:
 
     def _add(self, event: StreamEvent) -> None:
         self._events.append(event)
+        self.next_number += 1
         self.held_bytes += len(event.body)
         self.unkept_bytes += len(event.body)
 
@@ -160,19 +170,9 @@ class LiveResponse:
     # ── the readers' side ───────────────────────────────────────────────────────────────────
 
     @property
-    def next_number(self) -> int:
-        """The number that the next event gets."""
-        return self._first + len(self._events)
-
-    @property
     def first_held(self) -> int:
         """The number of the oldest event that is still in memory."""
         return self._first
-
-    @property
-    def has_more(self) -> bool:
-        """Whether anything may still come."""
-        return not (self.is_ended or self.is_cut)
 
     def _shown_end(self) -> int:
         if self.is_ended or not self.is_shown_when_kept:
@@ -182,6 +182,8 @@ class LiveResponse:
     def after(self, number: int, max_bytes: int) -> Sequence[StreamEvent]:
         """Return events that follow a number and may be seen, about so many bytes of them."""
         place, end = number + 1 - self._first, self._shown_end() - self._first
+        if end - place == 1:
+            return self._events[place:end]
         size, stop = 0, place
         while stop < end and size < max_bytes:
             size += len(self._events[stop].body)

@@ -29,7 +29,9 @@ class PartialOutput:
         self.has_output = True
         if isinstance(event, Delta):
             if event.type in _TEXTS:
-                self._say(event.type, event.output_index, event.delta)
+                parts = self._texts.setdefault(event.output_index, {})
+                parts.setdefault(event.type, []).append(event.delta)
+                self.has_news = True
             return
         data = event.data
         index = data.get("output_index", 0)
@@ -37,7 +39,9 @@ class PartialOutput:
             self.next_index = max(self.next_index, index + 1)
         match event.type:
             case "response.output_text.delta" | "response.refusal.delta":
-                self._say(event.type, index, data.get("delta", ""))
+                parts = self._texts.setdefault(index, {})
+                parts.setdefault(event.type, []).append(data.get("delta", ""))
+                self.has_news = True
             case "response.output_item.added":
                 self._open[index] = data.get("item", {})
             case "response.output_item.done":
@@ -45,10 +49,6 @@ class PartialOutput:
                 self._open.pop(index, None)
                 self._texts.pop(index, None)
                 self.has_news = True
-
-    def _say(self, kind: str, index: int, text: str) -> None:
-        self._texts.setdefault(index, {}).setdefault(kind, []).append(text)
-        self.has_news = True
 
     def finished(self) -> list[bytes]:
         """Return the items that the model finished, in order."""

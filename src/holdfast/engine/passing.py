@@ -136,7 +136,8 @@ class PassedStream:
         self._number = 0
         self._size = 0
         self._is_quiet = False
-        self._is_over = False
+        self.is_over = False
+        """Whether the last event has been taken."""
         self._hand: Hand | None = None
         self._heard_at = 0.0
         self._news = asyncio.Event()
@@ -201,7 +202,7 @@ class PassedStream:
         if self._is_quiet:
             self._is_quiet = False
             return ()
-        if not self._events and not self._is_over:
+        if not self._events and not self.is_over:
             self._hand = hand
             try:
                 await self._wait(seconds)
@@ -211,7 +212,7 @@ class PassedStream:
             self._end(self._asking)
         events, self._events, self._size = self._events, [], 0
         self._room.set()
-        return events if events or not self._is_over else None
+        return events if events or not self.is_over else None
 
     async def close(self) -> None:
         """Ask no longer."""
@@ -235,9 +236,9 @@ class PassedStream:
 
     def _end(self, asking: "asyncio.Task[Answer]") -> None:
         """Tell how it ended, once."""
-        if self._is_over:
+        if self.is_over:
             return
-        self._is_over = True
+        self.is_over = True
         try:
             ended = _ended(self._facts, asking.result())
         except HoldfastError as error:

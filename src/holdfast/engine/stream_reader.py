@@ -41,14 +41,15 @@ class StreamReader:
         self._tenant = tenant
         self._name = name
         self._after = after
-        self._is_over = False
+        self.is_over = False
+        """Whether the last event has been taken."""
 
     async def take(self, seconds: float, hand: Hand | None = None) -> Sequence[StreamEvent] | None:
         """Return the next events; none if there were none for so long; `None` at the end.
 
         What comes while this waits is given to `hand` as it comes, for as long as it takes it.
         """
-        if self._is_over:
+        if self.is_over:
             return None
         live = self._lives.get(self._name)
         if live is None:
@@ -71,14 +72,14 @@ class StreamReader:
     def _seen(self, events: Sequence[StreamEvent]) -> Sequence[StreamEvent] | None:
         if events:
             self._after = events[-1].number
-        return None if self._is_over and not events else events
+        return None if self.is_over and not events else events
 
     async def _follow(
         self, live: LiveResponse, seconds: float, hand: Hand | None
     ) -> Sequence[StreamEvent] | None:
         while not (events := live.after(self._after, TAKE_BYTES)):
             if live.is_ended:
-                self._is_over = True
+                self.is_over = True
                 return None
             if live.is_cut:
                 return self._seen(await self._follow_record(seconds))
@@ -86,7 +87,9 @@ class StreamReader:
                 return ()
             if self._after + 1 < live.first_held:
                 return self._seen(await self._catch_up(live))
-        return self._seen(events)
+        self._after = events[-1].number
+        self.is_over = live.is_ended and self._after + 1 == live.next_number
+        return events
 
     async def _wait(self, live: LiveResponse, seconds: float, hand: Hand | None) -> bool:
         """Wait until there is something to do, for so long at most; return whether there is."""
@@ -100,13 +103,15 @@ class StreamReader:
 
     def give(self, live: LiveResponse, hand: Hand) -> bool:
         """Give what there is away; return whether all of it was taken and more may come."""
-        if self._after + 1 < live.first_held:
+        if live.is_ended or self._after + 1 < live.first_held:
             return False
         while events := live.after(self._after, TAKE_BYTES):
             if not hand(events):
                 return False
             self._after = events[-1].number
-        return live.has_more
+            if self._after + 1 == live.next_number:
+                break
+        return not live.is_cut
 
     async def _catch_up(self, live: LiveResponse) -> Sequence[StreamEvent]:
         """Feed a reader that fell behind what is in memory."""
@@ -124,7 +129,7 @@ class StreamReader:
         until = loop.time() + seconds
         while True:
             events = await self._look()
-            if events or self._is_over:
+            if events or self.is_over:
                 return events
             if self._lives.is_closing:
                 raise StreamLost(f"response {self._name} goes on elsewhere; come back for it")
@@ -144,7 +149,7 @@ class StreamReader:
             return events
         if facts.status in ("queued", "in_progress"):
             return await self._beginning(view, facts)
-        self._is_over = True
+        self.is_over = True
         return await self._ending(view, facts)
 
     async def _beginning(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:

@@ -98,9 +98,14 @@ class ResponsesOutput:
         if kind == "whole":
             return self._take_whole(data)
         if self._has_plain_deltas and (kind.endswith(".delta") or b'.delta"' in data[:80]):
-            delta = self._read_delta(data)
-            if delta is not None:
-                return self._take_delta(delta, data)
+            try:
+                delta = _decode_delta(data)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                # A server that says more of its deltas, or something else, does so every time.
+                self._has_plain_deltas = False
+            else:
+                if delta.type.endswith(".delta"):
+                    return self._take_delta(delta, data)
         return self._take_any(kind, data)
 
     def _take_any(self, kind: str, data: bytes) -> Sequence[AnyEvent]:
@@ -167,16 +172,6 @@ class ResponsesOutput:
                 kind = "response.output_item.done"
                 events.append(ModelEvent(kind, {"type": kind, "output_index": index, "item": item}))
         return events
-
-    def _read_delta(self, data: bytes) -> Delta | None:
-        """Return some more of a text, where it is nothing but that."""
-        try:
-            delta = _decode_delta(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            # A server that says more of its deltas, or something else, does so every time.
-            self._has_plain_deltas = False
-            return None
-        return delta if delta.type.endswith(".delta") else None
 
     def _take_delta(self, delta: Delta, data: bytes) -> Sequence[AnyEvent]:
         if self._is_copy(delta.sequence_number, data):

@@ -34,7 +34,15 @@ class SseSplitter:
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that are complete with `chunk`."""
-        if self._is_begun and not self._kept and not self._is_after_cr and _is_one(chunk):
+        if (
+            chunk.endswith(b"\n\n")
+            and chunk.find(b"\n\n") == len(chunk) - 2
+            and self._is_begun
+            and not self._kept
+            and not self._is_after_cr
+            and b"\r" not in chunk
+        ):
+            # What most chunks are: one event, whole.
             self._ends_in_line_end = False
             event = _read_block(chunk[:-2])
             return [event] if event is not None else []
@@ -75,11 +83,6 @@ class SseSplitter:
         # An end that stands before the rest has been used up with it.
         self._ends_in_line_end = rest.endswith(b"\n")
         return [event for block in blocks if (event := _read_block(block)) is not None]
-
-
-def _is_one(chunk: bytes) -> bool:
-    """Whether a chunk is what most are: one event, whole."""
-    return chunk.endswith(b"\n\n") and chunk.count(b"\n\n") == 1 and b"\r" not in chunk
 
 
 def _read_block(block: bytes) -> SseEvent | None:

@@ -15,6 +15,8 @@ from holdfast.providers.origin import Maker, account_of
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.providers.sse import EventTooLong, SseEvent, SseSplitter
 
+DONE = b"[DONE]"
+"""The mark behind the last event."""
 _encode = msgspec.json.Encoder().encode
 MOST_MAKERS = 1024
 
@@ -142,7 +144,7 @@ class _Splitting:
         except EventTooLong as exc:
             raise broken(str(exc), "upstream_broken_answer") from exc
         for place, event in enumerate(events):
-            if event.data == b"[DONE]":
+            if event.data == DONE:
                 self._follower.take(events[:place])
                 raise Enough
         return self._follower.take(events) if events else True

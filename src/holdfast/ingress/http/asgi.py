@@ -203,7 +203,6 @@ class LongReply(ABC):
             await self.close()
 
     async def _send(self, send: Send, request: Request) -> bool:
-        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         pump = asyncio.create_task(self._pump(send), name="holdfast-stream")
         left = asyncio.create_task(request.until_left(), name="holdfast-client")
         try:
@@ -219,17 +218,18 @@ class LongReply(ABC):
         return False
 
     async def _pump(self, send: Send) -> bool:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         try:
-            await self.pour(send, _wire_of(send))
+            last = await self.pour(send, _wire_of(send))
         except HoldfastError as exc:
             log.info("stream.broken_off", code=exc.code, reason=exc.message)
             return False
-        await send({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.body", "body": last})
         return True
 
     @abstractmethod
-    async def pour(self, send: Send, wire: Wire | None) -> None:
-        """Send all of the body but its end; where there is a wire, it may be written to."""
+    async def pour(self, send: Send, wire: Wire | None) -> bytes:
+        """Send the body but for its last piece, and return that; a wire may be written to."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -243,10 +243,11 @@ class StreamReply(LongReply):
         super().__init__(headers)
         self.chunks = chunks
 
-    async def pour(self, send: Send, wire: Wire | None) -> None:  # noqa: ARG002 - one at a time
+    async def pour(self, send: Send, wire: Wire | None) -> bytes:  # noqa: ARG002 - one at a time
         """Send the chunks."""
         async for chunk in self.chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        return b""
 
     async def close(self) -> None:
         """Leave none of it in the middle: it would hold on to what it holds."""

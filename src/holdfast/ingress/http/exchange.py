@@ -1,7 +1,8 @@
 """One request over a connection of ours, and its answer, as ASGI has them.
 
 Uvicorn's own does the same in many more steps. The head of an answer whose length is known waits
-for the body and leaves with it, in one write; every other head leaves at once.
+for the body and leaves with it, in one write; every other head leaves with what there is of its
+body, or at once.
 """
 
 import asyncio
@@ -117,6 +118,7 @@ class Exchange(RequestResponseCycle):
 
     def write(self, body: bytes) -> None:
         """Write a piece of such a body out at once."""
+        self._leave()
         self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
     def _begin(self, status: int, headers: list[Header]) -> None:
@@ -142,15 +144,21 @@ class Exchange(RequestResponseCycle):
         if head.count(b"\r\n") != count or _UNFIT.search(head) is not None:
             raise RuntimeError("a header of the answer has characters that no header may have")
         self._left_bytes = length
+        self._head = head + b"\r\n"
         if length is None:
-            self.transport.write(head + b"\r\n")
-        else:
-            self._head = head + b"\r\n"
+            asyncio.get_running_loop().call_soon(self._leave)
+
+    def _leave(self) -> None:
+        """Write out a head that no body has come along with."""
+        if self._head is not None:
+            self.transport.write(self._head)
+            self._head = None
 
     def _go_on(self, body: bytes, *, is_last: bool) -> None:
         left = self._left_bytes
         if left is None:
-            data = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            head, self._head = self._head or b"", None
+            data = b"%b%x\r\n%b\r\n" % (head, len(body), body) if body else head
             self.transport.write(data + b"0\r\n\r\n" if is_last else data)
         else:
             if self.scope["method"] == "HEAD":

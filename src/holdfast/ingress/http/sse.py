@@ -17,6 +17,9 @@ Tell = Callable[[Sequence[StreamEvent]], bytes]
 class Source(Protocol):
     """Where the events of a response come from; see `StreamReader`."""
 
+    is_over: bool
+    """Whether the last of them has been taken."""
+
     async def take(self, seconds: float, hand: Hand | None = None) -> Sequence[StreamEvent] | None:
         """Return the next events; none if there were none for so long; `None` at the end."""
         ...
@@ -52,15 +55,17 @@ class EventReply(LongReply):
         self._keep_alive_seconds = keep_alive_seconds
         self._tell = tell
 
-    async def pour(self, send: Send, wire: Wire | None) -> None:
+    async def pour(self, send: Send, wire: Wire | None) -> bytes:
         """Send the events, by the shortest way while the client keeps up."""
-        take, tell, seconds = self._source.take, self._tell, self._keep_alive_seconds
+        source, tell, seconds = self._source, self._tell, self._keep_alive_seconds
         hand = _hand(wire, tell) if wire is not None else None
-        while (events := await take(seconds, hand)) is not None:
+        while (events := await source.take(seconds, hand)) is not None:
             text = tell(events) if events else KEEP_ALIVE
+            if source.is_over:
+                return text + DONE
             if text:
                 await send({"type": "http.response.body", "body": text, "more_body": True})
-        await send({"type": "http.response.body", "body": DONE, "more_body": True})
+        return DONE
 
     async def close(self) -> None:
         """Read no further."""
