@@ -316,6 +316,32 @@ def test_findings_in_a_terminal_say_what_they_mean_and_what_to_do(sick: Patient)
     assert (well.code, well.out) == (0, "nothing found: the store is well\n")
 
 
+BROKEN = "update items set body = x'7b6e6f' where seq = 2"
+
+
+def test_what_could_not_be_mended_is_not_called_so(sick: Patient) -> None:
+    sick.execute(
+        BROKEN,
+        "create trigger stubborn before insert on records begin select raise(abort, 'no'); end",
+    )
+    told = in_pipe("doctor", "--store", sick.url, "--fix", "--json")
+    mended = {one["code"]: one["mended"] for one in json.loads(told.out)}
+    assert (told.code, mended) == (1, {"lease_expired": True, "projection_invalid": False})
+    assert (told.err.startswith("holdfast: projection_invalid "), told.err.count("\n")) == (True, 1)
+
+
+def test_retired_generations_are_read_when_asked_to_look_deep(sick: Patient) -> None:
+    async def reset(hf: Holdfast) -> None:
+        await (await hf.session("patient")).reset()
+
+    sick.work(reset)
+    sick.execute(BROKEN)
+    assert "projection_invalid" not in sick.codes()
+    deep = in_pipe("doctor", "--store", sick.url, "--deep", "--fix", "--json")
+    assert "projection_invalid" in {one["code"] for one in json.loads(deep.out) if one["mended"]}
+    assert in_pipe("doctor", "--store", sick.url, "--deep").code == 0
+
+
 def test_watching_reports_each_finding_once(sick: Patient) -> None:
     with Terminal("doctor", "--store", sick.url, "--watch", "--every", "0.1") as terminal:
         terminal.expect("warning: lease_expired: worker wrk_gone")

@@ -45,17 +45,19 @@ def doctor(
         return
     with progress("examining") as advance:
         advance(settings.store.url.partition(":")[0])
-        found = asyncio.run(_look(settings, is_fixing=fix, is_deep=deep))
+        found, mended = asyncio.run(_look(settings, is_fixing=fix, is_deep=deep))
     if as_json:
-        say_json([_value(finding) for finding in found])
+        say_json([{**_value(finding), "mended": finding in mended} for finding in found])
     else:
-        _tell(found, is_fixing=fix)
-    left = [one for one in found if not (fix and one.is_fixable)]
-    if any(one.kind.severity == "problem" for one in left):
+        _tell(found, mended)
+    if any(one.kind.severity == "problem" for one in found if one not in mended):
         raise typer.Exit(1)
 
 
-async def _look(settings: "Settings", *, is_fixing: bool, is_deep: bool) -> "list[Finding]":
+async def _look(
+    settings: "Settings", *, is_fixing: bool, is_deep: bool
+) -> "tuple[list[Finding], set[Finding]]":
+    """Return what is found, and which of it was mended."""
     from holdfast.app import open_configured_store
     from holdfast.doctor.examination import from_inside, from_outside
     from holdfast.doctor.fixing import fix
@@ -64,7 +66,8 @@ async def _look(settings: "Settings", *, is_fixing: bool, is_deep: bool) -> "lis
     found = list(from_outside(await look_at(settings.store.url)))
     is_behind = any(finding.code == "schema_behind" for finding in found)
     if any(finding.code in FATAL for finding in found) or (is_behind and not is_fixing):
-        return found
+        return found, set()
+    failures: dict[Finding, str] = {}
     opened = await open_configured_store(settings)
     try:
         inside = [
@@ -74,11 +77,14 @@ async def _look(settings: "Settings", *, is_fixing: bool, is_deep: bool) -> "lis
             )
         ]
         if is_fixing:
-            for failure in await fix(opened, inside, settings.lanes):
-                complain(failure)
+            failures = await fix(opened, inside, settings.lanes)
     finally:
         await opened.close()
-    return found + inside
+    for failure in failures.values():
+        complain(failure)
+    every = found + inside
+    mended = {one for one in every if is_fixing and one.is_fixable and one not in failures}
+    return every, mended
 
 
 async def _watch(
@@ -91,7 +97,7 @@ async def _watch(
     trouble: str | None = None
     while True:
         try:
-            found = await _look(settings, is_fixing=is_fixing, is_deep=is_deep)
+            found, _ = await _look(settings, is_fixing=is_fixing, is_deep=is_deep)
         except HoldfastError as exc:
             if exc.message != trouble:
                 complain(exc.message)
@@ -109,7 +115,7 @@ async def _watch(
         await asyncio.sleep(every)
 
 
-def _tell(found: "Sequence[Finding]", *, is_fixing: bool) -> None:
+def _tell(found: "Sequence[Finding]", mended: "set[Finding]") -> None:
     if not found:
         say("nothing found: the store is well")
         return
@@ -117,7 +123,7 @@ def _tell(found: "Sequence[Finding]", *, is_fixing: bool) -> None:
         kind = finding.kind
         say(_line(finding))
         say(f"  it means: {kind.meaning}")
-        if is_fixing and finding.is_fixable:
+        if finding in mended:
             say("  mended")
         else:
             say(f"  remedy: {kind.remedy}")

@@ -133,8 +133,8 @@ def _rows(statement: Statement, _: float) -> Plan[list[Row]]:
     return checks.rows(statement, MOST)
 
 
-def _page(after: str, _: float) -> Plan[tuple[str | None, list[checks.BrokenItem]]]:
-    return checks.broken_items(after, PAGE)
+def _page(after: str, is_deep: bool, _: float) -> Plan[tuple[str | None, list[checks.BrokenItem]]]:
+    return checks.broken_items(after, PAGE, with_retired=is_deep)
 
 
 async def _logs(store: SqlStore) -> AsyncIterator[Finding]:
@@ -155,7 +155,7 @@ async def _projections(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Findi
     after: str | None = ""
     seen = 0
     while after is not None and (is_deep or seen < SESSIONS_READ):
-        after, broken = await store.look(partial(_page, after))
+        after, broken = await store.look(partial(_page, after, is_deep))
         seen += PAGE
         for item in broken:
             detail = f"session {item.session_id}, item {item.seq}: {item.why}"

@@ -17,16 +17,18 @@ SWEPT = frozenset({"lease_expired", "run_orphaned", "turn_abandoned", "hold_expi
 """What any worker settles that takes part for a moment."""
 
 
-async def fix(store: SqlStore, findings: Sequence[Finding], lanes: LaneSettings) -> list[str]:
-    """Mend what can be mended; return what could not be, in words."""
+async def fix(
+    store: SqlStore, findings: Sequence[Finding], lanes: LaneSettings
+) -> dict[Finding, str]:
+    """Mend what can be mended; return what could not be, and why."""
     if any(finding.code in SWEPT for finding in findings):
         await _sweep(store, lanes)
-    failures: list[str] = []
+    failures: dict[Finding, str] = {}
     for finding in findings:
         try:
             await _mend(store, finding)
         except HoldfastError as exc:
-            failures.append(f"{finding.code} {finding.subject}: {exc.message}")
+            failures[finding] = f"{finding.code} {finding.subject}: {exc.message}"
     return failures
 
 

@@ -66,8 +66,8 @@ HEALED_RUNS = Statement(
 )
 SESSIONS_AFTER = Statement(
     "sessions_after",
-    f"select {columns(Session)} from sessions where deleted_at is null and is_live = 1 "
-    "and (?1 = '' or id < ?1) order by id desc limit ?2",
+    f"select {columns(Session)} from sessions where deleted_at is null "
+    "and (is_live = 1 or ?3 = 1) and (?1 = '' or id < ?1) order by id desc limit ?2",
 )
 ORPHANS = Statement(
     "orphans",
@@ -154,9 +154,11 @@ def _stale_heals(row: Row) -> Iterator[StaleHeal]:
             yield StaleHeal(row[0], row[1], heal.code or "no code")
 
 
-def broken_items(after: str, limit: int) -> Plan[tuple[str | None, list[BrokenItem]]]:
+def broken_items(
+    after: str, limit: int, *, with_retired: bool
+) -> Plan[tuple[str | None, list[BrokenItem]]]:
     """Return items that spoil the projections of a page of sessions, and where the page ended."""
-    found = yield from every(SESSIONS_AFTER, after, limit)
+    found = yield from every(SESSIONS_AFTER, after, limit, int(with_retired))
     broken: list[BrokenItem] = []
     for row in found:
         session = Session(*row)
