@@ -12,7 +12,7 @@ import msgspec
 from holdfast.core.call_names import CallNames
 from holdfast.core.interrupted import INTERRUPTED, OUTPUT_KINDS, OUTPUT_OF, interrupted_output
 from holdfast.core.items import OUTPUT_SUFFIX, StoredItem
-from holdfast.core.placeholders import has_speaker, placeholder
+from holdfast.core.placeholders import placeholder
 from holdfast.core.wellformed import well_formed
 
 __all__ = ["INTERRUPTED", "Shown", "continue_after", "project", "show"]
@@ -98,8 +98,6 @@ def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> I
         # What stands for a range (turn 0) has the number of its last item, and is not that item.
         is_refused = item.seq in quarantined and item.turn_number > 0
         body = placeholder(item) if is_refused else item.body
-        if body is not None and item.kind == "message" and not has_speaker(body):
-            body = None
         if body is not None:
             body = well_formed(item.kind, body)
         if body is None:

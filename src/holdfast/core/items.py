@@ -27,6 +27,8 @@ TRACES = frozenset(
 """What a provider did by itself on the way to an answer; many clients do not keep it."""
 MAX_ID_BYTES = 1024
 """A longer id stays in its item's bytes; the item is listed under one of ours."""
+SHORT_ID = MAX_ID_BYTES // 4
+"""An id of so few characters is short enough, whatever they are."""
 
 
 class NewItem(msgspec.Struct, frozen=True, gc=False):
@@ -89,7 +91,9 @@ def read_item(body: bytes) -> NewItem:
     call_id = head.call_id
     if "\0" in kind or (call_id is not None and "\0" in call_id):
         raise InvalidItem("the type and the call_id of an item have no NUL characters")
-    item_id = _usable_id(head.id) if head.id else None
+    item_id = head.id or None
+    if item_id is not None and (len(item_id) > SHORT_ID or "\0" in item_id):
+        item_id = _usable_id(item_id)
     return NewItem(body, kind, item_id, call_id, _fingerprint(kind, head))
 
 

@@ -3,13 +3,12 @@
 Only a request has these; the log keeps what it was given.
 """
 
-import re
 from typing import Any
 
 import msgspec
 
 from holdfast.core.interrupted import BLANK_PICTURE
-from holdfast.core.items import OUTPUT_SUFFIX, ROLES, StoredItem, item_value
+from holdfast.core.items import OUTPUT_SUFFIX, StoredItem, item_value
 from holdfast.core.wellformed import plain_name
 
 LEFT_OUT = "[left out: the model's server could not take this]"
@@ -18,7 +17,6 @@ MEDIA = frozenset(
 )
 """Kinds of parts whose bytes lie elsewhere, or may be unreadable."""
 _MEDIA_MARKS = tuple(f'"{kind}"'.encode() for kind in sorted(MEDIA))
-_ROLE_MARK = re.compile(f'"role": ?"(?:{"|".join(ROLES)})"'.encode())
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal"})
 _ROLES = frozenset({"user", "assistant", "system", "developer"})
 
@@ -82,8 +80,3 @@ def _text_of(part: Any) -> str | None:
         return None
     text = part.get("text", part.get("refusal"))
     return text if isinstance(text, str) else None
-
-
-def has_speaker(body: bytes) -> bool:
-    """Whether a message is somebody's whom every server knows; most are only looked over."""
-    return _ROLE_MARK.search(body) is not None or item_value(body).get("role") in ROLES

@@ -175,9 +175,10 @@ def whole_usage(told: Any) -> bytes:
     if isinstance(told, dict):
         told = {**told}
         for name, none in _NO_DETAILS:
-            details = told.get(name)
-            if details is None or type(details) is dict:
-                told[name] = {**none, **details} if details else none
+            if name not in told or told[name] is None:
+                told[name] = none
+            elif isinstance(told[name], dict):
+                told[name] = {**none, **told[name]}
     return _encode(told)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.core.items import item_value
+from holdfast.core.items import ROLES, item_value
 
 MAX_NAME = 64
 NOT_SHOWN_HERE = "[something that cannot be shown here]"
@@ -98,10 +98,14 @@ def _is_message(body: bytes) -> bool:
     except msgspec.DecodeError:
         return False
     content = found.content
-    if isinstance(content, str):
-        return bool(content)
-    kinds = _MADE if found.role == "assistant" else _SAID
-    return bool(content) and all(_is_part(part, kinds) for part in content)
+    if not content or found.role not in ROLES:
+        return False
+    if not isinstance(content, str):
+        kinds = _MADE if found.role == "assistant" else _SAID
+        for part in content:
+            if not _is_part(part, kinds):
+                return False
+    return True
 
 
 def _is_part(part: _Part, kinds: frozenset[str]) -> bool:
@@ -115,6 +119,8 @@ def _is_part(part: _Part, kinds: frozenset[str]) -> bool:
 
 
 def _mended_message(value: dict[str, Any]) -> bytes | None:
+    if value.get("role") not in ROLES:
+        return None  # nobody whom every server knows said it
     is_made = value.get("role") == "assistant"
     kind: Kind = "output_text" if is_made else "input_text"
     content = value.get("content")

@@ -145,7 +145,10 @@ class Desk:
         """Get the lane, then carry the turn out."""
         run: ActiveRun | None = None
         try:
-            run = await self._enter(ticket, admission)
+            if isinstance(admission, Started):
+                run = self._gateway.begin(admission)
+            else:
+                run = await self._enter(ticket, admission)
             return await self._carry_run(ticket.task, run, request, live)
         finally:
             if run is not None:
@@ -154,10 +157,8 @@ class Desk:
                 await self._close(live, admission.turn)
             ticket.settle()
 
-    async def _enter(self, ticket: Ticket, admission: Started | Queued) -> ActiveRun:
-        """Return the turn's run; one that has to wait for it may be stopped meanwhile."""
-        if isinstance(admission, Started):
-            return await self._gateway.enter(admission)
+    async def _enter(self, ticket: Ticket, admission: Queued) -> ActiveRun:
+        """Return the run of a turn that has to wait for it, and may be stopped meanwhile."""
         task = ticket.task
         assert task is not None
         self._queued.add(task)

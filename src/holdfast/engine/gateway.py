@@ -74,6 +74,8 @@ class Gateway:
         meter: Meter | None = None,
     ) -> None:
         self.store = store
+        self.read: Reader = store.read
+        """The reading side of the store."""
         self.meter: Meter = meter or NoMeter()
         self.ids = ids
         self.settings = settings or LaneSettings()
@@ -87,11 +89,6 @@ class Gateway:
         )
         self.limits = self.settings.limits(can_run_again=handler is not None)
         self.storage = StorageGauge(store.read, 0)
-
-    @property
-    def read(self) -> Reader:
-        """The reading side of the store."""
-        return self.store.read
 
     async def start(self) -> None:
         """Take part: a lease, recovery of what others left, adoption of what can be run."""
@@ -182,6 +179,10 @@ class Gateway:
             ),
         )
 
+    def begin(self, started: Started) -> ActiveRun:
+        """Return the run of a turn that has its lane."""
+        return ActiveRun(started, self.store, self._wakeups, self.meter)
+
     async def enter(self, admission: Started | Queued) -> ActiveRun:
         """Return the run of an accepted turn, once it has its lane."""
         started = admission
@@ -189,7 +190,7 @@ class Gateway:
             if isinstance(started, Queued):
                 since = self._wakeups.cared_since(started.turn.id)
                 started = await self._wait_for_lane(started, since=since)
-            return ActiveRun(started, self.store, self._wakeups, self.meter)
+            return self.begin(started)
         except BaseException as exc:
             self._wakeups.end_care(admission.turn.id)
             is_ended = isinstance(

@@ -140,7 +140,8 @@ class Wakeups:
         self._woken_at[session_id] = self.moment
         if len(self._woken_at) > REMEMBERED:
             self._all_woken_at = self._woken_at.pop(next(iter(self._woken_at)))
-        self._look(session_id)
+        if self._lanes or self._watchers:
+            self._look(session_id)
 
     def _look(self, session_id: SessionId) -> None:
         lane = self._lanes.get(session_id)

@@ -35,8 +35,7 @@ class Names:
         known = f"{index}\0{theirs}"
         if known not in self._items:
             is_good = isinstance(theirs, str) and MIN_UNIQUE <= len(theirs) <= 64
-            prefix = _PREFIX.get(kind, "item")
-            self._items[known] = theirs if is_good else self._new_id(prefix)
+            self._items[known] = theirs if is_good else self._new_id(_PREFIX.get(kind, "item"))
         return self._items[known]
 
     def call(self, theirs: Any, index: int) -> str:

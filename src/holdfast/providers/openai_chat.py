@@ -56,14 +56,10 @@ class ChatProvider:
 
     def __init__(self, upstream: Upstream, new_id: NewId) -> None:
         self._upstream = upstream
+        self.name = upstream.name
         self._new_id = new_id
         self._strict: set[str] = set()
         """Models that have said they want speakers to take turns."""
-
-    @property
-    def name(self) -> str:
-        """The upstream's name."""
-        return self._upstream.name
 
     def check(self, call: ModelCall) -> None:
         """Raise for what cannot be carried."""

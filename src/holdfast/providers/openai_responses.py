@@ -78,6 +78,7 @@ class ResponsesProvider:
 
     def __init__(self, upstream: Upstream, new_id: NewId) -> None:
         self._upstream = upstream
+        self.name = upstream.name
         self._new_id = new_id
         self._mode = upstream.settings.state
         self._seals = upstream.settings.encrypted_reasoning
@@ -88,11 +89,6 @@ class ResponsesProvider:
         """Models that have shown that they read what they are asked to go on from."""
         self._mindless: set[str] = set()
         """Models that have shown that they do not: they are told everything each time."""
-
-    @property
-    def name(self) -> str:
-        """The upstream's name."""
-        return self._upstream.name
 
     def check(self, call: ModelCall) -> None:
         """Raise for what cannot be carried: words of Chat that have no counterpart."""

@@ -231,10 +231,11 @@ class ResponsesOutput:
         items = [self._own_bytes(raw, index) for index, raw in enumerate(response.output)]
         if not items:
             items = self._told(status)
+        details = response.incomplete_details
         answer = Answer(
             items=items,
             status=status,
-            incomplete_reason=_reason(response.incomplete_details),
+            incomplete_reason=_reason(details) if details is not None else None,
             usage=_usage(response.usage),
             usage_detail=whole_usage(response.usage) if response.usage else None,
             fields=_kept_fields(response),

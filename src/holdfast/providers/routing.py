@@ -41,7 +41,7 @@ class Upstreams:
         """Return who serves a model."""
         if self._demo is not None:
             return self._demo
-        found = self._find(model)
+        found = self._found[model] if model in self._found else self._find(model)
         if found is None:
             raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
         return found[1]

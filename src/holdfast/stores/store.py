@@ -225,13 +225,9 @@ class SqlStore:
         self._committer = Committer(driver)
         self._listeners: list[Listener] = []
         self._transcripts = Transcripts()
-        self._read = SqlReader(self.look, self._transcripts)
-        self._is_closed = False
-
-    @property
-    def read(self) -> Reader:
+        self.read: Reader = SqlReader(self.look, self._transcripts)
         """The reading side."""
-        return self._read
+        self._is_closed = False
 
     async def look(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot; also for those who examine a store."""

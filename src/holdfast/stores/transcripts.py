@@ -96,14 +96,15 @@ class Transcripts:
         entry = self._entries.get(session_id)
         if entry is None or last_seq <= entry.head_seq:
             return
-        if items[0].seq != entry.head_seq + 1 or not is_as_stored(items):
+        grown, fits = 0, items[0].seq == entry.head_seq + 1
+        for item in items:
+            grown += ITEM_BYTES + len(item.body)
+            fits = fits and item.kind not in _NOT_AS_STORED
+        if not fits:
             self.drop(session_id)
             return
         entry.items += items
         entry.head_seq = last_seq
-        grown = 0
-        for item in items:
-            grown += ITEM_BYTES + len(item.body)
         entry.size += grown
         self._bytes += grown
         self._entries.move_to_end(session_id)

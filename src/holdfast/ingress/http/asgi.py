@@ -177,7 +177,7 @@ class Reply:
 
     async def send(self, send: Send, _: Request) -> bool:
         """Write it out; return whether all of it left."""
-        self.headers.append((b"content-length", str(len(self.body)).encode()))
+        self.headers.append((b"content-length", b"%d" % len(self.body)))
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         await send({"type": "http.response.body", "body": self.body})
         return True

@@ -108,9 +108,9 @@ class TurnDesk:
         """Compare with the session that is named by header, or look for the history elsewhere."""
         if headers.is_internal or target.parent is not None:
             return Recognised(tuple(items))
-        if not headers.is_bound and target.session_id is None:
-            return await find_repeated(self.gateway.read, request.tenant, items)
         if not headers.is_bound:
+            if target.session_id is None:
+                return await find_repeated(self.gateway.read, request.tenant, items)
             return Recognised(tuple(items))
         return await recognise(
             self.gateway.read,
@@ -241,9 +241,10 @@ async def body_hash(request: Request) -> bytes:
 def hash_request(request: Request, body: bytes) -> bytes:
     """Return the same for a request whose body is known."""
     sent = request.by_name
-    named = [sent.get(name, b"") for name in _HASHED_HEADERS]
-    hashed = b"\0".join((request.path.encode(), *named, body))
-    return blake2b(hashed, digest_size=16).digest()
+    hashed = request.path.encode()
+    for name in _HASHED_HEADERS:
+        hashed += b"\0" + sent[name] if name in sent else b"\0"
+    return blake2b(hashed + b"\0" + body, digest_size=16).digest()
 
 
 def conversation_session(name: str) -> SessionId:
