@@ -48,7 +48,8 @@ class LiveResponse:
         self._shows_sealed = shows_sealed(facts.request)
         self.next_number = first
         """The number that the next event gets."""
-        self._first = first
+        self.first_held = first
+        """The number of the oldest event that is still in memory."""
         self._kept = first
         self._told = first
         self._events: list[StreamEvent] = []
@@ -109,7 +110,7 @@ class LiveResponse:
 
     def unkept(self) -> JournalEntry | None:
         """Return what the journal does not have yet."""
-        events = self._events[self._kept - self._first :]
+        events = self._events[self._kept - self.first_held :]
         if not events or not self.is_journalled:
             return None
         return pack_events(self._kept, [event.kept() for event in events])
@@ -119,7 +120,7 @@ class LiveResponse:
         if entry is None:
             return
         self._kept = entry.last + 1
-        fresh = self._events[self._kept - self._first :]
+        fresh = self._events[self._kept - self.first_held :]
         self.unkept_bytes = sum(len(event.body) for event in fresh)
         self._shrink()
         self._wake()
@@ -129,7 +130,7 @@ class LiveResponse:
         if self.is_shown_when_kept:
             # Nobody has seen what was never kept, and nobody will: numbers follow the journal.
             self.next_number = self._shown_end()
-            del self._events[self.next_number - self._first :]
+            del self._events[self.next_number - self.first_held :]
         self._add(terminal(self.next_number, facts))
         self.is_ended = True
         self._shrink()
@@ -157,22 +158,17 @@ class LiveResponse:
         latest = last if last is not None else self.next_number - 1
         limit = self._kept if self.is_journalled else latest
         count = 0
-        while self.held_bytes > WINDOW_BYTES // 2 and self._first + count < limit:
+        while self.held_bytes > WINDOW_BYTES // 2 and self.first_held + count < limit:
             self.held_bytes -= len(self._events[count].body)
             count += 1
         del self._events[:count]
-        self._first += count
+        self.first_held += count
 
     def _wake(self) -> None:
         for listener in self._listeners:
             listener()
 
     # ── the readers' side ───────────────────────────────────────────────────────────────────
-
-    @property
-    def first_held(self) -> int:
-        """The number of the oldest event that is still in memory."""
-        return self._first
 
     def _shown_end(self) -> int:
         if self.is_ended or not self.is_shown_when_kept:
@@ -181,9 +177,9 @@ class LiveResponse:
 
     def after(self, number: int, max_bytes: int) -> Sequence[StreamEvent]:
         """Return events that follow a number and may be seen, about so many bytes of them."""
-        place, end = number + 1 - self._first, self._shown_end() - self._first
-        if end - place == 1:
-            return self._events[place:end]
+        if number + 2 == self.next_number and not self.is_shown_when_kept:
+            return self._events[-1:]
+        place, end = number + 1 - self.first_held, self._shown_end() - self.first_held
         size, stop = 0, place
         while stop < end and size < max_bytes:
             size += len(self._events[stop].body)

@@ -118,7 +118,8 @@ class Exchange(RequestResponseCycle):
 
     def write(self, body: bytes) -> None:
         """Write a piece of such a body out at once."""
-        self._leave()
+        if self._head is not None:
+            self._leave()
         self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
     def _begin(self, status: int, headers: list[Header]) -> None:

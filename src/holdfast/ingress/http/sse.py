@@ -29,14 +29,10 @@ class Source(Protocol):
         ...
 
 
-def event_text(event: StreamEvent) -> bytes:
-    """Return one event as it is written."""
-    return b"event: %b\ndata: %b\n\n" % (event.type.encode(), event.body)
-
-
 def event_texts(events: Sequence[StreamEvent]) -> bytes:
     """Return events as they are written."""
-    return event_text(events[0]) if len(events) == 1 else b"".join(map(event_text, events))
+    texts = [b"event: %b\ndata: %b\n\n" % (one.type.encode(), one.body) for one in events]
+    return texts[0] if len(texts) == 1 else b"".join(texts)
 
 
 class EventReply(LongReply):
