@@ -96,6 +96,11 @@ async def test_f70_what_fits_nowhere_fails_in_the_providers_words_and_the_next_i
             assert answer.json()["error"]["code"] == "context_length_exceeded"
             assert "exceeds the context window" in answer.json()["error"]["message"]
             assert len(simulator.requests(operation="create")) <= 5
+            # A stream says it by the same code, and so does the record of it.
+            told = await house.respond("x" * 20_000, stream=True)
+            assert told["error"]["code"] == "context_length_exceeded"
+            kept = (await house.client.get(f"/v1/responses/{told['id']}")).json()
+            assert (kept["status"], kept["error"]) == ("failed", told["error"])
             said = await house.respond("two", headers={"X-On-Busy": "reject"})
             assert "two" in text_of(said)
 

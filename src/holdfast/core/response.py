@@ -78,12 +78,18 @@ def status_of(turn: Turn, run: Run | None, turn_status: TurnStatus, step: int) -
     return "in_progress"
 
 
-ERROR_CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})
-"""Those of the closed set that an upstream of any make may give."""
+ERROR_CODES = frozenset(
+    {
+        "server_error", "rate_limit_exceeded", "invalid_prompt", "context_length_exceeded",
+        "insufficient_quota",
+    }
+)  # fmt: skip
+"""Those that an upstream of any make may give and that clients act upon, listed by the API or not:
+one that is told of a window compacts, one that is told of a quota stops."""
 
 
 def error_value(code: str | None, message: str | None) -> dict[str, Any]:
-    """Return the error of a failed response; other codes than the API's own are not shown."""
+    """Return the error of a failed response; codes that no client knows are not shown."""
     shown = code if code in ERROR_CODES else "server_error"
     return {"code": shown, "message": message or "the turn failed"}
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from holdfast.core.compaction import compaction_item
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest
 from holdfast.core.response import ResponseFacts, error_value
@@ -242,7 +242,8 @@ class PassedStream:
         try:
             ended = _ended(self._facts, asking.result())
         except HoldfastError as error:
-            shown = error_value(None, error.message)
+            code = error.provider_code if isinstance(error, ProviderFailure) else None
+            shown = error_value(code, error.message)
             ended = replace(self._facts, status="failed", error=shown)
         told = [] if self._number else self._opening()
         self._events += [*told, terminal(self._next(), ended)]
