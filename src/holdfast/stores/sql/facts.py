@@ -188,7 +188,7 @@ def continue_facts(command: Continue, now: float) -> Plan[Facts]:
         if facts.session is not None and facts.session.version == seen.session.version:
             return replace(facts, turn=seen.turn)
     turn = yield from _turn_to_continue(command)
-    if turn is not None and (command.spare_turn_id is None or turn.id == command.spare_turn_id):
+    if turn is not None:
         facts = replace((yield from lane_facts(turn.session_id, now)), turn=turn)
     elif command.session_id is not None:
         facts = yield from lane_facts(command.session_id, now)
@@ -208,7 +208,12 @@ def continue_facts(command: Continue, now: float) -> Plan[Facts]:
 def _turn_to_continue(command: Continue) -> Plan[Turn | None]:
     """Return the turn of a batch; one that may be begun anew is only looked for if it was."""
     if command.spare_turn_id is not None:
-        return (yield from find_turn(command.spare_turn_id)) if command.again else None
+        if not command.again:
+            return None
+        spare = yield from find_turn(command.spare_turn_id)
+        turn = spare or (yield from find_turn(command.turn_id))
+        # Sent before, it went into the one or the other; if neither has it, it begins anew.
+        return turn if turn is not None and turn.step >= command.ordinal else None
     if command.ordinal or command.again:
         return (yield from find_turn(command.turn_id))
     return None

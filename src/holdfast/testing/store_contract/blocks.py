@@ -114,6 +114,8 @@ class BlockContract:
         await _add(caller, "B", 0, "between")
         known = {"known": second}
         spare = {"spare_turn_id": TurnId("turn_S2"), **known}
+        again = await _add(caller, "A", 1, "b", again=True, spare_turn_id=TurnId("turn_S1"))
+        assert (again.turn.id, again.turn.step) == (first.turn.id, 1), "it was added in its place"
         third = await _add(caller, "A", 2, "c", **spare)
         assert third.turn.id == "turn_S2"
         again = await _add(caller, "A", 2, "c", again=True, **spare)
