@@ -7,16 +7,18 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
-from holdfast.core.commands import Started
+from holdfast.core.commands import Queued, Started
 from holdfast.core.errors import (
     DurabilityRefused,
     InvalidSetting,
+    RunFenced,
     SchemaTooNew,
     StoreError,
     StoreUnavailable,
 )
 from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.stores.postgres import open_postgres
+from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.store import SqlStore
 from holdfast.testing.caller import Caller
 from tests.postgres import PostgresServer
@@ -336,3 +338,75 @@ async def test_reading_does_not_wait_for_a_writer(open_another: Opener, postgres
                 assert await caller.texts(session) == ["x"]
     finally:
         await blocker.close()
+
+
+# ── lanes in memory ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_turns_whose_lanes_are_known_are_one_statement(open_another: Opener) -> None:
+    store = await open_another()
+    caller = Caller(store)
+    await caller.enlist()
+    keys = [f"k{n}" for n in range(4)]
+    runs = await asyncio.gather(*(caller.start("a", key=key) for key in keys))
+    await asyncio.gather(*(caller.finish(run, "A") for run in runs))
+    asked = await _statements_during(store, [caller.start("b", key=key) for key in keys])
+    assert [text.split(" ")[0] for text in asked] == ["with"]
+    for run in runs:
+        assert await caller.texts(run.session) == ["a", "A", "b"]
+
+
+async def test_what_another_gateway_did_to_a_lane_is_seen(open_another: Opener) -> None:
+    one, two = Caller(await open_another(), "one"), Caller(await open_another(), "two")
+    await one.enlist()
+    await two.enlist()
+    first = await one.start("a", key="k")
+    await one.finish(first, "A")
+    near = await one.converse("n", "N", key="near")
+    await two.append("b", key="k")
+    # Beside a lane that is as it was left; neither may suffer from the other.
+    second, beside = await asyncio.gather(one.start("c", key="k"), one.start("m", key="near"))
+    assert await one.texts(second.session) == ["a", "A", "b", "c"]
+    assert await one.texts(near.session) == ["n", "N", "m"]
+    await one.finish(beside, "M")
+    waiting = await two.wait("d", key="k")
+    await one.finish(second, "C")
+    assert isinstance(await one.accept("e", key="k"), Queued), "somebody waits before it"
+    claimed = await two.claim(waiting.turn)
+    assert isinstance(claimed, Started)
+    new = await one.reset(claimed.session)
+    with pytest.raises(RunFenced):
+        await two.finish(claimed, "D")
+    third = await two.start("f", key="k")
+    assert third.session.id == new.id
+    assert await one.texts(second.session) == ["a", "A", "b", "c", "C", "d"]
+
+
+async def test_two_gateways_that_take_turns_in_many_sessions_lose_nothing(
+    open_another: Opener,
+) -> None:
+    callers = [Caller(await open_another(), name) for name in ("one", "two")]
+    keys = [f"k{n}" for n in range(6)]
+    for number in range(6):
+        caller = callers[number % 2]
+        await asyncio.gather(*(caller.converse(f"q{number}", f"a{number}", key=k) for k in keys))
+        await callers[0].append("and", key=keys[number])
+    for n, key in enumerate(keys):
+        expected = [text for i in range(6) for text in (f"q{i}", f"a{i}", *["and"] * (i == n))]
+        session = await callers[0].reserve(key)
+        assert await callers[1].texts(session) == expected
+
+
+async def _statements_during(store: SqlStore, work: Sequence[Awaitable[object]]) -> list[str]:
+    """Return the statements that the writer of a store sends while something is done."""
+    driver = store._driver
+    assert isinstance(driver, PostgresDriver)
+    connection = await driver._writing()
+    asked: list[str] = []
+
+    def note(record: asyncpg.connection.LoggedQuery) -> None:
+        asked.append(record.query)
+
+    with connection.query_logger(note):
+        await asyncio.gather(*work)
+    return asked

@@ -43,8 +43,11 @@ from holdfast.core.session import Session
 from holdfast.core.turn import Fence, Turn
 from holdfast.stores.committer import Result
 from holdfast.stores.sql import commands as planning
+from holdfast.stores.sql import writing
 from holdfast.stores.sql.commands import Planned, plan
+from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.plan import Ask
+from holdfast.stores.sqlite import SqliteDriver
 from holdfast.stores.store import SqlDriver
 from tests.simulation.disk import SimulatedDriver
 
@@ -139,7 +142,7 @@ class TornDriver:
 
 def _foresee(connection: sqlite3.Connection, command: Command[Any], now: float) -> Planned:
     """Return what a command would write, going by what stands there now."""
-    steps = plan(command, now)
+    steps = plan(command, now, Lanes())
     try:
         ask = next(steps)
         while True:
@@ -267,6 +270,21 @@ def _unfenced_summaries() -> tuple[tuple[Any, str, Any], ...]:
     return ((planning, "_DECIDED", decided),)
 
 
+# ── lanes in memory ─────────────────────────────────────────────────────────────────────────
+
+
+def _believed_lanes() -> tuple[tuple[Any, str, Any], ...]:
+    """Take lanes for what this process left them as: nobody is asked, and no version is read."""
+    parts: dict[str, Any] = {}
+    for part, (statement, values) in writing._SESSION_PARTS.items():
+        text = re.sub(r"version = (\?\d+)$", r"\1 is not null", statement.text)
+        parts[part] = (statement._replace(text=text), values)
+    return (
+        (SqliteDriver, "_doubt_lanes", lambda *_: None),
+        (writing, "_SESSION_PARTS", parts),
+    )
+
+
 def breakage(name: str) -> Breakage:
     """Return a guard to be switched off; its state is new each time."""
     match name:
@@ -298,6 +316,9 @@ def breakage(name: str) -> Breakage:
             return Breakage(name=name, patches=_late_memory())
         case "summaries unfenced":
             return Breakage(name=name, patches=_unfenced_summaries())
+        case "lanes believed":
+            believed = _believed_lanes()
+            return Breakage(name=name, patches=believed, without=WITHOUT_GUARDS, is_unchecked=True)
         case _:
             raise KeyError(name)
 
@@ -311,4 +332,5 @@ BREAKAGES = (
     "lane of one process",
     "idempotency at the end",
     "summaries unfenced",
+    "lanes believed",
 )

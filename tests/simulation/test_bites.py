@@ -18,6 +18,7 @@ BROKEN = {
     "lane of one process": {"I4"},
     "idempotency at the end": {"I3"},
     "summaries unfenced": {"I4", "I5", "I8"},
+    "lanes believed": {"I4", "I5", "I6", "I8"},
 }
 
 

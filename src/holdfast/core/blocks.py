@@ -6,7 +6,7 @@ the same: where others came behind it, its block moves to the head with what is 
 
 from msgspec.structs import replace
 
-from holdfast.core.changes import Decision, IdempotencyAdded, IdempotencyRow, TurnSaved, refuse
+from holdfast.core.changes import Decision, IdempotencyAdded, IdempotencyRow, refuse
 from holdfast.core.commands import Appended, Continue, Pop, Popped
 from holdfast.core.draft import Draft
 from holdfast.core.errors import (
@@ -101,7 +101,7 @@ def _write(command: Continue, facts: Facts, draft: Draft) -> Decision[Appended]:
         turn = _moved_to_head(draft, facts, turn)
         last = draft.append(command.items, turn.number)
         turn = replace(turn, step=command.ordinal, kept_seq=last, last_seq=last, ended_at=facts.now)
-        draft.add(TurnSaved(turn, is_block_only=True))
+        draft.save_turn(turn, "block")
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
     if command.idempotency_key is not None:

@@ -19,6 +19,8 @@ from holdfast.core.turn import Run, Turn
 OutcomeT = TypeVar("OutcomeT")
 Part = Literal["log", "lane", "all"]
 """How much of a session's row changes: what an append changes, what a run does, or anything."""
+TurnPart = Literal["block", "end", "all"]
+"""How much of a turn's row changes: where its items are, how it ended with them, or anything."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -110,8 +112,8 @@ class TurnAdded(msgspec.Struct, frozen=True, gc=False):
 
 class TurnSaved(msgspec.Struct, frozen=True, gc=False):
     turn: Turn
-    is_block_only: bool = False
-    """Whether only its block grew, so that no index has to be touched."""
+    part: TurnPart = "all"
+    """What may have changed; the rest is left as it is, for those who write it without a fence."""
 
 
 class RunAdded(msgspec.Struct, frozen=True, gc=False):

@@ -24,6 +24,7 @@ from holdfast.core.changes import (
     SessionSaved,
     TrailAdded,
     TurnAdded,
+    TurnPart,
     TurnSaved,
 )
 from holdfast.core.commands import JournalEntry
@@ -199,9 +200,9 @@ class Draft:
         """Write a new turn."""
         self._changes.append(TurnAdded(turn))
 
-    def save_turn(self, turn: Turn) -> None:
-        """Write a turn's new state."""
-        self._changes.append(TurnSaved(turn))
+    def save_turn(self, turn: Turn, part: TurnPart = "all") -> None:
+        """Write a turn's new state, or the part of it that is new."""
+        self._changes.append(TurnSaved(turn, part))
 
     def add_run(self, run: Run) -> None:
         """Write a new run."""

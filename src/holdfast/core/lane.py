@@ -161,7 +161,7 @@ def end_turn(
         is_retryable=is_retryable,
         ended_at=draft.now,
     )
-    draft.save_turn(ended)
+    draft.save_turn(ended, "end")
     detail = {"code": code} if code else {}
     draft.tell(f"turn.{outcome}", ended, first_seq=ended.first_seq, last_seq=ended.last_seq,
                **detail)  # fmt: skip

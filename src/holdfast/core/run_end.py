@@ -42,7 +42,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     items = _missing(command, session)
     if items:
         last = draft.append(items, turn.number)
-        draft.save_turn(replace(turn, kept_seq=last, last_seq=last))
+        draft.save_turn(replace(turn, kept_seq=last, last_seq=last), "block")
         draft.tell("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
     if command.partial is not None:
         draft.save_run(replace(run, partial=pack_items(command.partial)))
@@ -127,7 +127,7 @@ def _hold(draft: Draft, turn: Turn, command: Finish) -> Turn:
         hold_until=draft.now + command.hold_seconds,
         pending_calls=msgspec.json.encode(command.pending_calls).decode(),
     )
-    draft.save_turn(turn)
+    draft.save_turn(turn, "block")
     draft.tell("turn.requires_action", turn, calls=list(command.pending_calls))
     return turn
 

@@ -17,7 +17,9 @@ from holdfast.ports.executor import Executor
 from holdfast.stores.committer import Result
 from holdfast.stores.executors import Settle, ThreadExecutor
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.commands import foresee, plan
+from holdfast.stores.sql.commands import plan
+from holdfast.stores.sql.foresight import foresee
+from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sqlite_file import Connect, Link
 
@@ -73,6 +75,8 @@ class SqliteDriver:
         # A driver that is made to commit in a way of its own is to be asked for that one.
         is_plain = isinstance(writer, ThreadExecutor) and type(self).commit is SqliteDriver.commit
         self.commit_then = self._commit_then if is_plain else None
+        self._lanes = Lanes()
+        self._lanes_version: int | None = None
 
     def now(self) -> float:
         """The database's clock is the machine's own."""
@@ -149,6 +153,7 @@ class SqliteDriver:
         self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]
     ) -> list[Result]:
         try:
+            self._doubt_lanes(connection)
             now = self._clock.now()
             results: list[Result] = [
                 self._carry_out(connection, command, now) for command in commands
@@ -161,7 +166,15 @@ class SqliteDriver:
             raise
         return results
 
+    def _doubt_lanes(self, connection: sqlite3.Connection) -> None:
+        """Forget every lane if anybody else has written since; nobody can while we do."""
+        (version,) = connection.execute("pragma data_version").fetchone()
+        if version != self._lanes_version:
+            self._lanes.clear()
+            self._lanes_version = version
+
     def _roll_back(self, connection: sqlite3.Connection, exc: BaseException) -> None:
+        self._lanes.clear()
         # After a fault of the disk a connection may stay poisoned; the next one is fresh.
         is_faulty = isinstance(exc, sqlite3.Error)
         try:
@@ -173,17 +186,19 @@ class SqliteDriver:
             self._forget_writer()
 
     def _forget_writer(self) -> None:
-        self._data_version = None
+        self._data_version = self._lanes_version = None
+        self._lanes.clear()
         self._write_link.cut()
 
     def _carry_out(self, connection: sqlite3.Connection, command: Command[Any], now: float) -> Any:
-        foreseen = foresee(command, now)
+        foreseen = foresee(command, now, self._lanes)
         if foreseen is not None:
-            fence, *rest = foreseen.writes
+            decision, (fence, *rest) = foreseen
             if connection.execute(fence[0].text, fence[1]).rowcount == 1:
+                self._lanes.note(decision.changes)
                 _write(connection, rest)
-                return foreseen.decision
-        decision, writes = _drive(connection, plan(command, now))
+                return decision
+        decision, writes = _drive(connection, plan(command, now, self._lanes))
         _write(connection, writes)
         return decision
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Append, Appended, Started
-from holdfast.core.errors import StoreClosed, StoreError, StoreUnavailable
+from holdfast.core.commands import Append, Appended, Queued, Started
+from holdfast.core.errors import RunFenced, StoreClosed, StoreError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId
 from holdfast.stores.executors import InlineExecutor, ThreadExecutor
 from holdfast.stores.opening import open_store
@@ -236,3 +236,71 @@ async def test_a_closed_store_says_so() -> None:
     await store.close()
     with pytest.raises(StoreClosed, match="closed"):
         await Caller(store).append("x", key="k")
+
+
+# ── lanes in memory ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_turns_of_a_session_are_taken_in_and_ended_without_reading(
+    tmp_path: Path,
+) -> None:
+    kind = witness()
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.finish(await caller.start("a", key="k"), "A")
+        kind.asked.clear()
+        run = await caller.start("b", key="k")
+        await caller.finish(run, "B")
+        await caller.append("c", key="k")
+        assert [sql for sql in kind.asked if sql.startswith("select")] == []
+        assert await caller.texts(run.session) == ["a", "A", "b", "B", "c"]
+
+
+@pytest.mark.parametrize("is_doubting", [True, False])
+async def test_what_another_process_did_to_a_lane_is_seen(
+    tmp_path: Path, is_doubting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_doubting:
+        # Without the question whether anybody wrote, the fence alone has to tell.
+        monkeypatch.setattr(SqliteDriver, "_doubt_lanes", lambda *_: None)
+    path = tmp_path / "a.db"
+    async with a_store(path, witness()) as ours, a_store(path, witness()) as theirs:
+        one, two = Caller(ours, "one"), Caller(theirs, "two")
+        await one.enlist()
+        await two.enlist()
+        first = await one.start("a", key="k")
+        await one.finish(first, "A")
+        await two.append("b", key="k")
+        second = await one.start("c", key="k")
+        assert await one.texts(second.session) == ["a", "A", "b", "c"]
+        waiting = await two.wait("d", key="k")
+        await one.finish(second, "C")
+        assert isinstance(await one.accept("e", key="k"), Queued), "somebody waits before it"
+        claimed = await two.claim(waiting.turn)
+        assert isinstance(claimed, Started)
+        new = await one.reset(claimed.session)
+        with pytest.raises(RunFenced):
+            await two.finish(claimed, "D")
+        third = await two.start("f", key="k")
+        assert third.session.id == new.id
+
+
+async def test_a_transaction_that_failed_leaves_no_lane_in_memory(tmp_path: Path) -> None:
+    kind = witness()
+    path = tmp_path / "a.db"
+    async with a_store(path, kind) as store, a_store(path, witness()) as other:
+        caller = Caller(store)
+        await caller.finish(await caller.start("a", key="k"), "A")
+
+        def break_before_commit(sql: str) -> None:
+            if sql.startswith("insert into runs"):
+                kind.after = staticmethod(lambda _: None)
+                raise sqlite3.OperationalError("disk I/O error")
+
+        kind.after = staticmethod(break_before_commit)
+        with pytest.raises(StoreUnavailable):
+            await caller.start("lost", key="k")
+        # The version that was never committed is now made by somebody else.
+        await Caller(other, "other").append("b", key="k")
+        run = await caller.start("c", key="k")
+        assert await caller.texts(run.session) == ["a", "A", "b", "c"]

@@ -92,7 +92,8 @@ def at_once(writes: tuple[tuple[str, tuple[str, ...], bool], ...], also: str) ->
             holds.append(f"(select count(*) from w{number}) = cardinality(${first})")
         first += len(types)
     # Dividing by zero undoes the statement, and with it all that it has written.
-    return f"{_parts(writes)} select 1 / case when {' and '.join(holds)} then 1 else 0 end, {also}"
+    is_whole = f"case when {' and '.join(holds) or 'true'} then 1 else 0 end"
+    return f"{_parts(writes)} select 1 / {is_whole}, {also}"
 
 
 @cache

@@ -15,12 +15,13 @@ from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connector, close_
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
 from holdfast.stores.postgres.failures import explain, meaning
 from holdfast.stores.postgres.locking import lock
-from holdfast.stores.postgres.lockstep import carry_out, write_foreseen
+from holdfast.stores.postgres.lockstep import carry_out, gather, write_foreseen
 from holdfast.stores.postgres.presence import CHANNEL, NOTIFY, Presence, messages
 from holdfast.stores.postgres.server_clock import READ_CLOCK, ServerClock
 from holdfast.stores.postgres.waves import waves
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.commands import foresee_all
+from holdfast.stores.sql.foresight import foresee_all, note_all
+from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.plan import Ask, Plan, Row
 
 ResultT = TypeVar("ResultT")
@@ -29,6 +30,8 @@ READERS = 8
 ALONE_TRIES = 10
 ALONE_SECONDS = 20.0
 """How long the commands of a failed batch are tried one by one; the rest is told to come again."""
+MOST_DOUBTS = 255
+"""How many batches are read at most, after one that was not as foreseen: others write here too."""
 MIGRATION_LOCK = 0x686F6C64
 MIGRATION_LOCK_SECONDS = 60
 
@@ -47,6 +50,9 @@ class PostgresDriver:
         self._presence = presence
         self._origin = origin
         self._writer: asyncpg.Connection | None = None
+        self._lanes = Lanes()
+        self._wary = 0
+        self._doubts = 0
         self._readers: asyncpg.Pool | None = None
 
     async def open(self) -> None:
@@ -112,18 +118,27 @@ class PostgresDriver:
 
     async def _write_foreseen(self, commands: Sequence[Command[Any]]) -> list[Result] | None:
         """Write a batch that needs no reading, in one round trip; none, if it has to be read."""
-        planned = foresee_all(commands, self._clock.now())
-        if planned is None:
+        if self._wary:
+            self._wary -= 1
+            return None
+        planned = foresee_all(commands, self._clock.now(), self._lanes)
+        chosen = gather(planned) if planned is not None else None
+        if planned is None or chosen is None:
             return None
         connection = await self._writing()
         try:
-            told = await write_foreseen(connection, planned)
+            told = await write_foreseen(connection, chosen)
         except BaseException:
             await self._forget_writer(connection)
             raise
         if told is None:
+            self._lanes.clear()
+            self._doubts = min(2 * self._doubts + 1, MOST_DOUBTS)
+            self._wary = self._doubts
             return None
+        self._doubts = 0
         self._clock.hear(told)
+        note_all(commands, planned, self._lanes)
         return [one.decision for one in planned]
 
     async def _one_by_one(self, commands: Sequence[Command[Any]]) -> list[Result]:
@@ -182,16 +197,19 @@ class PostgresDriver:
 
     async def _writing(self) -> asyncpg.Connection:
         if self._writer is None or self._writer.is_closed():
+            self._lanes.clear()
             self._writer = await self._connector.connect()
         return self._writer
 
     async def _forget_writer(self, connection: asyncpg.Connection) -> None:
         if self._writer is connection:
             self._writer = None
+        self._lanes.clear()
         connection.terminate()
 
     async def _roll_back(self, connection: asyncpg.Connection, exc: BaseException) -> None:
         """Leave nothing of a failed transaction; a connection that cannot do that is dropped."""
+        self._lanes.clear()
         if connection.is_closed() or meaning(exc) == "gone" or not isinstance(exc, Exception):
             await self._forget_writer(connection)
             return
@@ -208,7 +226,8 @@ class PostgresDriver:
         now = self._clock.hear(locked.now)
         results: dict[int, Result] = {}
         for wave in waves(commands, locked):
-            decisions = await carry_out(connection, [commands[index] for index in wave], now)
+            some = [commands[index] for index in wave]
+            decisions = await carry_out(connection, some, now, self._lanes)
             results.update(zip(wave, decisions, strict=True))
         return [results[index] for index in range(len(commands))]
 

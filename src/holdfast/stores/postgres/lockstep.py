@@ -22,36 +22,44 @@ from holdfast.stores.postgres.dialect import (
 from holdfast.stores.postgres.failures import LostUpdate, meaning
 from holdfast.stores.postgres.server_clock import CLOCK
 from holdfast.stores.sql.commands import Planned, plan
+from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.statements import Statement
 
 Connection = asyncpg.Connection
+Writes = dict[Statement, list[tuple[Any, ...]]]
+"""Statements, and every set of parameters that each is to be carried out with."""
 
 _TYPES: dict[str, tuple[str, ...]] = {}
 """The types of each statement's parameters, as PostgreSQL has worked them out."""
 
 
 async def carry_out(
-    connection: Connection, commands: Sequence[Command[Any]], now: float
+    connection: Connection, commands: Sequence[Command[Any]], now: float, lanes: Lanes
 ) -> list[Any]:
     """Decide on the commands and write what was decided; return the decisions."""
-    planned = await _decide(connection, [plan(command, now) for command in commands])
+    planned = await _decide(connection, [plan(command, now, lanes) for command in commands])
     await _write(connection, [deque(one.writes) for one in planned])
     return [one.decision for one in planned]
 
 
-async def write_foreseen(connection: Connection, planned: Sequence[Planned]) -> float | None:
-    """Write what was decided without looking, in one statement that is its own transaction.
-
-    Return the database's time; none, if that cannot be: nothing was written then.
-    """
-    chosen: dict[Statement, list[tuple[Any, ...]]] = {}
+def gather(planned: Sequence[Planned]) -> Writes | None:
+    """Return what is to be written as one statement for all; none, if it takes more than one."""
+    chosen: Writes = {}
     for one in planned:
         queue = deque(one.writes)
         for statement, parameters in _next_writes(queue):
             chosen.setdefault(statement, []).append(parameters)
         if queue:
             return None
+    return chosen
+
+
+async def write_foreseen(connection: Connection, chosen: Writes) -> float | None:
+    """Write what was decided without looking, in one statement that is its own transaction.
+
+    Return the database's time; none, if that cannot be: nothing was written then.
+    """
     try:
         text = at_once(await _forms(connection, chosen), CLOCK)
         ((_, told),) = await connection.fetch(text, *_columns(chosen))
@@ -112,7 +120,7 @@ async def _fetch(
 async def _write(connection: Connection, queues: list[deque[Ask]]) -> None:
     """Carry out everybody's writes, each in its own order, as many as possible together."""
     while any(queues):
-        chosen: dict[Statement, list[tuple[Any, ...]]] = {}
+        chosen: Writes = {}
         for queue in queues:
             for statement, parameters in _next_writes(queue):
                 chosen.setdefault(statement, []).append(parameters)
@@ -138,7 +146,7 @@ def _only_adds(statement: Statement) -> bool:
     return statement.text.startswith("insert") and "on conflict" not in statement.text
 
 
-async def _execute(connection: Connection, chosen: dict[Statement, list[tuple[Any, ...]]]) -> None:
+async def _execute(connection: Connection, chosen: Writes) -> None:
     if len(chosen) == 1:
         ((statement, sets),) = chosen.items()
         if len(sets) == 1:
@@ -153,12 +161,12 @@ async def _execute(connection: Connection, chosen: dict[Statement, list[tuple[An
 
 
 async def _forms(
-    connection: Connection, chosen: dict[Statement, list[tuple[Any, ...]]]
+    connection: Connection, chosen: Writes
 ) -> tuple[tuple[str, tuple[str, ...], bool], ...]:
     return tuple([(one.text, await _types(connection, one), one.is_fenced) for one in chosen])
 
 
-def _columns(chosen: dict[Statement, list[tuple[Any, ...]]]) -> list[list[object]]:
+def _columns(chosen: Writes) -> list[list[object]]:
     return [column for sets in chosen.values() for column in in_arrays(sets)]
 
 

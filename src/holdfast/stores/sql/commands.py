@@ -1,6 +1,6 @@
 """A command as a plan: read its facts, let core decide, write the changes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast.core import (
@@ -25,6 +25,7 @@ from holdfast.core.facts import Facts
 from holdfast.stores.sql import facts, records, retention
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql import worker_statements as workers
+from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 from holdfast.stores.sql.writing import writes
 
@@ -63,6 +64,9 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Recover: (facts.recover_facts, succession.recover),
 }
 
+# Commands whose facts are those of a lane, and more.
+_ON_LANES = frozenset({cmd.Accept, cmd.Append, cmd.Extend, cmd.Finish, cmd.RecordHeal})
+
 
 class Planned(NamedTuple):
     """A decision, and the statements that carry it out."""
@@ -71,51 +75,41 @@ class Planned(NamedTuple):
     writes: list[Ask]
 
 
-def foresee(command: Command[Any], now: float) -> Planned | None:
-    """Return what needs no reading, for a command that may know enough.
+def plan(command: Command[Any], now: float, lanes: Lanes) -> Plan[Planned]:
+    """Return the whole of one command, to be written and committed by the driver.
 
-    It holds if the first of its statements, which is fenced, changes its row; if not, nothing has
-    happened, and the command is to be planned.
+    How it leaves its lane is noted in `lanes`; should it not be committed, they have to be cleared.
     """
-    if type(command) is not cmd.Continue:
-        return None
-    decision = blocks.foreseen(command, now)
-    return None if decision is None else Planned(decision, writes(decision.changes))
-
-
-def foresee_all(commands: Sequence[Command[Any]], now: float) -> list[Planned] | None:
-    """Return what a batch writes, if none of it needs reading and no two are about one session."""
-    found: list[Planned] = []
-    for command in commands:
-        planned = foresee(command, now)
-        if planned is None:
-            return None
-        found.append(planned)
-    outcomes = [one.decision.outcome for one in found]
-    sessions = {one.session.id for one in outcomes if isinstance(one, cmd.Appended)}
-    return found if len(sessions) == len(found) else None
-
-
-def plan(command: Command[Any], now: float) -> Plan[Planned]:
-    """Return the whole of one command, to be written and committed by the driver."""
     decided = _DECIDED.get(type(command))
     if decided is None:
-        return (yield from _plan_other(command, now))
-    read, decide = decided
-    known = yield from read(command, now)
-    decision = decide(command, known)
+        return (yield from _plan_other(command, now, lanes))
+    known = yield from decided[0](command, now)
+    if type(command) in _ON_LANES:
+        lanes.learn(known)
+    decision = decided[1](command, known)
+    lanes.note(decision.changes)
     return Planned(decision, writes(decision.changes))
 
 
-def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
+def decide(command: Command[Any], facts: Facts) -> Decision[Any]:
+    """Return what is decided on a command, if these are the facts."""
+    return _DECIDED[type(command)][1](command, facts)
+
+
+def _plan_other(command: Command[Any], now: float, lanes: Lanes) -> Plan[Planned]:
     """Commands that are about no session's facts."""
     if isinstance(command, cmd.Renew | cmd.Bury):
         return (yield from _plan_worker(command, now))
     if isinstance(command, cmd.Prune):
         return Planned(*(yield from retention.prune(command, now)))
     assert isinstance(command, cmd.Deliver), command
-    marks: list[Ask] = [(sql.MARK_DELIVERED, (*step, now)) for step in command.steps]
-    return Planned(Decision(None), marks)
+    lanes.forget_turns(turn_id for turn_id, _ in command.steps)
+    return Planned(Decision(None), marks(command, now))
+
+
+def marks(command: cmd.Deliver, now: float) -> list[Ask]:
+    """Return the marks on answers that arrived."""
+    return [(sql.MARK_DELIVERED, (*step, now)) for step in command.steps]
 
 
 def _plan_worker(command: cmd.Renew | cmd.Bury, now: float) -> Plan[Planned]:

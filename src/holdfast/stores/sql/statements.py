@@ -129,8 +129,11 @@ TURN_CHANGING = (
 
 ADD_TURN = _insert("add_turn", "turns", Turn)
 SAVE_TURN = _update("save_turn", "turns", TURN_CHANGING, "id = ?18")
+# What was marked on a turn meanwhile, whether it was delivered, is not for its run to know.
 BLOCK_CHANGING = ("step", "first_seq", "kept_seq", "last_seq", "ended_at")
 SAVE_BLOCK = _update("save_block", "turns", BLOCK_CHANGING, "id = ?6")
+END_CHANGING = (*BLOCK_CHANGING, "outcome", "error_code", "error_message", "is_retryable")
+END_TURN = _update("end_turn", "turns", END_CHANGING, "id = ?10")
 TURN_BY_ID = Statement("turn_by_id", f"select {columns(Turn)} from turns where id = ?1")
 LATEST_TURN = Statement(
     "latest_turn",

@@ -19,8 +19,11 @@ _SESSION_PARTS: dict[ch.Part, tuple[Statement, Values]] = {
     "lane": (sql.SAVE_LANE, attrgetter(*sql.LANE_CHANGING)),
     "all": (sql.SAVE_SESSION, attrgetter(*sql.SESSION_CHANGING)),
 }
-_block_changing = attrgetter(*sql.BLOCK_CHANGING)
-_turn_changing = attrgetter(*sql.TURN_CHANGING)
+_TURN_PARTS: dict[ch.TurnPart, tuple[Statement, Values]] = {
+    "block": (sql.SAVE_BLOCK, attrgetter(*sql.BLOCK_CHANGING)),
+    "end": (sql.END_TURN, attrgetter(*sql.END_CHANGING)),
+    "all": (sql.SAVE_TURN, attrgetter(*sql.TURN_CHANGING)),
+}
 _run_changing = attrgetter(*sql.RUN_CHANGING)
 
 # Changes that add one row, and where in the change it is.
@@ -45,10 +48,8 @@ def _save_session(change: ch.SessionSaved) -> list[Ask]:
 
 
 def _save_turn(change: ch.TurnSaved) -> list[Ask]:
-    turn = change.turn
-    if change.is_block_only:
-        return [(sql.SAVE_BLOCK, (*_block_changing(turn), turn.id))]
-    return [(sql.SAVE_TURN, (*_turn_changing(turn), turn.id))]
+    statement, values = _TURN_PARTS[change.part]
+    return [(statement, (*values(change.turn), change.turn.id))]
 
 
 def _save_run(change: ch.RunSaved) -> list[Ask]:

@@ -1,0 +1,103 @@
+"""Decisions without a look: on a lane as this process left it, or as the command itself knows it.
+
+The first change of such a decision is the fenced write of its session's row. If that finds the
+row at the version that was decided on, the facts were the facts; if not, nothing has happened,
+and the command is planned with a look at what is.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.core import blocks
+from holdfast.core import commands as cmd
+from holdfast.core.changes import Decision, SessionSaved, TurnAdded, TurnSaved
+from holdfast.core.commands import Command
+from holdfast.core.facts import Facts
+from holdfast.core.ids import SessionId, TurnId
+from holdfast.stores.sql.commands import Planned, decide, marks
+from holdfast.stores.sql.lanes import Lanes
+from holdfast.stores.sql.writing import writes
+
+
+def foresee(command: Command[Any], now: float, lanes: Lanes) -> Planned | None:
+    """Return what needs no reading, for a command of which enough is known."""
+    decision = _decision(command, now, lanes)
+    if decision is None or not decision.changes:
+        return None  # A refusal has no fence that would tell whether it is due.
+    if type(decision.changes[0]) is not SessionSaved:
+        return None
+    return Planned(decision, writes(decision.changes))
+
+
+def _decision(command: Command[Any], now: float, lanes: Lanes) -> Decision[Any] | None:
+    if type(command) is cmd.Continue:
+        return blocks.foreseen(command, now)
+    known = _KNOWN.get(type(command))
+    if known is None or command.again:
+        return None
+    facts = known(command, now, lanes)
+    return None if facts is None else decide(command, facts)
+
+
+def _of_run(command: cmd.Extend | cmd.Finish, now: float, lanes: Lanes) -> Facts | None:
+    return lanes.run_by(command.fence, now)
+
+
+def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: Lanes) -> Facts | None:
+    """Return the idle lane that an arrival finds, unless it may be a repeat of an earlier one."""
+    if command.idempotency_key is not None or command.retry_count > 0:
+        return None
+    if command.session_id is not None:
+        return lanes.idle(command.session_id, now)
+    return lanes.idle_of_key(command.tenant, command.key, now)
+
+
+def _of_turn(command: cmd.Accept, now: float, lanes: Lanes) -> Facts | None:
+    """Return the idle lane that a turn finds, if that is all of what `accept_facts` would read."""
+    if command.parent is not None or command.same_as is not None or command.rewind is not None:
+        return None
+    if command.is_internal or command.on_busy == "rollback":
+        return None
+    if command.limits.max_tenant_turns or command.reset.mode != "none":
+        return None
+    return _of_arrival(command, now, lanes)
+
+
+_KNOWN: dict[type[Command[Any]], Callable[[Any, float, Lanes], Facts | None]] = {
+    cmd.Accept: _of_turn,
+    cmd.Append: _of_arrival,
+    cmd.Extend: _of_run,
+    cmd.Finish: _of_run,
+}
+
+
+def foresee_all(commands: Sequence[Command[Any]], now: float, lanes: Lanes) -> list[Planned] | None:
+    """Return what a batch writes, if none of it needs reading and no two are about one row."""
+    found: list[Planned] = []
+    sessions: list[SessionId] = []
+    turns: list[TurnId] = []
+    for command in commands:
+        if type(command) is cmd.Deliver:
+            turns += [turn_id for turn_id, _ in command.steps]
+            found.append(Planned(Decision(None), marks(command, now)))
+            continue
+        planned = foresee(command, now, lanes)
+        if planned is None or planned.decision.woken or planned.decision.aborted:
+            return None
+        found.append(planned)
+        for change in planned.decision.changes:
+            if isinstance(change, SessionSaved):
+                sessions.append(change.session.id)
+            elif isinstance(change, TurnAdded | TurnSaved):
+                turns.append(change.turn.id)
+    is_apart = len(set(sessions)) == len(sessions) and len(set(turns)) == len(turns)
+    return found if is_apart else None
+
+
+def note_all(commands: Sequence[Command[Any]], planned: Sequence[Planned], lanes: Lanes) -> None:
+    """Take in a batch that went as foreseen."""
+    for command, one in zip(commands, planned, strict=True):
+        if type(command) is cmd.Deliver:
+            lanes.forget_turns(turn_id for turn_id, _ in command.steps)
+        else:
+            lanes.note(one.decision.changes)

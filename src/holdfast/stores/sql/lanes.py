@@ -1,0 +1,203 @@
+"""Lanes as this process left them: what it wrote last it need not read before it writes again.
+
+Kept are lanes in which nobody waits: idle ones, and those that a run has. Their facts are the rows
+of a session, its turn and its run. Whoever changes one of them, in any process, gives the session
+another version, and a decision on a lane from here is worth nothing unless the session still has
+the lane's version in the transaction that writes it. What was noted of a transaction that failed
+must be forgotten: the version that it would have made may come to mean something else.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
+
+from holdfast.core.changes import (
+    Change,
+    RunAdded,
+    RunSaved,
+    SessionAdded,
+    SessionSaved,
+    TurnAdded,
+    TurnSaved,
+)
+from holdfast.core.facts import Facts
+from holdfast.core.ids import Key, SessionId, Tenant, TurnId
+from holdfast.core.session import Session
+from holdfast.core.turn import Fence, Run, Turn
+
+MAX_BYTES = 8 * 1024 * 1024
+LANE_BYTES = 2048
+"""About what a lane costs beside what was said in it."""
+_TURN = frozenset({TurnAdded, TurnSaved})
+_RUN = frozenset({RunAdded, RunSaved})
+
+
+class Lane(NamedTuple):
+    """A live session, and the turn and run that have its lane, if any; nobody waits."""
+
+    session: Session
+    active: Turn | None = None
+    run: Run | None = None
+
+
+class Lanes:
+    """The lanes that were used last, bounded in bytes."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._lanes: OrderedDict[SessionId, tuple[Lane, int]] = OrderedDict()
+        self._keys: dict[tuple[Tenant, Key], SessionId] = {}
+        self._turns: dict[TurnId, SessionId] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory they take."""
+        return self._bytes
+
+    # ── what is known ───────────────────────────────────────────────────────────────────────
+
+    def idle_of_key(self, tenant: Tenant, key: Key | None, now: float) -> Facts | None:
+        """Return the facts of the idle lane of a key's live session."""
+        session_id = self._keys.get((tenant, key)) if key is not None else None
+        return self.idle(session_id, now) if session_id is not None else None
+
+    def idle(self, session_id: SessionId, now: float) -> Facts | None:
+        """Return the facts of an idle lane."""
+        known = self._lanes.get(session_id)
+        if known is None or known[0].active is not None:
+            # Whether the owner of a run still lives is not known here.
+            return None
+        return Facts(now=now, session=known[0].session)
+
+    def run_by(self, fence: Fence, now: float) -> Facts | None:
+        """Return the facts of the lane that a run has, for what this run wants to write."""
+        known = self._lanes.get(fence.session_id)
+        if known is None or not fence.holds(known[0].session):
+            return None
+        session, active, run = known[0]
+        return Facts(now=now, session=session, active=active, active_run=run)
+
+    # ── what is learnt ──────────────────────────────────────────────────────────────────────
+
+    def learn(self, facts: Facts) -> None:
+        """Keep a lane that was read in this transaction."""
+        session = facts.session
+        if session is None or not session.is_live or facts.waiting.count:
+            return
+        if session.active_turn_id is None:
+            self._keep(Lane(session))
+        elif facts.active is not None and facts.active_run is not None:
+            self._keep(Lane(session, facts.active, facts.active_run))
+
+    def note(self, changes: Sequence[Change]) -> None:
+        """Take in what this transaction writes; a lane that is not certain then is forgotten."""
+        sessions: list[Session] = []
+        turns: list[Turn] = []
+        runs: list[Run] = []
+        before: Lane | None = None
+        for change in changes:
+            kind = type(change)
+            if kind is SessionSaved:
+                saved = cast(SessionSaved, change)
+                sessions.append(saved.session)
+                before = self.forget(saved.session.id)
+                if before is not None and before.session.version != saved.read_version:
+                    before = None
+            elif kind is SessionAdded:
+                before = Lane(cast(SessionAdded, change).session)
+                sessions.append(before.session)
+            elif kind in _TURN:
+                turns.append(cast(TurnSaved, change).turn)
+            elif kind in _RUN:
+                runs.append(cast(RunSaved, change).run)
+        lane = _after(before, sessions[0], turns, runs) if len(sessions) == 1 else None
+        if lane is not None:
+            self._keep(lane)
+            return
+        for turn in turns:
+            self.forget(turn.session_id)
+        for run in runs:
+            self.forget(run.session_id)
+
+    def forget(self, session_id: SessionId) -> Lane | None:
+        """Know a lane no more; return what it was."""
+        known = self._lanes.pop(session_id, None)
+        if known is None:
+            return None
+        lane, size = known
+        self._bytes -= size
+        session = lane.session
+        if session.key is not None:
+            self._keys.pop((session.tenant, session.key), None)
+        if lane.active is not None:
+            self._turns.pop(lane.active.id, None)
+        return lane
+
+    def forget_turns(self, turn_ids: Iterable[TurnId]) -> None:
+        """Know the lanes of these turns no more."""
+        for turn_id in turn_ids:
+            session_id = self._turns.get(turn_id)
+            if session_id is not None:
+                self.forget(session_id)
+
+    def clear(self) -> None:
+        """Know nothing any more."""
+        self._lanes.clear()
+        self._keys.clear()
+        self._turns.clear()
+        self._bytes = 0
+
+    def _keep(self, lane: Lane) -> None:
+        session = lane.session
+        self.forget(session.id)
+        size = _size(lane)
+        self._lanes[session.id] = lane, size
+        self._bytes += size
+        if session.key is not None:
+            self._keys[session.tenant, session.key] = session.id
+        if lane.active is not None:
+            self._turns[lane.active.id] = session.id
+        while self._bytes > self._max_bytes:
+            self.forget(next(iter(self._lanes)))
+
+
+def _after(
+    before: Lane | None, session: Session, turns: Sequence[Turn], runs: Sequence[Run]
+) -> Lane | None:
+    """Return a lane after changes, if it is certain that nobody waits in it."""
+    if before is None or not session.is_live:
+        return None
+    active = _named(session.active_turn_id, turns, before.active)
+    run = _named(session.active_run_id, runs, before.run)
+    left = before.active
+    for turn in turns:
+        if turn.session_id != session.id:
+            return None
+        if turn.id != session.active_turn_id and turn.outcome is None:
+            return None
+        if left is not None and turn.id == left.id:
+            left = None
+    if left is not None and left is not active:
+        # It lost the lane, and nothing says that it ended.
+        return None
+    if session.active_turn_id is None:
+        return Lane(session)
+    return Lane(session, active, run) if active is not None and run is not None else None
+
+
+def _named(wanted: str | None, written: Sequence[Any], before: Any) -> Any:
+    """Return the row of that id, as it was written last."""
+    for row in reversed(written):
+        if row.id == wanted:
+            return row
+    return before if before is not None and before.id == wanted else None
+
+
+def _size(lane: Lane) -> int:
+    size = LANE_BYTES + len(lane.session.metadata)
+    if lane.active is not None:
+        size += len(lane.active.request)
+    if lane.run is not None:
+        size += len(lane.run.partial or b"") + len(lane.run.heals or b"")
+    return size
