@@ -346,7 +346,7 @@ async def _everything(caller: Caller) -> list[object]:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two answers say the same, but for the count of the row's own writes."""
+    """Whether two answers say the same, but for what tells that it was said before."""
     return bool(_plain(first) == _plain(second))
 
 
@@ -354,6 +354,7 @@ def _plain(value: Any) -> Any:
     plain = to_builtins(value)
     if isinstance(plain, dict):
         plain.pop("version", None)
+        plain.pop("is_repeat", None)
         if isinstance(plain.get("session"), dict):
             plain["session"].pop("version", None)
     return plain
