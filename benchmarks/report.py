@@ -1,6 +1,7 @@
 """What was measured: as rows, as a table, as JSON, as a picture, and held against the goals."""
 
 import platform
+import sqlite3
 import subprocess
 import sys
 from importlib import metadata
@@ -78,7 +79,11 @@ def versions() -> dict[str, str]:
     )  # fmt: skip
     found = {"holdfast": f"{metadata.version('holdfast')} ({done.stdout.strip() or 'no commit'})"}
     found["python"] = sys.version.split()[0]
-    for name in ("uvicorn", "uvloop", "httptools", "msgspec", "asyncpg"):
+    found["sqlite"] = sqlite3.sqlite_version
+    for name in (
+        "uvicorn", "uvloop", "httptools", "msgspec", "asyncpg", "openai-agents", "aiosqlite",
+        "sqlalchemy",
+    ):  # fmt: skip
         found[name] = metadata.version(name)
     for name in ("nginx", "wrk"):
         found[name] = peers.tool_version(name)
@@ -130,7 +135,28 @@ def goals(report: Report) -> list[Goal]:
         _most("seconds to start", start.get("seconds"), 0.5),
         _least("8 writers, times SQLite's own commits", store.get("ratio"), 4),
         _least("PostgreSQL grouped, times its own commits", grouped.get("ratio"), 8),
+        *_goals_of_sessions(report),
     ]
+
+
+def _goals_of_sessions(report: Report) -> list[Goal]:
+    """Return the goals beside the Agents SDK's own sessions, the best of them on each database."""
+
+    def ratio(case: str) -> float | None:
+        return (report.find("agents ratios", case=case) or {}).get("ratio")
+
+    def read(case: str) -> float | None:
+        return (report.find("agents", case=case, session="holdfast") or {}).get("p50_ms")
+
+    found: list[Goal] = []
+    for database in ("SQLite", "PostgreSQL"):
+        for what, least in (("appends, 1 sessions", 2), ("appends, 8 sessions", 5),
+                            ("read all of 10,000", 2)):  # fmt: skip
+            case = f"{database}: {what}"
+            found.append(_least(f"{case}, times the SDK's best", ratio(case), least))
+        long, short = (read(f"{database}: read last 20 of {n}") for n in ("10,000", "1,000"))
+        found.append(_most(f"{database}: last 20 of 10,000, times 1,000", _over(long, short), 1.2))
+    return found
 
 
 def _minus(value: float | None, base: float | None) -> float | None:
