@@ -28,7 +28,6 @@ _ids = RandomIds()
 class _Transcript(msgspec.Struct, frozen=True):
     session_id: SessionId | None
     data: list[msgspec.Raw]
-    call_ids: list[str | None]
     head_seq: int = 0
 
 
@@ -154,8 +153,8 @@ class RemoteBackend:
         path = "/v1/transcript" + (f"?last={last}" if last is not None else "")
         said = await self._line.ask("GET", path, self._names(session_id))
         found = msgspec.json.decode(said, type=_Transcript)
-        entries = zip((bytes(one) for one in found.data), found.call_ids, strict=True)
-        return Read(found.session_id, list(entries), found.head_seq)
+        entries = [(bytes(one),) for one in found.data]
+        return Read(found.session_id, entries, found.head_seq)
 
     async def history(self) -> list[bytes]:
         """Return all that was said in the live generation, what is summed up included."""

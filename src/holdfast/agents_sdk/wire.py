@@ -11,8 +11,8 @@ from holdfast.core.ids import SessionId
 from holdfast.core.items import OUTPUT_SUFFIX, NewItem, item_value, read_item
 
 Item = dict[str, Any]
-Entry = tuple[bytes, str | None]
-"""An item's bytes and its call id."""
+Entry = tuple[bytes]
+"""An item's bytes, as a row of its own."""
 
 
 class Read(NamedTuple):
@@ -77,12 +77,14 @@ def to_context(entries: Sequence[Entry]) -> list[Item]:
     what a run has in hand; older ones are told apart. What is stored stays as it came.
     """
     values = to_values(entries)
-    counts: dict[str, int] = {}
-    for _, call_id in entries:
+    places: dict[str, list[int]] = {}
+    for place, value in enumerate(values):
+        call_id = value.get("call_id")
         if call_id is not None:
-            counts[call_id] = counts.get(call_id, 0) + 1
-    for call_id in [call_id for call_id, count in counts.items() if count > 1]:
-        _tell_apart(values, [n for n, entry in enumerate(entries) if entry[1] == call_id], call_id)
+            places.setdefault(call_id, []).append(place)
+    for call_id, shared in places.items():
+        if len(shared) > 1:
+            _tell_apart(values, shared, call_id)
     return values
 
 

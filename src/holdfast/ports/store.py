@@ -113,10 +113,10 @@ class Outline(msgspec.Struct, frozen=True):
 
 
 class Transcript(msgspec.Struct, frozen=True):
-    """What is visible of a session at its end, oldest first: each item's bytes and call id."""
+    """What is visible of a session at its end, oldest first: rows of one column, the bytes."""
 
     session: Session
-    entries: list[tuple[bytes, str | None]]
+    entries: list[tuple[bytes]]
 
 
 class CompletionQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,17 +55,11 @@ class TranscriptApi:
             last=_count(request.query().get("last")),
         )
         if found is None:
-            return json_reply(
-                {"object": "transcript", "session_id": None, "data": [], "call_ids": []}
-            )
-        body = (
-            b'{"object":"transcript","session_id":%s,"head_seq":%d,"data":[%s],"call_ids":%s}'
-            % (
-                _encode(found.session.id),
-                found.session.head_seq,
-                b",".join([entry[0] for entry in found.entries]),
-                _encode([entry[1] for entry in found.entries]),
-            )
+            return json_reply({"object": "transcript", "session_id": None, "data": []})
+        body = b'{"object":"transcript","session_id":%s,"head_seq":%d,"data":[%s]}' % (
+            _encode(found.session.id),
+            found.session.head_seq,
+            b",".join([entry[0] for entry in found.entries]),
         )
         return Reply(body)
 

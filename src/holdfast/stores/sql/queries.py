@@ -129,7 +129,7 @@ def transcript(
     entries: list[Row] = []
     for first, end in _last_of(spans, last):
         entries.extend((yield from _rows(sql.BODIES, found, first, end)))
-    return Transcript(found, entries)  # type: ignore[arg-type] # rows are pairs, as selected
+    return Transcript(found, entries)  # type: ignore[arg-type] # rows of one column
 
 
 def _last_of(spans: list[Span], count: int | None) -> list[Span]:

@@ -221,7 +221,7 @@ ITEMS_DOWN = Statement(
 # What was said, and nothing that would have to be made into an object for it.
 BODIES = Statement(
     "bodies",
-    "select body, call_id from items where session_id = ?1 and seq between ?2 and ?3 order by seq",
+    "select body from items where session_id = ?1 and seq between ?2 and ?3 order by seq",
 )
 # Ids are a client's own affair and may come twice; names may not.
 PLACES_OF_ITEM = Statement(

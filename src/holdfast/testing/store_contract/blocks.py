@@ -273,4 +273,4 @@ async def _transcript(caller: Caller, last: int | None) -> list[str]:
     everything = [
         (item.body, text_of(item)) for item in await caller.read.items(found.session, _LOG)
     ]
-    return [dict(everything)[body] for body, _ in found.entries]
+    return [dict(everything)[body] for (body,) in found.entries]
