@@ -1,6 +1,8 @@
 """`holdfast chat`, typed in a real terminal, and fed through a pipe."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -10,7 +12,7 @@ from holdfast.testing.simulator import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway, sqlite_url
 from tests.acceptance.stories import gateway_before
 from tests.cli.conftest import House
-from tests.cli.terminals import Terminal, in_pipe
+from tests.cli.terminals import COMMAND, Terminal, in_pipe
 
 
 def test_a_chat_streams_remembers_and_shows_session_and_turn(house: House) -> None:
@@ -175,3 +177,12 @@ def test_an_api_key_with_a_line_end_is_one_line(house: House) -> None:
     outcome = in_pipe("status", env={**house.env, "HOLDFAST_API_KEY": "hf_a\nb"})
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == "holdfast: authorization has no control characters\n"
+
+
+def test_bytes_that_are_no_text_are_not_sent_and_the_rest_is(house: House) -> None:
+    done = subprocess.run(
+        [*COMMAND, "chat", "bytes"], input=b"caf\xe9\nhello\n", capture_output=True,
+        env={**os.environ, **house.env, "PYTHONUTF8": "1"}, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.count(b"You said: 'hello'")) == (1, 1)
+    assert done.stderr == b"holdfast: that was not UTF-8 text, and was not sent\n"

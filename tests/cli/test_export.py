@@ -125,8 +125,10 @@ def test_a_file_is_whole_or_not_there(house: House, tmp_path: Path) -> None:
     assert outcome.code == 1
     assert list(tmp_path.iterdir()) == []
     nowhere = tmp_path / "no" / "folder.jsonl"
-    outcome = in_pipe("sessions", "export", "--all", "--output", str(nowhere), env=house.env)
-    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    for place in (nowhere, tmp_path):
+        outcome = in_pipe("sessions", "export", "--all", "--output", str(place), env=house.env)
+        assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+        assert outcome.err.startswith(f"holdfast: {place} ")
 
 
 def test_a_session_that_is_not_there_leaves_nothing_written(

@@ -47,6 +47,10 @@ def chat(
         _greet(told)
     failures = 0
     for line in _lines(is_live=is_live):
+        if not _is_text(line):
+            complain("that was not UTF-8 text, and was not sent")
+            failures += 1
+            continue
         try:
             failures += not _act(told, line, triggers, is_live=is_live)
         except (Refused, Unreachable) as exc:
@@ -85,6 +89,15 @@ def _lines(*, is_live: bool) -> Iterator[str]:
             return
         if line.strip():
             yield line
+
+
+def _is_text(line: str) -> bool:
+    """Whether a line was text: bytes that are not come in as halves of characters."""
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _act(

@@ -95,10 +95,16 @@ def _written(output: Path | None) -> Iterator[TextIO]:
     if output is None:
         yield sys.stdout
         return
+    if output.is_dir():
+        raise CommandFailed(f"{output} is a folder; name a file")
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         with unfinished.open("w", encoding="utf-8") as file:
             yield file
         unfinished.replace(output)
+    except OSError as exc:
+        if exc.filename != str(unfinished):
+            raise
+        raise CommandFailed(f"{output} cannot be written: {exc.strerror}") from exc
     finally:
         unfinished.unlink(missing_ok=True)
