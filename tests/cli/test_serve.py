@@ -1,5 +1,6 @@
 """`holdfast serve` in a terminal: what it prints can be tried as it is printed."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,29 +12,34 @@ from tests.acceptance.gateway_process import free_port, sqlite_url
 from tests.cli.terminals import Terminal, in_process
 
 ROOT = Path(__file__).parents[2]
+OWN = str(Path(sys.executable).parent)
 
 
-def test_what_serve_prints_can_be_tried_as_it_is_printed(tmp_path: Path) -> None:
-    with Terminal("serve", "--port", "0", "--store", sqlite_url(tmp_path), columns=200) as terminal:
+@pytest.mark.parametrize(
+    "path", ["/usr/bin:/bin", f"{OWN}:/usr/bin:/bin"], ids=["outside", "inside"]
+)
+def test_what_serve_prints_can_be_tried_as_it_is_printed(tmp_path: Path, path: str) -> None:
+    with Terminal(
+        "serve", "--port", "0", "--store", sqlite_url(tmp_path), columns=200, env={"PATH": path}
+    ) as terminal:
         terminal.expect("holdfast listening on http://127.0.0.1:")
         terminal.expect("Ctrl-C stops it")
-        said = terminal.seen
         curl, chat, python = re.findall(
-            r"^  (curl.*?|holdfast.*?|python.*?)\n\n", said, re.M | re.S
+            r"^  (curl.*?|\S*holdfast chat.*?|\S*python -c.*?)\n\n", terminal.seen, re.M | re.S
         )
-        assert "You said: 'I am Ada'" in _run(curl)
-        chat = chat.replace("holdfast", f"{sys.executable} -m holdfast.cli", 1)
-        assert "the first was 'I am Ada'" in _run(f"echo hello again | {chat}")
-        script = python.replace("python", sys.executable, 1)
-        assert "I remember 2 earlier message(s); the first was 'I am Ada'" in _run(script)
+        assert chat.startswith("holdfast ") == (OWN in path)
+        assert "You said: 'I am Ada'" in _run(curl, path)
+        assert "the first was 'I am Ada'" in _run(f"echo hello again | {chat}", path)
+        assert "I remember 2 earlier message(s); the first was 'I am Ada'" in _run(python, path)
         terminal.type("\x03")
         assert terminal.wait().code == 0
 
 
-def _run(script: str) -> str:
+def _run(script: str, path: str) -> str:
     done = subprocess.run(
-        ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+        ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PATH": path},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -5,9 +5,12 @@ import contextlib
 import gc
 import ipaddress
 import math
+import shutil
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import uvicorn
 
@@ -143,6 +146,14 @@ def listening(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _program(name: str) -> str:
+    """Return how a program of this environment is called from another terminal."""
+    own = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    is_found = found is not None and Path(found).parent.resolve() == own.parent.resolve()
+    return name if is_found or not own.exists() else str(own)
+
+
 def _say_what_to_try(host: str, port: int) -> None:
     base = f"http://{host}:{port}"
     body = '{"model":"holdfast-demo","messages":[{"role":"user","content":"I am Ada"}]}'
@@ -154,9 +165,9 @@ Try, in another terminal:
   curl {base}/v1/chat/completions -H 'content-type: application/json' \\
     -H 'X-Session-Key: me' -d '{body}'
 
-  holdfast chat{named}
+  {_program("holdfast")} chat{named}
 
-  python -c 'import openai; print(openai.OpenAI(base_url="{base}/v1", api_key="none")
+  {_program("python")} -c 'import openai; print(openai.OpenAI(base_url="{base}/v1", api_key="none")
     .responses.create(model="holdfast-demo", input="Who am I?",
     extra_headers={{"X-Session-Key": "me"}}).output_text)'
 
