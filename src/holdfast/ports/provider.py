@@ -4,7 +4,7 @@ Events are in the Responses API's own vocabulary, because it is the richest we s
 that speaks another translates at its edge.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -116,6 +116,18 @@ class Provider(Protocol):
         ...
 
 
+class Sink(Protocol):
+    """Somebody who takes a body as it comes."""
+
+    def take(self, piece: bytes) -> bool:
+        """Take a piece; return whether another may follow at once."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until another piece may follow."""
+        ...
+
+
 class RelayRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is passed on as it came; `path` begins behind the upstream's /v1."""
 
@@ -141,8 +153,12 @@ class Relayed(Protocol):
         """Its headers, as far as they concern the client; names in lower case."""
         ...
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes."""
+    async def read(self) -> bytes:
+        """Return the whole body."""
+        ...
+
+    async def pour(self, sink: Sink) -> None:
+        """Have the body taken as it comes."""
         ...
 
     async def close(self) -> None:

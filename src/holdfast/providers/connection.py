@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.ports.provider import Sink
 from holdfast.providers.failures import broken
 
 HIGH_WATER_BYTES = 256 * 1024
@@ -28,19 +29,7 @@ def _lowered(name: bytes) -> str:
 
 
 class Enough(Exception):
-    """Whoever takes a body wants no more of it."""
-
-
-class Sink(Protocol):
-    """Somebody who takes a body as it comes."""
-
-    def take(self, piece: bytes) -> bool:
-        """Take a piece; return whether another may follow at once. Raise `Enough` to end it."""
-        ...
-
-    async def room(self) -> None:
-        """Wait until another piece may follow."""
-        ...
+    """Raised by whoever takes a body and wants no more of it."""
 
 
 class Disconnected(Exception):

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.providers.connection import Connection, Disconnected, Sink
+from holdfast.ports.provider import Sink
+from holdfast.providers.connection import Connection, Disconnected
 from holdfast.providers.failures import broken
 from holdfast.providers.settings import TimeoutSettings
 

@@ -1,10 +1,9 @@
 """Requests passed on as they came, and their answers passed back: all but who is asking."""
 
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 from holdfast.core.redaction import redact
-from holdfast.ports.provider import RelayRequest
+from holdfast.ports.provider import RelayRequest, Sink
 from holdfast.providers.failures import failure_of
 from holdfast.providers.http import HttpAnswer
 from holdfast.providers.upstream import Upstream
@@ -42,14 +41,20 @@ class Relay:
             if name in _SENT_BACK or name.startswith(_SENT_BACK_PREFIX)
         }
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes; what is said against a request, without any key."""
-        if self._answer.status >= 400:
-            said = (await self._answer.read()).decode("utf-8", "surrogateescape")
-            yield redact(said, self._key).encode("utf-8", "surrogateescape")
-            return
-        async for chunk in self._answer.chunks():
-            yield chunk
+    async def read(self) -> bytes:
+        """Return the whole body; what is said against a request, without any key."""
+        body = await self._answer.read()
+        if self._answer.status < 400:
+            return body
+        said = body.decode("utf-8", "surrogateescape")
+        return redact(said, self._key).encode("utf-8", "surrogateescape")
+
+    async def pour(self, sink: Sink) -> None:
+        """Have the body taken as it comes; what is said against a request at once."""
+        if self._answer.status < 400:
+            await self._answer.pour(sink)
+        elif not sink.take(await self.read()):
+            await sink.room()
 
     async def close(self) -> None:
         """Let go of the connection."""

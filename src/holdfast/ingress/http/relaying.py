@@ -1,8 +1,7 @@
 """Requests of which nothing is kept: answered statelessly, or passed on as they came."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -13,14 +12,24 @@ from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest
 from holdfast.core.response import write_response
 from holdfast.engine.passing import PassedStream, Passing
-from holdfast.ingress.http.asgi import JSON, AnyReply, Reply, Request, StreamReply, json_reply
+from holdfast.ingress.http.asgi import (
+    JSON,
+    AnyReply,
+    Header,
+    LongReply,
+    Reply,
+    Request,
+    Send,
+    Wire,
+    json_reply,
+)
 from holdfast.ingress.http.bodies import UnsupportedType
 from holdfast.ingress.http.completions import ChatChunks, completion
 from holdfast.ingress.http.problems import problem, problem_value
 from holdfast.ingress.http.sse import DONE, KEEP_ALIVE, EventReply
 from holdfast.ports.provider import Relayed, RelayRequest, Upstreams
 
-T = TypeVar("T")
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 FORGETTING = frozenset({"embeddings", "moderations", "images", "audio", "completions", "rerank"})
 """OpenAI's other endpoints that keep nothing, by the first word of their path."""
 KEEPING = frozenset(
@@ -112,57 +121,86 @@ class Relaying:
     async def _reply(self, relayed: Relayed) -> AnyReply:
         headers = [(k.encode(), v.encode("latin-1")) for k, v in relayed.headers.items()]
         if "text/event-stream" in relayed.headers.get("content-type", ""):
-            reply = StreamReply(self._relayed_stream(relayed), headers)
-            reply.status = relayed.status
-            return reply
+            return RelayReply(relayed, self._keep_alive_seconds, headers)
         try:
-            body = b"".join([chunk async for chunk in relayed.chunks()])
+            body = await relayed.read()
         finally:
             await relayed.close()
         return Reply(body, status=relayed.status, headers=headers or [JSON])
 
-    async def _relayed_stream(self, relayed: Relayed) -> AsyncIterator[bytes]:
+
+class RelayReply(LongReply):
+    """An upstream's stream, passed on as it comes, with comments while it is quiet."""
+
+    def __init__(self, relayed: Relayed, keep_alive_seconds: float, headers: list[Header]) -> None:
+        super().__init__(headers)
+        self.status = relayed.status
+        self._relayed = relayed
+        self._seconds = keep_alive_seconds
+
+    async def pour(self, send: Send, wire: Wire | None) -> bytes:
+        """Send what comes, by the shortest way while the client keeps up."""
+        passage = _Passage(send, wire, self._seconds)
+        pouring = asyncio.ensure_future(self._relayed.pour(passage))
         try:
-            async for chunk in quiet(relayed.chunks(), self._keep_alive_seconds):
-                yield chunk if chunk is not None else KEEP_ALIVE
+            while not pouring.done():
+                await asyncio.wait({pouring}, timeout=passage.seconds_left())
+                if not pouring.done():
+                    await passage.keep_alive()
+            pouring.result()
         except HoldfastError as error:
             # A stream that broke off must not look like one that ended.
             value = problem_value(502, error.message, code="upstream_truncated")
-            yield b"data: %s\n\n" % msgspec.json.encode(value)
-            yield DONE
+            return b"data: %s\n\n" % msgspec.json.encode(value) + DONE
         finally:
-            await relayed.close()
+            pouring.cancel()
+            await asyncio.gather(pouring, return_exceptions=True)
+        return b""
+
+    async def close(self) -> None:
+        """Let go of the upstream."""
+        await self._relayed.close()
 
 
-async def quiet(source: AsyncIterator[T], seconds: float) -> AsyncGenerator[T | None, None]:
-    """Yield what comes, and `None` whenever it was quiet for so long."""
-    coming: asyncio.Future[T] | None = None
-    try:
-        while True:
-            if coming is None:
-                coming = asyncio.ensure_future(_next(source))
-            await asyncio.wait({coming}, timeout=seconds)
-            if not coming.done():
-                yield None
-                continue
-            try:
-                event = coming.result()
-            except StopAsyncIteration:
-                return
-            finally:
-                coming = None
-            yield event
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-        close = getattr(source, "aclose", None)
-        if close is not None:
-            await close()
+class _Passage:
+    """Where pieces of a stream pass through."""
 
+    def __init__(self, send: Send, wire: Wire | None, seconds: float) -> None:
+        self._send = send
+        self._wire = wire
+        self._seconds = seconds
+        self._unsent: list[bytes] = []
+        self._last = b""
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
 
-async def _next(source: AsyncIterator[T]) -> T:
-    return await anext(source)
+    def take(self, piece: bytes) -> bool:
+        """Write a piece out at once, or hold it until there is room."""
+        self._last = piece
+        self._heard_at = self._loop.time()
+        if self._wire is not None and not self._unsent and self._wire.is_writable:
+            self._wire.write(piece)
+            return True
+        self._unsent.append(piece)
+        return False
+
+    async def room(self) -> None:
+        """Send what is held."""
+        unsent, self._unsent = self._unsent, []
+        for piece in unsent:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    def seconds_left(self) -> float:
+        """Return for how long it may still be quiet."""
+        return max(self._heard_at + self._seconds - self._loop.time(), 0.0)
+
+    async def keep_alive(self) -> None:
+        """Send a comment if it has been quiet for long, unless it is the middle of an event."""
+        if self.seconds_left() > 0:
+            return
+        self._heard_at = self._loop.time()
+        if not self._last or self._last.endswith(_EVENT_ENDS):
+            await self._send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
 
 
 def _content_type(request: Request) -> str:

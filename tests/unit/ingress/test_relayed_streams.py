@@ -1,0 +1,153 @@
+"""Streams of an upstream, passed on as they come: every piece once, in order, and kept alive."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.ingress.http.asgi import SSE
+from holdfast.ingress.http.relaying import RelayReply
+from holdfast.ports.provider import Sink
+
+PIECES = [b"data: %d\n\n" % number for number in range(20)]
+SECONDS = 20.0
+
+
+class Upstream:
+    """Says pieces, and waits in between if it is told to."""
+
+    status = 200
+
+    def __init__(self, *pieces: bytes, failure: Exception | None = None) -> None:
+        self.headers = {"content-type": "text/event-stream"}
+        self._pieces = pieces
+        self._failure = failure
+        self.may_go_on = asyncio.Event()
+        self.pauses_after: int | None = None
+        self.is_closed = False
+
+    async def read(self) -> bytes:
+        return b"".join(self._pieces)
+
+    async def pour(self, sink: Sink) -> None:
+        for number, piece in enumerate(self._pieces):
+            if not sink.take(piece):
+                await sink.room()
+            if number == self.pauses_after:
+                await self.may_go_on.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Client:
+    """Takes what is sent; on a wire if it has one."""
+
+    def __init__(self, keeps_up: Iterator[bool] | None) -> None:
+        self.sent: list[bytes] = []
+        self.written = 0
+        self.hears: Callable[[bytes], None] = lambda _: None
+        self._keeps_up = keeps_up
+
+    @property
+    def is_writable(self) -> bool:
+        assert self._keeps_up is not None
+        return next(self._keeps_up)
+
+    def write(self, body: bytes) -> None:
+        self.written += 1
+        self._take(body)
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await asyncio.sleep(0)
+        self._take(message["body"])
+
+    def _take(self, body: bytes) -> None:
+        self.sent.append(body)
+        self.hears(body)
+
+    async def listen(self, upstream: Upstream, seconds: float = SECONDS) -> bytes:
+        reply = RelayReply(upstream, seconds, [SSE])
+        wire = self if self._keeps_up is not None else None
+        async with asyncio.timeout(SECONDS):
+            last = await reply.pour(self.send, wire)
+        await reply.close()
+        assert upstream.is_closed
+        return last
+
+
+@pytest.mark.parametrize("pattern", [None, (True,), (False,), (True, False, False)])
+async def test_every_piece_is_passed_on_once_and_in_order(pattern: tuple[bool, ...] | None) -> None:
+    client = Client(itertools.cycle(pattern) if pattern else None)
+    assert await client.listen(Upstream(*PIECES)) == b""
+    assert client.sent == PIECES
+    assert (client.written > 0) == (pattern is not None and any(pattern))
+
+
+async def test_a_stream_that_breaks_off_does_not_look_like_one_that_ended() -> None:
+    failure = ProviderFailure("cut off", failure_class="transient")
+    client = Client(itertools.repeat(True))
+    last = await client.listen(Upstream(*PIECES, failure=failure))
+    assert client.sent == PIECES
+    assert b'"code":"upstream_truncated"' in last
+    assert last.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("keeps_up", [None, True])
+async def test_comments_are_sent_while_it_is_quiet(keeps_up: bool | None) -> None:
+    client = Client(itertools.repeat(True) if keeps_up else None)
+    upstream = Upstream(*PIECES)
+    upstream.pauses_after = 2
+
+    def hear(body: bytes) -> None:
+        if body.startswith(b":"):
+            upstream.may_go_on.set()
+
+    client.hears = hear
+    await client.listen(upstream, 0.01)
+    assert [one for one in client.sent if one != b": keep-alive\n\n"] == PIECES
+    assert client.sent[3] == b": keep-alive\n\n"
+
+
+async def test_no_comment_comes_into_the_middle_of_an_event() -> None:
+    client = Client(itertools.repeat(True))
+    upstream = Upstream(b"data: one\n", b"data: two\n\n")
+    upstream.pauses_after = 0
+    # It is quiet for too long in every round of the loop.
+    listening = asyncio.create_task(client.listen(upstream, 0.0))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    upstream.may_go_on.set()
+    await listening
+    assert client.sent[:2] == [b"data: one\n", b"data: two\n\n"]
+
+
+async def test_a_comment_comes_behind_an_event() -> None:
+    client = Client(itertools.repeat(True))
+    upstream = Upstream(b"data: one\n\n", b"data: two\n\n")
+    upstream.pauses_after = 0
+    listening = asyncio.create_task(client.listen(upstream, 0.0))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    upstream.may_go_on.set()
+    await listening
+    assert client.sent[1] == b": keep-alive\n\n"
+
+
+async def test_whoever_stops_listening_stops_the_upstream() -> None:
+    client = Client(itertools.repeat(True))
+    upstream = Upstream(*PIECES)
+    upstream.pauses_after = 0
+    heard = asyncio.Event()
+    client.hears = lambda _: heard.set()
+    listening = asyncio.create_task(client.listen(upstream))
+    await heard.wait()
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    assert client.sent == PIECES[:1]
+    assert [one for one in asyncio.all_tasks() if one is not asyncio.current_task()] == []
