@@ -105,19 +105,37 @@ async def test_a_whole_answer_leaves_in_one_write() -> None:
     protocol.connection_lost(None)
 
 
-async def test_the_head_of_a_stream_leaves_before_its_body_and_pieces_as_they_come() -> None:
-    protocol, line = connect(
-        Seen(
-            {"type": "http.response.start", "status": 200, "headers": []},
-            {"type": "http.response.body", "body": b"one", "more_body": True},
-            {"type": "http.response.body", "body": b"", "more_body": False},
-        )
-    )
+def streamed(*, has_pause: bool) -> Seen:
+    """Return an application that sends a stream, with or without a pause behind its head."""
+
+    class Streaming(Seen):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            if has_pause:
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            await send({"type": "http.response.body", "body": b"one", "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return Streaming()
+
+
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def test_the_head_of_a_stream_does_not_wait_for_its_body() -> None:
+    protocol, line = connect(streamed(has_pause=True))
     protocol.data_received(asked())
     await settled(protocol)
-    assert line.written == [
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"3\r\none\r\n", b"0\r\n\r\n",
-    ]  # fmt: skip
+    assert line.written == [STREAM_HEAD, b"3\r\none\r\n", b"0\r\n\r\n"]
+    protocol.connection_lost(None)
+
+
+async def test_a_piece_that_comes_with_the_head_leaves_with_it() -> None:
+    protocol, line = connect(streamed(has_pause=False))
+    protocol.data_received(asked())
+    await settled(protocol)
+    assert line.written == [STREAM_HEAD + b"3\r\none\r\n", b"0\r\n\r\n"]
     protocol.connection_lost(None)
 
 
