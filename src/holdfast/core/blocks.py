@@ -16,6 +16,7 @@ from holdfast.core.errors import (
     SessionDeleted,
     SessionMoved,
     SessionNotFound,
+    TurnNotFound,
 )
 from holdfast.core.facts import Facts
 from holdfast.core.lane import still_seen, tail_position
@@ -28,7 +29,10 @@ def continue_turn(command: Continue, facts: Facts) -> Decision[Appended]:
     turn, session = facts.turn, facts.session
     if facts.repeat is not None:
         return _repeated(command, facts, facts.repeat)
-    if turn is not None and session is not None and turn.step >= command.ordinal:
+    if turn is not None and turn.tenant != command.tenant:
+        return refuse(TurnNotFound(f"no turn {turn.id}"))
+    is_erased = session is not None and session.deleted_at is not None
+    if turn is not None and session is not None and turn.step >= command.ordinal and not is_erased:
         return Decision(Appended(session, turn, is_repeat=True))
     refusal = _refusal(command, facts)
     if refusal is not None:

@@ -27,6 +27,7 @@ from holdfast.core.errors import (
     SessionBusy,
     SessionDeleted,
     StoreClosed,
+    StoreError,
     StoreUnavailable,
     TurnCancelled,
     TurnInterrupted,
@@ -348,6 +349,13 @@ class Gateway:
             return await self.submit(command)
         except SessionBusy:
             pass
+        except (StoreUnavailable, StoreClosed):
+            raise
+        except StoreError:
+            # Its turn's id is taken: by an earlier sending of it, which has to be looked for.
+            if command.again:
+                raise
+        command = replace(command, again=True)
         until = self.clock.now() + self.settings.max_wait_seconds
         while True:
             await asyncio.sleep(BUSY_SECONDS)

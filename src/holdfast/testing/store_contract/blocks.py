@@ -6,8 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Appended, Pop, Popped
-from holdfast.core.errors import IdempotencyMismatch, SessionBusy, SessionMoved, SessionNotFound
+from holdfast.core.commands import Appended, Delete, Pop, Popped
+from holdfast.core.errors import (
+    IdempotencyMismatch,
+    SessionBusy,
+    SessionMoved,
+    SessionNotFound,
+    TurnNotFound,
+)
 from holdfast.core.ids import Key, Tenant, TurnId
 from holdfast.core.session import Session
 from holdfast.ports.store import ItemQuery
@@ -135,6 +141,16 @@ class BlockContract:
         assert tail.session.id == first.session.id
         assert await caller.texts(first.session) == ["a", "tail"]
 
+    async def test_a_turn_that_is_known_from_a_repeat_is_moved_behind_others_whole(
+        self, caller: Caller
+    ) -> None:
+        await _add(caller, "A", 0, "a")
+        await _add(caller, "B", 0, "b")
+        known = await _add(caller, "A", 0, "a", again=True)
+        done = await _add(caller, "A", 1, "c", known=known)
+        assert await caller.texts(done.session) == ["b", "a", "c"]
+        assert_sound(await picture(caller, done.session.id))
+
     async def test_batches_that_know_the_same_are_both_kept_and_each_once(
         self, caller: Caller, other: Caller
     ) -> None:
@@ -189,6 +205,27 @@ class BlockContract:
         with pytest.raises(SessionNotFound):
             await _add(stranger, "B", 0, "b", session_id=session.id)
         assert await caller.texts(session) == ["a"]
+
+    async def test_nobody_elses_turn_is_continued(self, caller: Caller) -> None:
+        await _add(caller, "A", 0, "a")
+        session = (await _add(caller, "A", 1, "b")).session
+        stranger = Caller(caller.store, "s", tenant="stranger")
+        for ordinal in (0, 1, 2):
+            with pytest.raises(TurnNotFound):
+                await _add(stranger, "A", ordinal, "c", again=True)
+        with pytest.raises(TurnNotFound):
+            await _add(stranger, "A", 1, "c")
+        assert await caller.texts(session) == ["a", "b"]
+
+    async def test_a_batch_of_an_erased_session_is_told_so_when_it_is_repeated(
+        self, caller: Caller
+    ) -> None:
+        session = (await _add(caller, "A", 0, "a")).session
+        await caller.submit(Delete(tenant=caller.tenant, session_id=session.id))
+        with pytest.raises(SessionNotFound):
+            await _add(caller, "A", 0, "a", again=True)
+        with pytest.raises(SessionNotFound):
+            await _add(caller, "A", 1, "b")
 
     async def test_items_that_take_the_place_of_others_hide_them(self, caller: Caller) -> None:
         session = (await _add(caller, "A", 0, *"abcd")).session

@@ -1,0 +1,52 @@
+"""Batches of turns that run elsewhere, through the engine: sent twice they count once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.core.errors import TurnNotFound
+from holdfast.engine.gateway import Gateway
+from holdfast.stores.store import SqlStore
+from holdfast.testing.caller import Caller
+from holdfast.testing.clock import HandClock
+from holdfast.testing.ids import CountedIds
+
+
+@pytest.fixture
+async def gateway(store: SqlStore, clock: HandClock) -> AsyncIterator[Gateway]:
+    gateway = Gateway(store, clock=clock, ids=CountedIds("g"))
+    await gateway.start()
+    yield gateway
+    await gateway.stop()
+
+
+async def test_a_first_batch_that_comes_again_unmarked_counts_once(
+    gateway: Gateway, caller: Caller
+) -> None:
+    first = await gateway.continue_turn(caller.part("A", 0, "a"))
+    again = await gateway.continue_turn(caller.part("A", 0, "a"))
+    assert (again.turn.id, again.is_repeat) == (first.turn.id, True)
+    assert await caller.texts(first.session) == ["a"]
+
+
+async def test_a_first_batch_that_waits_finds_itself_begun_by_its_own_repeat(
+    gateway: Gateway, caller: Caller
+) -> None:
+    run = await caller.start("busy", key="k")
+    waiting = asyncio.create_task(gateway.continue_turn(caller.part("A", 0, "a")))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    ended = await caller.finish(run, "done")
+    await caller.submit(caller.part("A", 0, "a", again=True))
+    async with asyncio.timeout(20):
+        await waiting
+    assert await caller.texts(ended.session) == ["busy", "done", "a"]
+
+
+async def test_the_id_of_somebody_elses_turn_is_refused(gateway: Gateway, caller: Caller) -> None:
+    mine = await gateway.continue_turn(caller.part("A", 0, "a"))
+    stranger = Caller(caller.store, "s", tenant="stranger")
+    with pytest.raises(TurnNotFound):
+        await gateway.continue_turn(stranger.part("A", 0, "b"))
+    assert await caller.texts(mine.session) == ["a"]
