@@ -108,12 +108,14 @@ async def test_whoever_repeats_a_failed_request_is_told_how_long_to_wait_too() -
 
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_key_in_a_servers_words_is_neither_kept_nor_passed_on(is_stream: bool) -> None:
-    words = "Bad key sk-abcdefgh12345678, sent as plain-odd-key"
+    key = "sk-abcdefgh12345678"
+    words = f"Bad key {key}, sent as plain-odd-key"
 
     def say(path: str, body: Json) -> Reply:
         if is_stream and path == "/responses":
             return [{"type": "error", "error": {"message": words, "code": "server_error"}}]
-        return _refusing(500, words)
+        said = {"message": words, "code": f"bad:{key}", "type": "plain-odd-key", "param": key}
+        return web.json_response({"error": said}, status=500)
 
     async with (
         odd_server(say) as server,
@@ -170,3 +172,67 @@ async def test_what_an_odd_server_said_is_taken_by_every_other(api: str, is_stre
             assert len(simulator.requests()) == 1
             back = await house.respond("three", model="odd", stream=is_stream)
             assert text_of(back).endswith("done")
+
+
+PICTURE = "https://pictures.test/cat.png?signed=once"
+SHOWN: list[Json] = [
+    {
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": "what is this?"},
+            {"type": "input_image", "image_url": PICTURE},
+        ],
+    }
+]
+
+
+async def test_a_picture_that_is_refused_by_its_address_alone_is_set_aside() -> None:
+    def say(path: str, body: Json) -> Reply:
+        if PICTURE in str(body):
+            return _refusing(400, f"Invalid value: '{PICTURE}'")
+        return whole(saying("I cannot see it"))
+
+    async with (
+        odd_server(say) as server,
+        open_upstream_house(server.upstream(), heals=QUICK) as house,
+    ):
+        assert text_of((await house.post("/v1/responses", input=SHOWN)).json()) == "I cannot see it"
+        assert text_of((await house.post("/v1/responses", input="and?")).json())
+        assert len(server.asked) == 3
+
+
+async def test_f60_call_ids_are_of_the_form_that_the_strictest_chat_servers_want() -> None:
+    def say(path: str, body: Json) -> Reply:
+        messages = body["messages"]
+        ids = [one["id"] for said in messages for one in said.get("tool_calls") or ()]
+        ids += [said["tool_call_id"] for said in messages if said["role"] == "tool"]
+        if any(not (len(one) == 9 and one.isalnum()) for one in ids):
+            return _refusing(400, "Tool call id must be a-z, A-Z, 0-9, with a length of 9.")
+        call = {"id": "D681PevKs", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        answer: Json = {"role": "assistant", "content": "done"}
+        if messages[-1]["role"] == "user":
+            answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+        choice = {"index": 0, "message": answer, "finish_reason": "stop"}
+        return {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}
+
+    async with (
+        odd_server(say) as server,
+        open_upstream_house(server.upstream(api="chat"), heals=QUICK) as house,
+    ):
+        for number in range(2):
+            asked = await house.post("/v1/responses", input=f"go {number}")
+            [call] = [one for one in asked.json()["output"] if one["type"] == "function_call"]
+            told = {"type": "function_call_output", "call_id": call["call_id"], "output": "1"}
+            done = await house.post("/v1/responses", input=[told])
+            assert text_of(done.json()) == "done"
+        assert len(server.asked) == 4
+
+
+async def test_what_a_validating_server_found_is_told() -> None:
+    found = {"detail": [{"loc": ["body", "temperature"], "msg": "Input should be less than 3"}]}
+    async with (
+        odd_server(lambda path, body: web.json_response(found, status=422)) as server,
+        open_upstream_house(server.upstream(), heals=QUICK) as house,
+    ):
+        failed = await house.post("/v1/responses", input="one")
+        assert "body.temperature: Input should be less than 3" in failed.text

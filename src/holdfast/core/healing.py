@@ -141,7 +141,8 @@ def _heal(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treat
         case "transient":
             return _retry(symptoms, same, limits)
         case "terminal":
-            return None
+            # Refused in words that nobody knows, but they name a picture or a file of the log.
+            return _quarantine(symptoms) if len(same) < limits.quarantines else None
 
 
 def _replay(symptoms: Symptoms) -> Treatment | None:
@@ -174,7 +175,7 @@ def _quarantine(symptoms: Symptoms) -> Treatment | None:
     """Leave out what the provider cannot take, and the state that may hold it."""
     if not symptoms.suspects:
         return None
-    heal = Heal("poison", "quarantined", symptoms.code, items=symptoms.suspects)
+    heal = Heal(symptoms.failure_class, "quarantined", symptoms.code, items=symptoms.suspects)
     return Treatment(heal=heal, drops_state=symptoms.uses_state)
 
 

@@ -17,11 +17,13 @@ def find_suspects(
     words: str = "",
     turn_number: int = 0,
     quarantined: Collection[int] = (),
+    is_only_named: bool = False,
 ) -> tuple[int, ...]:
     """Return the sequence numbers of the items to leave out next; none when nobody is left.
 
-    First what the provider named, by place or in its words; then pictures and files that came
-    with this turn; then those that lie elsewhere and may be gone; then all others.
+    First what the provider named, by place or in its words; then, unless only that is wanted,
+    pictures and files that came with this turn; then those that lie elsewhere and may be gone;
+    then all others.
     """
     tokens = [token.encode() for token in _quoted(words)]
     guesses: tuple[Callable[[StoredItem], bool], ...] = (
@@ -31,7 +33,7 @@ def find_suspects(
         lambda item: has_media(item) and any(mark in item.body for mark in _ELSEWHERE),
         has_media,
     )
-    for is_suspect in guesses:
+    for is_suspect in guesses[:2] if is_only_named else guesses:
         found = tuple(
             item.seq for item in history if item.seq not in quarantined and is_suspect(item)
         )

@@ -51,14 +51,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     def suspects(self, failure: ProviderFailure) -> tuple[int, ...]:
         """Return the items that the provider may have been unable to take."""
-        if failure.failure_class != "poison":
+        is_poison = failure.failure_class == "poison"
+        if not is_poison and failure.failure_class != "terminal":
             return ()
         return find_suspects(
             self.history,
-            named=self._named(failure),
+            # A refusal of anything may name a picture's address; only that of an item, a place.
+            named=self._named(failure) if is_poison else (),
             words=failure.message,
             turn_number=self.turn_number,
             quarantined=self.quarantined,
+            is_only_named=not is_poison,
         )
 
     def _named(self, failure: ProviderFailure) -> set[int]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.call_names import MAX_CALL_ID
 from holdfast.core.errors import UnsupportedByUpstream
-from holdfast.providers.names import fitting_call_id
+from holdfast.providers.names import short_call_id
 from holdfast.providers.replay import find_referred
 
 Message = dict[str, Any]
@@ -92,7 +91,7 @@ class ChatForm(msgspec.Struct, frozen=True, kw_only=True):
         call_id = item.get("call_id")
         if not isinstance(call_id, str):
             raise UnsupportedByUpstream(f"{where}.type", self.upstream)
-        call_id = fitting_call_id(call_id, MAX_CALL_ID)
+        call_id = short_call_id(call_id)
         if kind.endswith(_CALL_OUTPUT):
             return self._answered(call_id, item.get("output"), where)
         return {"role": "assistant", "content": None, "tool_calls": [_called(kind, call_id, item)]}

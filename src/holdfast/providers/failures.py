@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.core.errors import FailureClass, ProviderFailure
 from holdfast.core.redaction import redact
+from holdfast.providers.failure_words import class_of
 from holdfast.providers.patience import retry_after
 
 MAX_MESSAGE = 4000
@@ -40,49 +41,14 @@ _BY_CODE: dict[str, FailureClass] = {
     ),
 }  # fmt: skip
 
-_WORDS: tuple[tuple[str, FailureClass], ...] = (
-    (r"previous response with id .+ not found", "stale_state"),
-    (r"item with id .+ not found", "stale_state"),
-    (r"conversation with id .+ not found", "stale_state"),
-    (r"no conversation found with session id", "stale_state"),
-    (r"encrypted content .*could not be (verified|decrypted)", "foreign_opaque"),
-    (r"invalid `?signature`? in `?thinking`?", "foreign_opaque"),
-    (r"`?thinking`? or `?redacted_thinking`? blocks .*cannot be modified", "foreign_opaque"),
-    (r"thought signature is not valid", "foreign_opaque"),
-    (r"another (process|request) is currently", "busy"),
-    (r"without its required following item", "shape"),
-    (r"no tool output found for", "shape"),
-    (r"no tool call found for", "shape"),
-    (r"duplicate item found", "shape"),
-    (r"must be followed by tool messages", "shape"),
-    (r"must be a response to a prece(e)?ding message with", "shape"),
-    (r"tool_use`? ids (were found without|must be unique)", "shape"),
-    (r"unexpected `?tool_use_id`? found", "shape"),
-    (r"roles must alternate", "shape"),
-    (r"exceeds the context window", "overflow"),
-    (r"maximum context length", "overflow"),
-    (r"exceeds? (the )?(available )?context (limit|size|length|window)", "overflow"),
-    (r"input token count .*exceeds", "overflow"),
-    (r"(input|prompt|request) is too long", "overflow"),
-    (r"could not process image", "poison"),
-    (r"image format .+ not supported", "poison"),
-    (r"(invalid|unsupported) image", "poison"),
-    (r"(image|file) (data )?you (provided|uploaded)", "poison"),
-    (r"(while|failed to|could not|unable to) (download|fetch)", "poison"),
-    (r"no such file object", "poison"),
-    (r"\bfile\b.{0,80} (has expired|(was |is )?not found|does not exist)", "poison"),
-    (r"exceeded your current quota", "terminal"),
-)
-_BY_TEXT = tuple((re.compile(words, re.IGNORECASE), kind) for words, kind in _WORDS)
-
 _PLACE = re.compile(r"\b(?:input|messages)(?:\.|\[|\.\[)(\d{1,6})\b")
 _CONTENT = re.compile(r"\.(?:text|output|arguments|content|image_url|file_data|input)\b")
 _REQUEST_STATUSES = frozenset({400, 413, 415, 422})
 _BY_STATUS: dict[int, FailureClass] = {409: "busy", 413: "overflow"}
-_ITEM_STATUSES = _REQUEST_STATUSES | {404, None}
 _TOO_LARGE = re.compile(r"request too large for", re.IGNORECASE)
 OVERFLOW_CODE = "context_length_exceeded"
 _MODEL_STATE_PARAMS = frozenset({"previous_response_id", "conversation"})
+_STATE_STATUSES = frozenset({400, 404, 422})
 
 
 class _Error(msgspec.Struct):
@@ -109,12 +75,10 @@ def classify(
         return "overflow"  # more at once than the account may send in a minute: less helps
     if code is not None and code in _BY_CODE:
         return _BY_CODE[code]
-    for pattern, found in _BY_TEXT:
-        if pattern.search(message):
-            if found == "poison" and status not in _ITEM_STATUSES:
-                continue  # a server that could not fetch something of its own
-            # Gemini's quota text comes with the time to wait: then it is a limit, not an end.
-            return "transient" if kind == "RESOURCE_EXHAUSTED" else found
+    found = class_of(status, message)
+    if found is not None:
+        # Gemini's quota text comes with the time to wait: then it is a limit, not an end.
+        return "transient" if kind == "RESOURCE_EXHAUSTED" else found
     if status in _REQUEST_STATUSES and names_item(param, message) is not None:
         # One item is at fault, whatever the words: others can go on without it.
         return "poison"
@@ -135,7 +99,7 @@ def names_item(param: str | None, message: str) -> int | None:
 def _by_status(status: int | None, kind: str | None, param: str | None) -> FailureClass:
     if status is None:
         return "terminal" if kind == "invalid_request_error" else "transient"
-    if status == 404 and param in _MODEL_STATE_PARAMS:
+    if param in _MODEL_STATE_PARAMS and status in _STATE_STATUSES:
         return "stale_state"
     if status in (408, 425, 429) or status >= 500:
         return "transient"
@@ -147,15 +111,15 @@ def failure_of(
 ) -> ProviderFailure:
     """Return a provider's error answer as a failure, in its own words.
 
-    `names_state` says that the request named something the provider keeps: a bare 404 then means
-    that it is gone.
+    `names_state` says that the request named something the provider keeps: a refusal that blames
+    nothing else may be about that, whatever its words.
     """
     error = _read(body)
     code, kind = _text(error.code), _text(error.type) or _text(error.status)
     message = _text(error.message) or _plain(body) or f"the upstream answered {status}"
     param = _text(error.param)
     found = classify(status=status, code=code, kind=kind, message=message, param=param)
-    if found == "terminal" and status == 404 and names_state and code != "model_not_found":
+    if found == "terminal" and names_state and _may_be_about_state(status, code, param):
         found = "stale_state"
     return ProviderFailure(
         redact(message[:MAX_MESSAGE]),
@@ -167,6 +131,11 @@ def failure_of(
         param=param,
         retry_after=retry_after(headers, error.details, message),
     )
+
+
+def _may_be_about_state(status: int, code: str | None, param: str | None) -> bool:
+    is_elsewhere = param is not None and not param.startswith(("input", "messages"))
+    return status in _STATE_STATUSES and code not in _BY_CODE and not is_elsewhere
 
 
 def _code_of(found: FailureClass, status: int, given: str | None) -> str | None:
@@ -222,10 +191,23 @@ def _read(body: bytes) -> _Error:
     if isinstance(error, str):
         return _Error(message=error, type=value.get("type"), code=value.get("code"))
     if not isinstance(error, dict):
-        return _Error(message=value.get("detail") or value.get("message"))
+        return _Error(message=_detail(value.get("detail")) or value.get("message"))
     if "message" not in error and "detail" in error:
-        return _Error(message=error["detail"])
+        return _Error(message=_detail(error["detail"]))
     return msgspec.convert({k: v for k, v in error.items() if isinstance(k, str)}, _Error)
+
+
+def _detail(detail: Any) -> Any:
+    """Return what a validating server found, one finding after the other, as one text."""
+    if not isinstance(detail, list):
+        return detail
+    found = [one for one in detail if isinstance(one, dict)]
+    return "; ".join(
+        f"{'.'.join(map(str, place))}: {one.get('msg')}"
+        if isinstance(place := one.get("loc"), list)
+        else str(one.get("msg"))
+        for one in found
+    )
 
 
 def _text(value: Any) -> str | None:

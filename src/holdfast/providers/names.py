@@ -1,5 +1,7 @@
 """Ids that are ours to give: items and calls whose own would not be unique, or fit nowhere else."""
 
+import base64
+import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -7,6 +9,7 @@ import msgspec
 
 from holdfast.core.call_names import is_sendable, sendable
 
+SHORT = 9
 MIN_UNIQUE = 16
 """Shorter ids (`call_1`, `0`) are counted by servers that begin anew with every answer."""
 _PREFIX = {
@@ -82,6 +85,17 @@ def call_ids(items: Iterable[bytes]) -> set[str]:
             if call_id is not None:
                 found.add(call_id)
     return found
+
+
+def short_call_id(call_id: str) -> str:
+    """Return a call id as the strictest Chat servers want it: nine letters and digits.
+
+    It is the same for both ends of a pair, and in every request.
+    """
+    if len(call_id) == SHORT and call_id.isascii() and call_id.isalnum():
+        return call_id
+    told = hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=10).digest()
+    return base64.b32encode(told)[:SHORT].decode().lower()
 
 
 def fitting_call_id(call_id: str, longest: int) -> str:

@@ -45,8 +45,12 @@ class Upstream:
 
     def hush(self, failure: ProviderFailure) -> ProviderFailure:
         """Return a failure whose words do not have our key in them."""
-        failure.message = redact(failure.message, self.settings.key)
+        key = self.settings.key
+        failure.message = redact(failure.message, key)
         failure.args = (failure.message,)
+        failure.provider_code = redact(failure.provider_code or "", key) or None
+        failure.provider_type = redact(failure.provider_type or "", key) or None
+        failure.param = redact(failure.param or "", key) or None
         return failure
 
     def request(

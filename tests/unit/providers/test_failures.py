@@ -396,3 +396,91 @@ def test_too_long_has_the_code_that_clients_know_where_a_server_gives_none() -> 
     assert (failure.failure_class, failure.provider_code) == ("overflow", "context_length_exceeded")
     other = failure_of(400, {}, json.dumps({"error": {"message": "no"}}).encode())
     assert other.provider_code is None
+
+
+_TOO_LONG = (
+    "Please reduce the length of the messages or completion.",
+    "too many tokens: the prompt cannot exceed 4081, received 4200",
+    "`inputs` tokens + `max_new_tokens` must be <= 2048",
+    "`inputs` must have less than 4096 tokens. Given: 5000",
+    "The maximum prompt length is 131072 but the request contains 537812 tokens.",
+    "the model is loaded with context length of only 4096 tokens, which is not enough",
+    "Your request exceeded model token limit: 8192",
+    "Prompt exceeds max length",
+    "Range of input length should be [1, 30720]",
+    "invalid params, context window exceeds limit",
+    "prompt token count of 130000 exceeds the limit of 128000",
+    "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+    "The decoder prompt is longer than the maximum model length of 4096.",
+    "Input length 5000 exceeds maximum allowed token size 4096",
+    "message too long, max 32000 tokens",
+)
+_MEDIA = (
+    "Invalid MIME type. Only image types are supported.",
+    "At most 0 image(s) may be provided in one prompt.",
+    "No endpoints found that support image input",
+    "The PDF specified was not valid.",
+    "A maximum of 100 PDF pages may be provided.",
+    "Unsupported MIME type: application/zip",
+    "Too many images in request. Max is 50.",
+    "Files [file-1] were not found",
+    "The model does not support file inputs",
+    "cannot identify image file",
+    "unknown variant `image_url`, expected `text`",
+    "404 Client Error: Not Found for url: https://x.test/a.png",
+    "Expected a supported file type: .pdf but got .docx",
+)
+_SEALED = (
+    "Encrypted content is not supported with this model.",
+    "Could not decrypt the provided encrypted_content.",
+    "The encrypted reasoning could not be decoded",
+    "reasoning items are not supported",
+    "Invalid value: 'reasoning'. Supported values are: 'message'.",
+)
+_ORDER = (
+    "System message must be at the beginning.",
+    "System role not supported",
+    "Unexpected role 'system' after role 'assistant'",
+    "Please ensure that multiturn requests alternate between user and model.",
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        *((words, "overflow") for words in _TOO_LONG),
+        *((words, "poison") for words in _MEDIA),
+        *((words, "foreign_opaque") for words in _SEALED),
+        *((words, "shape") for words in _ORDER),
+        ("max_tokens is too large: this model has at most 4096 completion tokens", "terminal"),
+        ("Invalid schema for function 'image': not an object", "terminal"),
+        ("temperature must be at most 2", "terminal"),
+    ],
+)
+def test_servers_say_the_same_in_many_words(message: str, expected: str) -> None:
+    assert classify(status=400, message=message) == expected
+
+
+def test_a_limit_of_tokens_for_a_minute_is_no_fault_of_the_length() -> None:
+    said = "Rate limit reached: too many tokens per min, limit 30000"
+    assert classify(status=429, message=said) == "transient"
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "expected"),
+    [
+        ("The response resp_1 has expired", None, "stale_state"),
+        ("Extra inputs are not permitted", "previous_response_id", "stale_state"),
+        ("temperature must be at most 2", "temperature", "terminal"),
+    ],
+)
+def test_a_refusal_of_a_request_that_named_state_is_about_it_unless_it_blames_something_else(
+    message: str, param: str | None, expected: str
+) -> None:
+    body = json.dumps(openai(message, param=param)).encode()
+    assert failure_of(400, {}, body, names_state=True).failure_class == expected
+
+
+def test_whatever_a_server_says_without_state_stays_its_own_word() -> None:
+    body = json.dumps(openai("The response resp_1 has expired", param=None)).encode()
+    assert failure_of(400, {}, body).failure_class == "terminal"

@@ -164,20 +164,21 @@ def output(call_id: str, said: Any) -> Json:
 def test_a_conversation_with_tools_as_messages() -> None:
     shown = messages(
         user("hi"), {"type": "reasoning", "summary": []}, assistant("let me see"),
-        call("f", "c1"), call("g", "c2"), output("c1", "1"), output("c2", "2"),
+        call("f", "callone01"), call("g", "calltwo02"),
+        output("callone01", "1"), output("calltwo02", "2"),
         assistant("done"), user("thanks"),
         instructions="be kind",
     )  # fmt: skip
     calls = [
         {"id": one, "type": "function", "function": {"name": name, "arguments": "{}"}}
-        for one, name in (("c1", "f"), ("c2", "g"))
+        for one, name in (("callone01", "f"), ("calltwo02", "g"))
     ]
     assert shown == [
         {"role": "system", "content": "be kind"},
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "let me see", "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "c1", "content": "1"},
-        {"role": "tool", "tool_call_id": "c2", "content": "2"},
+        {"role": "tool", "tool_call_id": "callone01", "content": "1"},
+        {"role": "tool", "tool_call_id": "calltwo02", "content": "2"},
         {"role": "assistant", "content": "done"},
         {"role": "user", "content": "thanks"},
     ]
