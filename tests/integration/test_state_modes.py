@@ -1,16 +1,18 @@
 """What a server may keep for us: chained responses and conversations, and when it is not asked."""
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
-from holdfast.engine.settings import HealSettings
+from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.testing.provider import ProviderSimulator
 from tests.integration.test_heals import QUICK, heals, states
 from tests.integration.test_upstreams import TOOL
-from tests.integration.upstream_house import open_upstream_house, text_of, upstream
+from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream
 
 Json = dict[str, Any]
 MODES = ["chain", "conversation"]
@@ -229,3 +231,51 @@ async def test_a_reset_begins_with_nothing_remembered(mode: str) -> None:
             await house.reset(view.session.id)
             said = await house.respond("two")
             assert text_of(said) == "Messages seen: 1. Last text: two"
+
+
+async def _take_back(house: UpstreamHouse, path: str) -> None:
+    listed = (await house.client.get(f"{path}/compactions")).json()["data"]
+    undone = await house.client.post(f"{path}/compactions/{listed[-1]['id']}/undo")
+    assert undone.status_code == 200
+
+
+async def _delete_first(house: UpstreamHouse, path: str) -> None:
+    items = (await house.client.get(f"{path}/items")).json()["data"]
+    session_id = path.rpartition("/")[2]
+    name = f"conv_{session_id.partition('_')[2]}"
+    gone = await house.client.delete(f"/v1/conversations/{name}/items/{items[0]['id']}")
+    assert gone.status_code == 200
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("change", "seen"), [(_take_back, 11), (_delete_first, 10)], ids=["undo", "delete"]
+)
+async def test_state_that_was_made_while_the_history_changed_is_not_gone_on_from(
+    mode: str, change: Callable[[UpstreamHouse, str], Awaitable[None]], seen: int
+) -> None:
+    with ProviderSimulator() as simulator:
+        context = ContextSettings(mode="elide")
+        settings = upstream(simulator, state=mode)
+        async with open_upstream_house(settings, heals=QUICK, context=context) as house:
+            for number in range(4):
+                await house.respond(f"turn {number} " + "word " * 60, model="gpt-4.1")
+            [session] = (await house.client.get("/v1/sessions")).json()["data"]
+            path = f"/v1/sessions/{session['id']}"
+            if change is _take_back:
+                assert (await house.client.post(f"{path}/compact")).status_code == 200
+            held = simulator.hold(when={"api": "responses"})
+            running = asyncio.create_task(house.respond("meanwhile", model="gpt-4.1"))
+            await asyncio.to_thread(held.wait_held, 1)
+            await change(house, path)
+            held.remove()
+            await running
+            simulator.clear_record()
+            said = await house.respond("after", model="gpt-4.1")
+            assert text_of(said) == f"Messages seen: {seen}. Last text: after"
+            last = simulator.requests(api="responses", operation="create")[-1].body
+            first = "user" if change is _take_back else "assistant"
+            assert last["input"][0]["role"] == first
+            # From here on it is remembered again.
+            await house.respond("and on", model="gpt-4.1")
+            assert len(simulator.requests(api="responses")[-1].body["input"]) == 1

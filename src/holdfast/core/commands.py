@@ -176,6 +176,8 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     error_message: str | None = None
     is_retryable: bool = False
     provider_state: ProviderState | None = None
+    shown_records: int | None = None
+    """The last record that the model was shown the log by; newer ones void its state."""
     completion: StoredCompletion | None = None
     pending_calls: tuple[str, ...] = ()
     """Calls that the client's own tools must answer; the lane is kept for them."""

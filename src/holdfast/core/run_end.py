@@ -89,7 +89,8 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
         )  # fmt: skip
     if command.outcome == "completed":
         draft.leave_trail(command.trail)
-    if command.outcome == "completed" and command.provider_state is not None:
+    is_as_shown = command.shown_records in (None, session.record_no)
+    if command.outcome == "completed" and command.provider_state is not None and is_as_shown:
         state = replace(command.provider_state, covers_seq=draft.head_seq)
         draft.add(ProviderStateSaved(session.id, state, facts.now))
     if command.outcome == "completed" and command.pending_calls:

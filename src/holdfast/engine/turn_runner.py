@@ -18,7 +18,7 @@ from holdfast.core.commands import (
 from holdfast.core.context import project
 from holdfast.core.errors import RunFenced, StoreUnavailable
 from holdfast.core.items import NewItem, StoredItem
-from holdfast.core.records import quarantined
+from holdfast.core.records import merge_spans, quarantined
 from holdfast.core.session import Session
 from holdfast.core.turn import Fence
 from holdfast.engine.log import log
@@ -49,6 +49,8 @@ class ActiveRun:
         self._refused: Finish | None = None
         self._unsaved: tuple[NewItem, ...] = ()
         self._healed = 0
+        self._shown_records = started.session.record_no
+        """The last record over the log that what was shown to the model knows of."""
         self._store = store
         self._wakeups = wakeups
         self._on_lost: Callable[[], object] | None = None
@@ -68,6 +70,7 @@ class ActiveRun:
 
     async def items(self) -> list[StoredItem]:
         """Return what the turn may see: the history, compacted where it is, and its own items."""
+        self._shown_records = self.session.record_no
         return await self._store.read.context(self.session)
 
     async def quarantined(self) -> frozenset[int]:
@@ -108,8 +111,11 @@ class ActiveRun:
 
     async def record_heal(self, command: RecordHeal) -> None:
         """Note on the run what was done about a failure of its provider, once."""
-        await self._note(replace(command, number=self._healed))
+        session = await self._note(replace(command, number=self._healed))
         self._healed += 1
+        own = len(merge_spans((seq, seq) for seq in command.heal.items))
+        if session.record_no == self._shown_records + own:
+            self._shown_records = session.record_no
 
     async def compact(self, command: Compact) -> Session:
         """Record what stands for a part of the log; sent again if its outcome is not known."""
@@ -138,7 +144,12 @@ class ActiveRun:
         """End the run durably. An unknown outcome is asked about until it is known."""
         self._wakeups.off_stop(self.fence.run_id)
         items = (*self._unsaved, *command.items) if self._unsaved else command.items
-        command = replace(command, items=items, after_seq=self.session.head_seq)
+        command = replace(
+            command,
+            items=items,
+            after_seq=self.session.head_seq,
+            shown_records=self._shown_records,
+        )
         self._finishing = command
         pause = FIRST_PAUSE_SECONDS
         for left in range(FINISH_TRIES - 1, -1, -1):
