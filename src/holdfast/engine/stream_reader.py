@@ -5,7 +5,7 @@ so instead of being given a stream with a gap.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Tenant
@@ -60,14 +60,6 @@ class StreamReader:
 
     async def close(self) -> None:
         """A reader that goes leaves nothing behind: the run is not its own."""
-
-    async def read(self, quiet_seconds: float) -> AsyncIterator[StreamEvent | None]:
-        """Yield every event to the last, and `None` whenever it was quiet for so long."""
-        while (events := await self.take(quiet_seconds)) is not None:
-            for event in events:
-                yield event
-            if not events:
-                yield None
 
     def _seen(self, events: Sequence[StreamEvent]) -> Sequence[StreamEvent] | None:
         if events:

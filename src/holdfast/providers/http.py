@@ -9,7 +9,7 @@ import asyncio
 import ssl
 import time
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from types import TracebackType
@@ -71,10 +71,6 @@ class HttpAnswer(Protocol):
 
     async def read(self) -> bytes:
         """Return the whole body."""
-        ...
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes; a body that is cut off raises."""
         ...
 
     async def pour(self, sink: Sink) -> None:
@@ -324,10 +320,6 @@ class _Exchange:
             if size > MAX_BODY_BYTES:
                 raise broken("the upstream's answer is too long", "upstream_broken_answer")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        while piece := await self._next():
-            yield piece
 
     async def pour(self, sink: Sink) -> None:
         try:

@@ -82,6 +82,23 @@ async def raw_server(script: Script) -> AsyncIterator[RawServer]:
         await listener.wait_closed()
 
 
+class Basin:
+    """Takes a body as it comes."""
+
+    def __init__(self, came: asyncio.Event | None = None) -> None:
+        self.pieces: list[bytes] = []
+        self._came = came or asyncio.Event()
+
+    def take(self, piece: bytes) -> bool:
+        """Take a piece."""
+        self.pieces.append(piece)
+        self._came.set()
+        return True
+
+    async def room(self) -> None:
+        """It is never full."""
+
+
 def whole(body: bytes, *more: bytes) -> bytes:
     """Return an answer with its length."""
     lines = [b"HTTP/1.1 200 OK", b"content-length: %d" % len(body), *more]

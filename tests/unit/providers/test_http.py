@@ -13,7 +13,15 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.providers import http
 from holdfast.providers.http import HttpRequest, PooledClient
 from holdfast.providers.settings import TimeoutSettings
-from tests.unit.providers.raw_server import RawServer, Script, Talk, chunked, raw_server, whole
+from tests.unit.providers.raw_server import (
+    Basin,
+    RawServer,
+    Script,
+    Talk,
+    chunked,
+    raw_server,
+    whole,
+)
 
 
 @asynccontextmanager
@@ -192,11 +200,9 @@ async def test_a_stream_is_passed_on_as_it_comes() -> None:
 
     async with line(slow) as (client, server):
         async with client.exchange(HttpRequest(method="GET", url=server.url)) as answer:
-            pieces = []
-            async for piece in answer.chunks():
-                pieces.append(piece)
-                heard.set()
-        assert pieces == [b"one", b"two"]
+            basin = Basin(heard)
+            await answer.pour(basin)
+        assert basin.pieces == [b"one", b"two"]
 
 
 async def test_an_answer_that_nobody_reads_takes_its_connection_with_it() -> None:
@@ -359,7 +365,9 @@ async def test_a_long_answer_waits_until_it_is_read_and_arrives_whole() -> None:
         for _ in range(2):
             async with client.exchange(HttpRequest(method="GET", url=server.url)) as answer:
                 await asyncio.sleep(0)
-                assert b"".join([piece async for piece in answer.chunks()]) == body
+                basin = Basin()
+                await answer.pour(basin)
+                assert b"".join(basin.pieces) == body
         assert len(server.talks) == 1
 
 
@@ -371,8 +379,7 @@ async def test_a_stream_that_is_left_frees_everything() -> None:
 
     async def listen(client: PooledClient, url: str, heard: asyncio.Event) -> None:
         async with client.exchange(HttpRequest(method="GET", url=url)) as answer:
-            async for _ in answer.chunks():
-                heard.set()
+            await answer.pour(Basin(heard))
 
     async with line(endless) as (client, server):
         for _ in range(10):

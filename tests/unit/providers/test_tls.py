@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.providers.http import HttpRequest, PooledClient
-from tests.unit.providers.raw_server import chunked
+from tests.unit.providers.raw_server import Basin, chunked
 
 
 def _certificate(folder: Path) -> Path:
@@ -75,7 +75,9 @@ async def tls_server(pem: Path) -> AsyncIterator[tuple[str, list[int]]]:
 
 async def _get(client: PooledClient, url: str) -> bytes:
     async with client.exchange(HttpRequest(method="GET", url=url)) as answer:
-        return b"".join([piece async for piece in answer.chunks()])
+        basin = Basin()
+        await answer.pour(basin)
+        return b"".join(basin.pieces)
 
 
 async def test_a_server_that_is_trusted_is_spoken_to_over_one_connection(tmp_path: Path) -> None:
