@@ -24,7 +24,7 @@ from holdfast.core.healing import (
 )
 from holdfast.core.request import TurnRequest
 from holdfast.core.turn import Run
-from holdfast.engine.deadline import Deadline
+from holdfast.engine.deadline import Deadlines
 from holdfast.engine.fitting import Asked, Fitting
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.log import log
@@ -67,6 +67,7 @@ class Asker:
         self._gateway = gateway
         self._route = route
         self._settings = settings or HealSettings()
+        self._deadlines = Deadlines(self._settings.turn_seconds)
         self._fallbacks: Fallbacks = fallbacks or (lambda _: ())
         self._fitting = fitting
         self._projections = Projections()
@@ -74,11 +75,11 @@ class Asker:
     async def ask(self, asking: Asking) -> Answer:
         """Return the answer, or raise the failure that was left after healing."""
         limit = self._settings.turn_seconds
-        deadline = Deadline(limit)
+        deadline = self._deadlines.begin()
         try:
             return await self._ask(asking)
         except asyncio.CancelledError as exc:
-            if not deadline.call_off():
+            if not self._deadlines.call_off(deadline):
                 raise
             raise ProviderFailure(
                 f"the turn was not answered within {limit:g} s",
@@ -88,7 +89,7 @@ class Asker:
                 provider_type="server_error",
             ) from exc
         finally:
-            deadline.call_off()
+            self._deadlines.call_off(deadline)
 
     async def _ask(self, asking: Asking) -> Answer:
         began = time.monotonic()

@@ -19,10 +19,11 @@ class RandomIds:
     """Ids that nobody can guess; they begin with the time, so that neighbours are stored near."""
 
     def __init__(self) -> None:
-        self._dice = ""
+        self._dice: list[str] = []
 
     def new(self, prefix: str) -> str:
         """Return a new id. Chance is fetched for many ids at a time, and none of it used twice."""
-        dice = self._dice or secrets.token_hex(10 * IDS_AT_ONCE)
-        self._dice = dice[20:]
-        return f"{prefix}_{int(time.time() * 1000):011x}{dice[:20]}"
+        if not self._dice:
+            rolled = secrets.token_hex(10 * IDS_AT_ONCE)
+            self._dice = [rolled[at : at + 20] for at in range(0, len(rolled), 20)]
+        return f"{prefix}_{int(time.time() * 1000):011x}{self._dice.pop()}"

@@ -18,6 +18,8 @@ from holdfast.core.session import Session
 MAX_BYTES = 24 * 1024 * 1024
 ITEM_BYTES = 512
 """About what an item costs beside its body."""
+_NOTED = frozenset({ItemsAdded, SessionAdded, ItemErased, ContentErased})
+"""Most changes are none to what is shown, and are passed over by a look at their type."""
 _NOT_AS_STORED = NOT_SHOWN | {"compaction"}
 """Items of these kinds are shown otherwise than they are stored."""
 
@@ -48,6 +50,8 @@ class Transcripts:
     def note(self, changes: Sequence[Change]) -> None:
         """Take in what was committed here: new items extend, erased ones are forgotten at once."""
         for change in changes:
+            if type(change) not in _NOTED:
+                continue
             match change:
                 case ItemsAdded():
                     self._extend(change.items)
