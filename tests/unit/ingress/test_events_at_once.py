@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.engine.settings import StreamSettings
 from holdfast.ingress.http.application import Application
 from tests.in_process import House, open_house
 from tests.streaming import Stream, TalkingModel, kinds, numbers
@@ -53,24 +54,41 @@ def _stream(house: House, path: str, keeps_up: Iterator[bool], **more: Any) -> W
     [((True,), 99, 12), ((False,), 0, 0), ((True, False), 99, 5), ((False, False, True), 99, 3)],
     ids=["always", "never", "by-turns", "seldom"],
 )
-@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("asked", [{}, {"store": False}, {"background": True}], ids=str)
 async def test_every_event_arrives_once_and_in_order_by_either_way(
-    pattern: tuple[bool, ...], most: int, least: int, is_stored: bool
+    pattern: tuple[bool, ...], most: int, least: int, asked: dict[str, bool]
 ) -> None:
     model = TalkingModel(*WORDS, is_gated=True)
     async with open_house(model) as house:
-        stream = _stream(
-            house, "/v1/responses", itertools.cycle(pattern), input="hi", store=is_stored
-        )
+        stream = _stream(house, "/v1/responses", itertools.cycle(pattern), input="hi", **asked)
+        told = await stream.take(1)
         await _say_all(model)
-        told = await stream.rest()
+        told += await stream.rest()
         assert stream.is_complete
         assert not stream.comments
         assert numbers(told) == list(range(len(told)))
         deltas = [event["delta"] for event in told if event["type"].endswith("text.delta")]
         assert deltas == list(WORDS)
         assert kinds(told)[-1] == "completed"
-        assert least <= stream.written <= most
+        # What is kept before it is told comes in batches.
+        assert (least if "background" not in asked else 0) <= stream.written <= most
+
+
+async def test_a_client_that_keeps_up_is_kept_alive_by_comments_all_the_same() -> None:
+    model = TalkingModel(*WORDS, is_gated=True)
+    async with open_house(model, streams=StreamSettings(keep_alive_seconds=0.01)) as house:
+        stream = _stream(house, "/v1/responses", itertools.repeat(True), input="hi")
+        await stream.take(1)
+        model.allow(3)
+        for _ in range(3):
+            await model.said.acquire()
+        assert stream.written
+        text = await stream.text()
+        while text is not None and not text.startswith(":"):
+            text = await stream.text()
+        assert text == ": keep-alive"
+        model.let_go()
+        assert (await stream.rest())[-1]["type"] == "response.completed"
 
 
 @pytest.mark.parametrize("pattern", [(True,), (False,), (True, False)])
@@ -81,6 +99,7 @@ async def test_chat_chunks_arrive_once_and_in_order_by_either_way(
     async with open_house(model) as house:
         messages = [{"role": "user", "content": "hi"}]
         stream = _stream(house, "/v1/chat/completions", itertools.cycle(pattern), messages=messages)
+        assert await stream.text() is not None
         await _say_all(model)
         text = ""
         finishes = []
