@@ -133,8 +133,8 @@ class Draft:
         ]
         if stored:
             self._changes.append(ItemsAdded(tuple(stored)))
-            self.head_seq = stored[-1].seq
-            self.set(head_seq=self.head_seq)
+            self._fields["head_seq"] = self.head_seq = stored[-1].seq
+            self._session = None
         return self.head_seq
 
     def hide(
@@ -181,7 +181,8 @@ class Draft:
     def tell(self, kind: str, turn: Turn | None = None, **detail: Any) -> None:
         """Write a fact for those who follow the session."""
         no: int = self._fields.get("event_no", self.before.event_no) + 1
-        self.set(event_no=no)
+        self._fields["event_no"] = no
+        self._session = None
         self._changes.append(
             EventAdded(
                 Event(

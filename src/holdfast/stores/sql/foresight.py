@@ -74,7 +74,7 @@ _KNOWN: dict[type[Command[Any]], Callable[[Any, float, Lanes], Facts | None]] = 
 def foresee_all(commands: Sequence[Command[Any]], now: float, lanes: Lanes) -> list[Planned] | None:
     """Return what a batch writes, if none of it needs reading and no two are about one row."""
     found: list[Planned] = []
-    sessions: list[SessionId] = []
+    sessions: set[SessionId] = set()
     turns: list[TurnId] = []
     for command in commands:
         if type(command) is cmd.Deliver:
@@ -87,11 +87,12 @@ def foresee_all(commands: Sequence[Command[Any]], now: float, lanes: Lanes) -> l
         found.append(planned)
         for change in planned.decision.changes:
             if isinstance(change, SessionSaved):
-                sessions.append(change.session.id)
+                if change.session.id in sessions:
+                    return None
+                sessions.add(change.session.id)
             elif isinstance(change, TurnAdded | TurnSaved):
                 turns.append(change.turn.id)
-    is_apart = len(set(sessions)) == len(sessions) and len(set(turns)) == len(turns)
-    return found if is_apart else None
+    return found if len(set(turns)) == len(turns) else None
 
 
 def note_all(commands: Sequence[Command[Any]], planned: Sequence[Planned], lanes: Lanes) -> None:

@@ -85,6 +85,7 @@ class Lanes:
         session = facts.session
         if session is None or not session.is_live or facts.waiting.count:
             return
+        self.forget(session.id)
         if session.active_turn_id is None:
             self._keep(Lane(session))
         elif facts.active is not None and facts.active_run is not None:
@@ -107,6 +108,7 @@ class Lanes:
             elif kind is SessionAdded:
                 before = Lane(cast(SessionAdded, change).session)
                 sessions.append(before.session)
+                self.forget(before.session.id)
             elif kind in _TURN:
                 turns.append(cast(TurnSaved, change).turn)
             elif kind in _RUN:
@@ -149,15 +151,18 @@ class Lanes:
         self._bytes = 0
 
     def _keep(self, lane: Lane) -> None:
-        session = lane.session
-        self.forget(session.id)
-        size = _size(lane)
-        self._lanes[session.id] = lane, size
-        self._bytes += size
+        """Put a lane in, which must not be there, behind all others."""
+        session, active, run = lane
+        size = LANE_BYTES + len(session.metadata)
         if session.key is not None:
             self._keys[session.tenant, session.key] = session.id
-        if lane.active is not None:
-            self._turns[lane.active.id] = session.id
+        if active is not None:
+            self._turns[active.id] = session.id
+            size += len(active.request)
+        if run is not None and (run.partial or run.heals):
+            size += len(run.partial or b"") + len(run.heals or b"")
+        self._lanes[session.id] = lane, size
+        self._bytes += size
         while self._bytes > self._max_bytes:
             self.forget(next(iter(self._lanes)))
 
@@ -168,21 +173,21 @@ def _after(
     """Return a lane after changes, if it is certain that nobody waits in it."""
     if before is None or not session.is_live:
         return None
-    active = _named(session.active_turn_id, turns, before.active)
-    run = _named(session.active_run_id, runs, before.run)
     left = before.active
     for turn in turns:
         if turn.session_id != session.id:
             return None
-        if turn.id != session.active_turn_id and turn.outcome is None:
+        if turn.outcome is None and turn.id != session.active_turn_id:
             return None
         if left is not None and turn.id == left.id:
             left = None
-    if left is not None and left is not active:
+    if left is not None and left.id != session.active_turn_id:
         # It lost the lane, and nothing says that it ended.
         return None
     if session.active_turn_id is None:
         return Lane(session)
+    active = _named(session.active_turn_id, turns, before.active)
+    run = _named(session.active_run_id, runs, before.run)
     return Lane(session, active, run) if active is not None and run is not None else None
 
 
@@ -192,12 +197,3 @@ def _named(wanted: str | None, written: Sequence[Any], before: Any) -> Any:
         if row.id == wanted:
             return row
     return before if before is not None and before.id == wanted else None
-
-
-def _size(lane: Lane) -> int:
-    size = LANE_BYTES + len(lane.session.metadata)
-    if lane.active is not None:
-        size += len(lane.active.request)
-    if lane.run is not None:
-        size += len(lane.run.partial or b"") + len(lane.run.heals or b"")
-    return size
