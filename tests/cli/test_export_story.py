@@ -141,6 +141,9 @@ def turn_line(session: str, number: int, **fields: Any) -> str:
     return json.dumps({**turn, "status": "completed", **fields})
 
 
+RUN = {"id": "run_00000001", "epoch": 1, "worker": "w", "status": "completed", "started_at": 1}
+
+
 def test_a_turn_that_was_open_when_it_was_exported_is_interrupted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +182,11 @@ def test_a_turn_whose_time_nobody_knows_is_not_given_one(
         turn_line("ses_a", 1, source="wizard"),
         turn_line("ses_a", "x"),  # type: ignore[arg-type]  # that is what is wrong with it
         turn_line("ses_other", 1),
+        turn_line("ses_a", -3),
+        turn_line("ses_a", 1, runs=[{**RUN, "epoch": 10**20}]),
+        turn_line("ses_a", 1, runs=[RUN, RUN]),
+        turn_line("ses_a", 1, started_at=1e300),
+        '{"object":"session.item","session_id":"ses_a","turn_number":"one","item":{}}',
         '{"object":"turn"}',
     ],
 )
@@ -216,3 +224,13 @@ def test_a_log_that_grew_among_known_turns_is_left_alone(
     again = json.loads(own_lines("ses_a", "x", "x", "again")[-1])
     file.write_text("\n".join([*lines, json.dumps({**again, "turn_number": 1})]))
     assert take_over(capsys, file, store) == {"differs": 1}
+
+
+def test_a_key_that_cannot_be_one_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps([{"role": "user", "content": "hello"}]))
+    options = ("--key", "k" * 600, "--store", sqlite_url(tmp_path), "--json")
+    taken = in_process(capsys, "sessions", "import", str(file), *options)
+    assert (taken.code, json.loads(taken.out)["counts"]) == (1, {"unusable": 1})

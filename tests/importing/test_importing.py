@@ -428,6 +428,11 @@ BAD = {
     "torn.jsonl": b'{"object":"session.export","version":1}\n{"object":"sess',
     "roles.json": b'[{"role":"wizard","content":"x"}]',
     "sessions.json": b"[1]",
+    "deep.json": b"[" * 100_000,
+    "session.jsonl": b'{"object":"session","id":{"a":1}}',
+    "generation.jsonl": b'{"object":"session","id":"ses_a","key":"k","generation":"a"}',
+    "key.jsonl": b'{"object":"session","id":"ses_a","key":5}',
+    "time.jsonl": b'{"object":"session","id":"ses_a","created_at":1e300}',
 }
 
 

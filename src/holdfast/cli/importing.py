@@ -48,7 +48,7 @@ def import_sessions(
         _tell(report, counts, dry_run)
     for problem in unread:
         complain(problem)
-    if unread:
+    if unread or counts["unusable"]:
         raise typer.Exit(1)
 
 

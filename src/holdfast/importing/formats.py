@@ -75,7 +75,7 @@ def _first_value(path: Path) -> Any:
             if line.strip():
                 try:
                     return json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     return None
     return None
 

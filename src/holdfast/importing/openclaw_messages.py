@@ -88,7 +88,7 @@ def _reasoning(part: Item) -> Item:
     if isinstance(signature, str):
         try:
             kept = json.loads(signature)
-        except ValueError:
+        except (ValueError, RecursionError):
             kept = None
         if isinstance(kept, dict) and kept.get("type") == "reasoning":
             return kept

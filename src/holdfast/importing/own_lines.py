@@ -11,14 +11,13 @@ from holdfast.core.ids import SessionId
 from holdfast.core.items import NewItem
 from holdfast.core.past import Order, PastTurn
 from holdfast.core.records import Span, merge_spans
-from holdfast.importing.own_turns import TurnLine, read_counts, read_turn
+from holdfast.importing.own_turns import SessionLine, TurnLine, read_session, read_turn
 from holdfast.importing.past import (
     Converter,
     Item,
     PastLife,
     PastSession,
     UnreadableSource,
-    seconds,
 )
 
 VERSION = 1
@@ -41,12 +40,13 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Session:
-    value: Item
+    told: SessionLine
     file: str
     torn: int = 0
     converter: Converter = field(default_factory=Converter)
     turns: dict[TurnName, TurnLine] = field(default_factory=dict)
     log: list[_Entry] = field(default_factory=list)
+    epochs: set[int] = field(default_factory=set)
     last: Item | None = None
     is_in_doubt: bool = False
     is_over: bool = False
@@ -54,7 +54,12 @@ class _Session:
     @property
     def id(self) -> SessionId:
         """Its id where it comes from."""
-        return SessionId(str(self.value["id"]))
+        return SessionId(self.told.id)
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether its key had gone on to another one."""
+        return self.told.status == "retired"
 
     def tear(self) -> None:
         """Count a line that cannot be read; it may have been where another session begins."""
@@ -72,8 +77,11 @@ class _Session:
 
     def take_turn(self, turn: TurnLine) -> None:
         """Add what is told of a turn, if it is one of this session's."""
-        if turn.session_id == self.id:
+        epochs = [run.epoch for run in turn.runs]
+        is_new = not self.epochs.intersection(epochs) and len(set(epochs)) == len(epochs)
+        if turn.session_id == self.id and is_new:
             self.turns[turn.session_id, turn.number] = turn
+            self.epochs.update(epochs)
         else:
             self.torn += 1
 
@@ -106,20 +114,19 @@ class _Session:
     def past(self) -> PastSession:
         """Return the session as an import takes it."""
         names, entries = self._names(), self._entries()
-        metadata = self.value.get("metadata")
+        told = self.told
         torn = [f"{self.torn} line(s) of {self.file} could not be read"] if self.torn else []
-        generation = self.value.get("generation")
         return PastSession(
             source=f"holdfast:{self.id}",
             session_id=self.id,
-            generation=generation if isinstance(generation, int) else 1,
+            generation=told.generation,
             turns=tuple(self._turn(name, entries.get(name, [])) for name in names),
             order=self._order(names),
             hidden=self._hidden(),
-            created_at=float(self.value.get("created_at") or 0),
-            last_user_activity_at=seconds(self.value.get("last_user_activity_at")),
-            usage=read_counts(self.value.get("usage")),
-            metadata=metadata if isinstance(metadata, dict) else {},
+            created_at=told.created_at or 0.0,
+            last_user_activity_at=told.last_user_activity_at,
+            usage=told.usage.usage(),
+            metadata=told.metadata,
             problems=(*torn, *self.converter.problems),
         )
 
@@ -128,7 +135,7 @@ class _Session:
         known = dict.fromkeys(entry.turn for entry in self.log)
         shared = [name for name in known if name[0] != self.id]
         own = {name for name in (*known, *self.turns) if name[0] == self.id}
-        return shared + sorted(own, key=lambda name: int(name[1] or 0))
+        return shared + sorted(own, key=lambda name: int(name[1]))
 
     def _entries(self) -> dict[TurnName, list[_Entry]]:
         found: dict[TurnName, list[_Entry]] = {}
@@ -159,23 +166,18 @@ def read_lines(path: Path) -> Iterator[PastLife]:
     """Return the lives in an export; generations of one key follow each other by their number."""
     by_key: dict[str, list[_Session]] = {}
     for session in _sessions(path):
-        key = session.value.get("key")
+        key = session.told.key
         if key is None:
             yield PastLife(key=None, generations=(session.past(),))
         else:
-            by_key.setdefault(str(key), []).append(session)
+            by_key.setdefault(key, []).append(session)
     for key, line in by_key.items():
-        line.sort(key=lambda one: (not _is_retired(one), int(one.value.get("generation") or 0)))
-        line.sort(key=lambda one: not _is_retired(one))
+        line.sort(key=lambda one: (not one.is_retired, one.told.generation))
         yield PastLife(
             key=key,
             generations=tuple(one.past() for one in line),
-            is_live=not _is_retired(line[-1]),
+            is_live=not line[-1].is_retired,
         )
-
-
-def _is_retired(session: _Session) -> bool:
-    return session.value.get("status") == "retired"
 
 
 def _sessions(path: Path) -> Iterator[_Session]:
@@ -184,7 +186,7 @@ def _sessions(path: Path) -> Iterator[_Session]:
     torn = 0
     with path.open("rb") as lines:
         for value in (_value(line, path) for line in lines if line.strip()):
-            if isinstance(value, dict) and value["object"] == "session":
+            if isinstance(value, SessionLine):
                 if here is not None:
                     yield here
                 here, torn = _Session(value, path.name, torn), 0
@@ -207,18 +209,19 @@ def _check_version(heading: Item, path: Path) -> Item:
     return HEADING
 
 
-def _value(line: bytes, path: Path) -> Item | TurnLine | None:
+def _value(line: bytes, path: Path) -> Item | SessionLine | TurnLine | None:
     """Return a line of an export, if it is one."""
     try:
         value: Item = json.loads(line)
         kind = value["object"]
+        if kind == "session":
+            return read_session(line)
         if kind == "turn":
             return read_turn(line)
         if kind == "session.export":
             return _check_version(value, path)
-        is_whole = (kind == "session" and value["id"]) or (
-            kind == "session.item" and isinstance(value["item"], dict)
-        )
+        is_whole = kind == "session.item" and isinstance(value["item"], dict)
+        is_placed = isinstance(value.get("turn_number"), int)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return value if is_whole else None
+    return value if is_whole and is_placed else None

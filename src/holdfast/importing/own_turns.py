@@ -1,7 +1,7 @@
 """Turns as Holdfast's own export tells of them: their ends, their runs, heals and tokens."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,6 +15,9 @@ from holdfast.core.turn import Outcome, Source
 _ENDS: dict[str, Outcome] = {
     "completed": "completed", "failed": "failed", "cancelled": "cancelled"
 }  # fmt: skip
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+"""A time in seconds; what is beyond it was never written by a clock."""
 _ID = re.compile(r"[a-z]+_[0-9A-Za-z]{8,64}")
 
 
@@ -43,9 +46,9 @@ class _Error(msgspec.Struct, frozen=True):
 class _Lasted(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     error: _Error | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
-    duration_ms: int | None = None
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+    duration_ms: Count | None = None
 
     def times(self) -> tuple[float | None, float | None]:
         """Return begin and end, as exactly as whole seconds and a duration tell."""
@@ -73,8 +76,8 @@ class RunLine(_Lasted, frozen=True, kw_only=True):
     """A run within the line of its turn."""
 
     id: str
-    step: int = 0
-    epoch: int
+    step: Count = 0
+    epoch: Count
     worker: str
     usage: Counts = Counts()
     heals: tuple[Heal, ...] | None = None
@@ -104,11 +107,11 @@ class TurnLine(_Lasted, frozen=True, kw_only=True):
 
     id: str
     session_id: str
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     source: Source = "user"
-    step: int = 0
-    attempts: int = 0
-    accepted_at: float | None = None
+    step: Count = 0
+    attempts: Count = 0
+    accepted_at: Moment | None = None
     runs: tuple[RunLine, ...] = ()
 
     def past(self, items: list[NewItem], partial: frozenset[int], owner: SessionId) -> PastTurn:
@@ -136,6 +139,20 @@ class TurnLine(_Lasted, frozen=True, kw_only=True):
         )
 
 
+class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A session, as the Sessions API shows it."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    key: str | None = None
+    generation: Annotated[int, msgspec.Meta(ge=1, le=2**53)] = 1
+    status: str = "idle"
+    created_at: Moment | None = None
+    last_user_activity_at: Moment | None = None
+    usage: Counts = Counts()
+    metadata: dict[str, Any] = {}
+
+
+_decode_session = msgspec.json.Decoder(SessionLine).decode
 _decode_turn = msgspec.json.Decoder(TurnLine).decode
 
 
@@ -147,9 +164,9 @@ def read_turn(line: bytes) -> TurnLine | None:
         return None
 
 
-def read_counts(value: Any) -> Usage | None:
-    """Return the tokens of a session's line, if they can be counted."""
+def read_session(line: bytes) -> SessionLine | None:
+    """Return the session that a line tells of, if it is whole."""
     try:
-        return msgspec.convert(value, Counts).usage()
-    except msgspec.ValidationError:
+        return _decode_session(line)
+    except (msgspec.DecodeError, RecursionError):
         return None
