@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import NewItem, message, write_item
 from holdfast.core.session import Session
 from holdfast.ports.store import ItemQuery, SessionQuery
+from tests.simulation.batches import add_batches
 from tests.simulation.compacting import compact
 from tests.simulation.model import Script, text_of
 from tests.simulation.plan import TENANTS, Op
@@ -64,6 +66,7 @@ class Clients:
             "pry": self._pry,
             "compact": self._compact,
             "undo": self._undo,
+            "batches": partial(add_batches, self),
         }
         await actions[op.kind](op, rng)
 

@@ -13,7 +13,7 @@ from holdfast.core.session import Session
 from holdfast.core.turn import Run, Turn
 from tests.simulation.disk import Disk
 
-HIDING = {"rewind", "rollback", "retry", "hide", "pop"}
+HIDING = {"rewind", "rollback", "retry", "hide", "pop", "move"}
 
 
 @dataclass(frozen=True)

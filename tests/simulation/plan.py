@@ -21,7 +21,7 @@ TENANTS = ("ann", "bob")
 
 OpKind = Literal[
     "turn", "append", "reset", "restore", "delete", "fork", "cancel", "edit", "read", "pry",
-    "compact", "undo",
+    "compact", "undo", "batches",
 ]  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def plan_of(seed: int) -> Plan:
         latencies=rng.choice(((0.0,), (0.0, 0.0, 0.01), (0.0, 0.02, 0.3))),
         sees_deaths=rng.random() < 0.7,
     )
-    return _with_compaction(plan)
+    return _with_compaction(_with_batches(plan))
 
 
 def storm_of(seed: int, breakage: str | None = None) -> Plan:
@@ -131,7 +131,7 @@ def storm_of(seed: int, breakage: str | None = None) -> Plan:
         sees_deaths=rng.random() < 0.5,
         breakage=breakage,
     )
-    return _with_compaction(plan)
+    return _with_compaction(_with_batches(plan))
 
 
 def _ops(rng: random.Random, *, span: float) -> tuple[Op, ...]:
@@ -198,6 +198,29 @@ def _turn(rng: random.Random, op: Op) -> Op:
         script=script,
         tool_seconds=rng.choice((0.0, 0.2, 1.0, 2.5)),
     )
+
+
+def _with_batches(plan: Plan) -> Plan:
+    """Return a plan in which, now and then, agents that run elsewhere add to sessions."""
+    rng = random.Random(f"batches {plan.seed}")
+    if rng.random() < 0.7:
+        return plan
+    last = max(op.at for op in plan.ops)
+    ops = list(plan.ops)
+    for number in range(rng.randint(1, 2)):
+        spoken = rng.choice(plan.ops)
+        op = Op(
+            id=f"b{number}",
+            kind="batches",
+            at=round(rng.uniform(0.0, last), 2),
+            tenant=spoken.tenant,
+            key=spoken.key,
+            tries=rng.choice((1, 4, 6)),
+            tool_seconds=rng.choice((0.0, 0.2, 1.0)),
+            patience=rng.choice((0.3, 3.0, 15.0)),
+        )
+        ops.append(op)
+    return replace(plan, ops=tuple(ops))
 
 
 def _with_compaction(plan: Plan) -> Plan:

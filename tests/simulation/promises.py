@@ -9,10 +9,12 @@ from itertools import pairwise
 
 import msgspec
 
+from holdfast.core.commands import Appended, Continue
 from holdfast.core.context import project
 from holdfast.core.errors import HoldfastError
 from holdfast.core.session import Session
 from holdfast.core.turn import RUN_AGAIN, USER_ACTIVITY, Turn
+from tests.simulation.batches import words
 from tests.simulation.clients import Heard, said_by
 from tests.simulation.disk import outcome_of
 from tests.simulation.model import text_of
@@ -64,6 +66,8 @@ def acknowledged_is_durable(story: Story) -> Breaches:
     for heard in story.heard:
         if isinstance(heard.answer, Answer):
             yield from _answer_is_kept(story, heard)
+        elif isinstance(heard.answer, Appended):
+            yield from _batch_is_kept(story, heard, heard.answer)
         elif isinstance(heard.answer, Session):
             kept = story.image.sessions.get(heard.answer.id)
             if kept is None:
@@ -96,6 +100,27 @@ def _answer_is_kept(story: Story, heard: Heard) -> Breaches:
             yield f"I2 {heard.op.id}: appended items are not to be seen ({turn.outcome})"
     if answer.stored is not None and answer.stored.text not in log:
         yield f"I2 {heard.op.id}: the answer {answer.stored.text!r} is in no log"
+
+
+def _batch_is_kept(story: Story, heard: Heard, answer: Appended) -> Breaches:
+    """A batch is in the one session that its turn began in, and is seen there, until an edit."""
+    session = story.image.sessions[answer.session.id]
+    if session.deleted_at is not None:
+        return
+    said = words(heard.op, int(heard.part))
+    texts = [text_of(item.body) for item in story.image.visible(session)]
+    own = {text_of(item.body) for item in story.image.items.get(session.id, [])}
+    rewound = any(record.kind == "rewind" for record in story.image.records.get(session.id, []))
+    if said not in own:
+        yield f"I2 {heard.op.id}: batch {heard.part} is not in {session.id}"
+    if texts.count(said) != 1 and not (rewound and said not in texts):
+        yield f"I3 {heard.op.id}: batch {heard.part} is to be seen {texts.count(said)} times"
+    elsewhere = [
+        other.id for other in story.image.sessions.values() if other.id != session.id
+        and any(text_of(item.body) == said for item in story.image.items.get(other.id, []))
+    ]  # fmt: skip
+    if elsewhere:
+        yield f"I3 {heard.op.id}: batch {heard.part} of {session.id} is in {elsewhere} too"
 
 
 def _end_is_stated(story: Story, turn: Turn) -> Breaches:
@@ -356,7 +381,9 @@ def numbers_are_true(story: Story) -> Breaches:
 def no_inner_errors(story: Story) -> Breaches:
     """Nothing was answered that blames the store or the engine itself."""
     for written in story.journal:
-        outcome = outcome_of(written)
+        outcome, command = outcome_of(written), written.command
+        if isinstance(command, Continue) and not command.again and not command.ordinal:
+            continue  # one that was begun by its own repeat is looked for, and sent again
         if isinstance(outcome, BaseException) and not isinstance(outcome, HoldfastError):
             yield f"inner error: {type(written.command).__name__} got {outcome!r}"
         elif isinstance(outcome, HoldfastError) and outcome.code in (

@@ -7,9 +7,11 @@ from typing import Any
 from holdfast.core.changes import Decision, EventAdded, RecordAdded
 from holdfast.core.commands import (
     Accept,
+    Appended,
     Claim,
     Command,
     Compact,
+    Continue,
     Delete,
     Ended,
     Extend,
@@ -74,6 +76,9 @@ EXPECTED = (
     "a fork was spoken to",
     "a stranger was turned away",
     "a half-finished answer was kept",
+    "a batch was added to a turn that runs elsewhere",
+    "a batch had its turn moved behind others",
+    "a batch was added to a retired session",
     "a summary was asked for and made",
     "a turn had a summary made so that it fits",
     "an output was shown short",
@@ -146,6 +151,10 @@ def _written(written: Written) -> Iterator[str]:
     match command, outcome:
         case Accept(), Started() | Queued() | Repeated():
             yield from _admitted(command, outcome)
+        case Continue(), Appended():
+            yield "a batch was added to a turn that runs elsewhere"
+            if not outcome.session.is_live:
+                yield "a batch was added to a retired session"
         case Claim(), Started():
             yield "a turn waited for its lane and got it"
         case Finish(), Ended() if command.again:
@@ -206,6 +215,8 @@ def _recorded(change: RecordAdded) -> Iterator[str]:
             yield "a turn rolled another back"
         case "retry":
             yield "a torn turn was written anew behind later ones"
+        case "move":
+            yield "a batch had its turn moved behind others"
         case "elision":
             yield "an output was shown short"
         case "undo":

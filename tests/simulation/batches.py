@@ -1,0 +1,64 @@
+"""A client whose runs are its own: it only says, batch by batch, what a turn of its added."""
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from holdfast.core.commands import Appended, Continue
+from holdfast.core.ids import Key, Tenant, TurnId
+from holdfast.core.items import message
+from tests.simulation.plan import Op
+from tests.simulation.replica import Replica
+
+if TYPE_CHECKING:
+    from tests.simulation.clients import Clients
+
+COUNT = 3
+"""Batches of a turn."""
+
+
+def words(op: Op, ordinal: int) -> str:
+    """Return what a batch says."""
+    return f"{op.tenant}|{op.key}|{op.id}.{ordinal}"
+
+
+async def add_batches(clients: "Clients", op: Op, rng: random.Random) -> None:
+    """Add a turn's batches one after the other, each until it is answered."""
+    known: Appended | None = None
+    for ordinal in range(COUNT):
+        known = await _add(clients, op, rng, ordinal, known)
+        if known is None:
+            return
+        await asyncio.sleep(op.tool_seconds)
+
+
+async def _add(
+    clients: "Clients", op: Op, rng: random.Random, ordinal: int, known: Appended | None
+) -> Appended | None:
+    sent = 0
+
+    async def send(replica: Replica) -> Appended:
+        nonlocal sent
+        sent += 1
+        gateway = replica.gateway
+        command = Continue(
+            tenant=Tenant(op.tenant),
+            turn_id=TurnId(f"turn_of_{op.id}"),
+            ordinal=ordinal,
+            worker=gateway.worker.id,
+            candidate_id=gateway.new_session_id(),
+            key=Key(op.key),
+            items=(message("user" if not ordinal else "assistant", words(op, ordinal)),),
+            known=known,
+            again=sent > 1,
+        )
+        return await gateway.continue_turn(command)
+
+    for _ in range(op.tries):
+        heard = await clients.ask(op, rng, send, str(ordinal))
+        if isinstance(heard.answer, Appended):
+            return heard.answer
+        if heard.error != "lost" and not heard.answer.retryable:
+            return None
+        await asyncio.sleep(0.4)
+    return None
