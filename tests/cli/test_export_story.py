@@ -226,6 +226,17 @@ def test_a_log_that_grew_among_known_turns_is_left_alone(
     assert take_over(capsys, file, store) == {"differs": 1}
 
 
+def test_what_no_store_can_keep_of_an_error_does_not_keep_its_turn_away(
+    tmp_path: Path, second: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, *entries = own_lines("ses_a", "one")
+    error = {"code": "a\0b", "message": "c\0d"}
+    file = tmp_path / "nul.jsonl"
+    run = {**RUN, "worker": "w\0", "error": error}
+    file.write_text("\n".join([head, turn_line("ses_a", 1, error=error, runs=[run]), *entries]))
+    assert take_over(capsys, file, second) == {"added": 1}
+
+
 def test_a_key_that_cannot_be_one_is_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

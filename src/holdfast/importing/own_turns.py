@@ -10,7 +10,7 @@ from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
 from holdfast.core.items import NewItem
 from holdfast.core.past import PastRun, PastTurn
 from holdfast.core.session import Usage
-from holdfast.core.turn import Outcome, Source
+from holdfast.core.turn import Outcome, Source, storable
 
 _ENDS: dict[str, Outcome] = {
     "completed": "completed", "failed": "failed", "cancelled": "cancelled"
@@ -65,11 +65,11 @@ class _Lasted(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def code(self) -> str | None:
-        return self.error.code if self.error is not None else None
+        return storable(self.error.code) if self.error is not None else None
 
     @property
     def message(self) -> str | None:
-        return self.error.message if self.error is not None else None
+        return storable(self.error.message) if self.error is not None else None
 
 
 class RunLine(_Lasted, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class RunLine(_Lasted, frozen=True, kw_only=True):
         return PastRun(
             id=RunId(self.id) if _ID.fullmatch(self.id) else None,
             epoch=self.epoch,
-            worker=WorkerId(self.worker),
+            worker=WorkerId(storable(self.worker) or ""),
             step=self.step,
             outcome=self.outcome,
             error_code=self.code,
