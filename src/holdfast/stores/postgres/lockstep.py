@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 
+from holdfast.core.changes import SessionSaved
 from holdfast.core.commands import Command
 from holdfast.stores.postgres.dialect import (
     Parameters,
@@ -46,13 +47,20 @@ async def carry_out(
 def gather(planned: Sequence[Planned]) -> Writes | None:
     """Return what is to be written as one statement for all; none, if it takes more than one."""
     chosen: Writes = {}
-    for one in planned:
+    # In the order of their sessions, as everybody locks them.
+    for one in sorted(planned, key=_session_of):
         queue = deque(one.writes)
         for statement, parameters in _next_writes(queue):
             chosen.setdefault(statement, []).append(parameters)
         if queue:
             return None
-    return chosen
+    # All at once, in any order: in one that does not vary, so that few texts have to be prepared.
+    return dict(sorted(chosen.items(), key=lambda one: one[0].name))
+
+
+def _session_of(planned: Planned) -> str:
+    changes = planned.decision.changes
+    return changes[0].session.id if changes and isinstance(changes[0], SessionSaved) else ""
 
 
 async def write_foreseen(connection: Connection, chosen: Writes) -> float | None:
