@@ -239,11 +239,11 @@ async def _take_back(house: UpstreamHouse, path: str) -> None:
     assert undone.status_code == 200
 
 
-async def _delete_first(house: UpstreamHouse, path: str) -> None:
+async def _delete_first(house: UpstreamHouse, path: str, query: str = "") -> None:
     items = (await house.client.get(f"{path}/items")).json()["data"]
     session_id = path.rpartition("/")[2]
     name = f"conv_{session_id.partition('_')[2]}"
-    gone = await house.client.delete(f"/v1/conversations/{name}/items/{items[0]['id']}")
+    gone = await house.client.delete(f"/v1/conversations/{name}/items/{items[0]['id']}{query}")
     assert gone.status_code == 200
 
 
@@ -279,3 +279,31 @@ async def test_state_that_was_made_while_the_history_changed_is_not_gone_on_from
             # From here on it is remembered again.
             await house.respond("and on", model="gpt-4.1")
             assert len(simulator.requests(api="responses")[-1].body["input"]) == 1
+
+
+@pytest.fixture(name="store_url", params=["memory", "postgres"])
+def _store_url(request: pytest.FixtureRequest) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return "memory:"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_is_erased_from_a_session_is_forgotten_by_the_providers_of_its_forks(
+    mode: str, store_url: str
+) -> None:
+    with ProviderSimulator() as simulator:
+        settings = upstream(simulator, state=mode)
+        async with open_upstream_house(settings, heals=QUICK, store_url=store_url) as house:
+            for number in range(2):
+                await house.respond(f"turn {number}", model="gpt-4.1")
+            [session] = (await house.client.get("/v1/sessions")).json()["data"]
+            path = f"/v1/sessions/{session['id']}"
+            fork = (await house.client.post(f"{path}/fork", json={})).json()
+            inside = {"X-Session-Id": fork["id"]}
+            await house.respond("in the fork", None, model="gpt-4.1", headers=inside)
+            await _delete_first(house, path, "?erase=true")
+            said = await house.respond("again", None, model="gpt-4.1", headers=inside)
+            assert text_of(said) == "Messages seen: 6. Last text: again"
+            last = simulator.requests(api="responses", operation="create")[-1].body
+            assert len(last["input"]) == 6

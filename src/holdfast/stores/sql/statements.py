@@ -318,7 +318,11 @@ DROP_PROVIDER_STATE = Statement(
 )
 DROP_PROVIDER_STATE_COVERING = Statement(
     "drop_provider_state_covering",
-    "delete from provider_state where session_id = ?1 and covers_seq >= ?2",
+    # What is erased is gone for forks too, which share it, and so for their providers.
+    "delete from provider_state where covers_seq >= ?2 and session_id in ("
+    "with recursive heirs (id) as (select id from sessions where id = ?1 "
+    "union all select s.id from sessions s join heirs h on s.parent_id = h.id) "
+    "select id from heirs)",
 )
 DROP_PROVIDER_SLOT = Statement(
     "drop_provider_slot", "delete from provider_state where session_id = ?1 and slot = ?2"
