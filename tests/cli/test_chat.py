@@ -186,3 +186,15 @@ def test_bytes_that_are_no_text_are_not_sent_and_the_rest_is(house: House) -> No
     )  # fmt: skip
     assert (done.returncode, done.stdout.count(b"You said: 'hello'")) == (1, 1)
     assert done.stderr == b"holdfast: that was not UTF-8 text, and was not sent\n"
+
+
+def test_a_chat_in_plain_text_has_no_escape_codes(house: House) -> None:
+    for env, is_styled in (({}, True), ({"NO_COLOR": "1"}, False)):
+        with Terminal("chat", "plain", env={**house.env, **env, "TERM": "xterm"}) as terminal:
+            terminal.expect("you: ")
+            terminal.type("hello\n")
+            terminal.expect("generation 1")
+            terminal.expect("you: ")
+            assert ("\x1b[2m" in terminal.seen) == is_styled
+            terminal.type("/quit\n")
+            assert terminal.wait().code == 0

@@ -9,7 +9,7 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +53,9 @@ def console() -> "Console":
     """Return where tables go; colours are off when asked, or when nobody looks."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False)
+    # Bold is no colour, but who asked for plain text had no escape codes in mind.
+    colours: Literal["auto"] | None = None if is_plain() else "auto"
+    return Console(highlight=False, markup=False, emoji=False, color_system=colours)
 
 
 def say(text: str = "") -> None:
@@ -94,9 +96,7 @@ def say_table(
     _fit(cells, spare, out.width)
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    # Bold is no colour, but who asked for plain text had no escape codes in mind.
-    table.header_style = "" if is_plain() else "bold"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, name in enumerate(cells[0]):
         # An id is for copying: it stays in one piece, and the rest of the row gives way.
         widest = max(len(line[index]) for line in cells) if name == "id" else None
