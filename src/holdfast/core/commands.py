@@ -152,6 +152,7 @@ class Extend(Command[Session], frozen=True, kw_only=True):
     """The head that the items follow; those of them that are in the log by now are not added."""
     partial: tuple[NewItem, ...] | None = None
     journal: JournalEntry | None = None
+    shown_records: int | None = None  # as in `Finish`
 
 
 class StoredCompletion(msgspec.Struct, frozen=True, gc=False):
@@ -177,7 +178,7 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     is_retryable: bool = False
     provider_state: ProviderState | None = None
     shown_records: int | None = None
-    """The last record that the model was shown the log by; newer ones void its state."""
+    """The last record that the model was shown the log by; newer ones may void what it made."""
     completion: StoredCompletion | None = None
     pending_calls: tuple[str, ...] = ()
     """Calls that the client's own tools must answer; the lane is kept for them."""
@@ -381,6 +382,7 @@ class Compact(Command[Session], frozen=True, kw_only=True):
     to_seq: int = 0
     compaction: Compaction | None = None
     elision: Elision | None = None
+    shown_records: int | None = None  # as in `Finish`
 
 
 class UndoCompaction(Command[Session], frozen=True, kw_only=True):

@@ -6,8 +6,9 @@ from holdfast.core.changes import Decision, ProviderStateDropped, refuse
 from holdfast.core.commands import Compact, UndoCompaction
 from holdfast.core.compaction import in_force, read_compaction, read_elision, write_body
 from holdfast.core.draft import Draft
-from holdfast.core.errors import CompactionNotFound, ItemNotFound, SessionNotFound
+from holdfast.core.errors import CompactionNotFound, ItemNotFound, SessionMoved, SessionNotFound
 from holdfast.core.facts import Facts
+from holdfast.core.hiding import is_changed_within
 from holdfast.core.records import Record
 from holdfast.core.run_end import count_usage, fenced
 from holdfast.core.session import Session
@@ -24,6 +25,10 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
     assert session is not None
     if command.again and any(_id_of(record) == _wanted(command) for record in facts.records):
         return Decision(session)
+    if command.compaction is not None and is_changed_within(
+        session, facts.heads, command.shown_records, command.to_seq
+    ):
+        return refuse(SessionMoved("what was summed up was changed in the meantime"))
     if not _is_possible(command, facts, session):
         return refuse(ItemNotFound(f"session {session.id} cannot be compacted up to that item"))
     draft = Draft(session, now=facts.now)

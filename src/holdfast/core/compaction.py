@@ -224,7 +224,8 @@ _WRAPPING = 160
 def compaction_item(name: str, text: str, record: Name | None = None) -> bytes:
     """Return a `compaction` item of ours: opaque to its client, readable to us.
 
-    One that a session's own record stands behind names it: there the record tells.
+    One that a session's own record stands behind names it: there the record tells. One that a
+    session's log was too short for has the number 0 of it.
     """
     carried = _Carried(text, *record) if record else _Carried(text)
     packed = base64.urlsafe_b64encode(msgspec.json.encode(carried)).decode()
@@ -247,6 +248,14 @@ def carried_text(body: bytes) -> str | None:
     """Return the summary in a `compaction` item of ours; None in anybody else's."""
     carried = _carried(body)
     return carried.text if carried is not None else None
+
+
+def carried_record(body: bytes) -> Name | None:
+    """Return the record that a `compaction` item of ours names; 0 is no record of a session's."""
+    carried = _carried(body)
+    if carried is None or not carried.session_id:
+        return None
+    return SessionId(carried.session_id), carried.no
 
 
 def _carried(body: bytes) -> _Carried | None:

@@ -19,6 +19,20 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     last_position: int | None = None
 
 
+class Log(msgspec.Struct, frozen=True, kw_only=True):
+    """A log that shows a range, its session's own or a fork's, and the summaries in it."""
+
+    session: Session
+    upto: int
+    """Where the part ends that it has in common with the log in which the range was said."""
+    line: frozenset[SessionId]
+    """The session and those whose history it continues."""
+    hidden: tuple[Span, ...] = ()
+    heads: tuple[RecordHead, ...] = ()
+    carriers: tuple[StoredItem, ...] = ()
+    """Its `compaction` items."""
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """One session as it is now, under its lock; what a command does not need stays empty."""
 
@@ -52,6 +66,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     hidden: tuple[Span, ...] = ()
     heads: tuple[RecordHead, ...] = ()
     """Every record of the log, its ancestors' included, without the bodies."""
+    logs: tuple[Log, ...] = ()
+    """Of a range that is hidden: the log itself, and where it is erased the forks that show it."""
     records: tuple[Record, ...] = ()
     """The session's own records, or those of the turn that runs."""
     is_view_changed: bool = False

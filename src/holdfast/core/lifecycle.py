@@ -14,12 +14,10 @@ from holdfast.core.changes import (
     Decision,
     IdempotencyAdded,
     IdempotencyRow,
-    ItemErased,
     ProviderStateDropped,
-    SummariesErased,
     refuse,
 )
-from holdfast.core.commands import Annotate, Delete, ForgetState, Fork, Hide, Reset, Restore
+from holdfast.core.commands import Annotate, Delete, ForgetState, Fork, Reset, Restore
 from holdfast.core.draft import Draft
 from holdfast.core.errors import (
     IdempotencyMismatch,
@@ -33,7 +31,6 @@ from holdfast.core.errors import (
 )
 from holdfast.core.facts import Facts
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.items import ERASED_ITEM
 from holdfast.core.lane import end_turn, stop_active
 from holdfast.core.records import Span, visible_spans
 from holdfast.core.session import Session, begin_session
@@ -251,37 +248,6 @@ def finished_seq(session: Session, active: Turn | None) -> int:
 def settled_seq(session: Session, active: Turn | None) -> int:
     """Return where the history ends that no run is writing; a held turn's part of it is settled."""
     return session.head_seq if session.is_held else finished_seq(session, active)
-
-
-def hide(command: Hide, facts: Facts) -> Decision[Session]:
-    """Take a range out of the view by a record; erasing also blanks the bytes, for good."""
-    session = facts.session
-    if session is None or _is_foreign(session, command.tenant):
-        return refuse(SessionNotFound(f"no session {command.session_id}"))
-    if not 1 <= command.from_seq <= command.to_seq <= session.head_seq:
-        return refuse(
-            ItemNotFound(
-                f"session {session.id} has no items {command.from_seq} to {command.to_seq}"
-            )
-        )
-    if command.again and not visible_spans(facts.hidden, command.from_seq, command.to_seq):
-        return Decision(session, _erasures(command, session))
-    draft = Draft(session, now=facts.now)
-    draft.hide(command.kind, (command.from_seq, command.to_seq), facts.hidden)
-    for erasure in _erasures(command, session):
-        draft.add(erasure)
-    draft.tell(
-        "items.hidden", from_seq=command.from_seq, to_seq=command.to_seq, is_erased=command.erase
-    )
-    return draft.decide(draft.session)
-
-
-def _erasures(command: Hide, session: Session) -> tuple[Change, ...]:
-    if not command.erase:
-        return ()
-    own = range(max(command.from_seq, session.parent_seq + 1), command.to_seq + 1)
-    items = (ItemErased(session.id, seq, ERASED_ITEM) for seq in own)
-    return (*items, SummariesErased(session.id, command.from_seq, command.to_seq))
 
 
 def annotate(command: Annotate, facts: Facts) -> Decision[Session]:

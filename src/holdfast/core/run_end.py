@@ -19,8 +19,10 @@ from holdfast.core.draft import Draft
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.facts import Facts
 from holdfast.core.healing import Heal, read_heals, write_heals
+from holdfast.core.hiding import is_changed, without_hidden
 from holdfast.core.items import NewItem
 from holdfast.core.lane import end_turn, keep_partial, pack_items, stop_active
+from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import merge_spans
 from holdfast.core.session import Session, Usage
 from holdfast.core.turn import Fence, Run, Turn, storable
@@ -39,7 +41,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     if command.again and _is_extended(command, session):
         return Decision(session)
     draft = Draft(session, now=facts.now)
-    items = _missing(command, session)
+    items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
     if items:
         last = draft.append(items, turn.number)
         draft.save_turn(replace(turn, kept_seq=last, last_seq=last), "block")
@@ -68,7 +70,8 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     if command.usage is not None and not command.usage.is_countable:
         command = replace(command, usage=None)
     draft = Draft(session, now=facts.now)
-    last = draft.append(_missing(command, session), turn.number)
+    items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
+    last = draft.append(items, turn.number)
     turn = replace(turn, kept_seq=last, last_seq=last)
     if command.partial:
         turn = keep_partial(draft, turn, pack_items(command.partial))
@@ -89,10 +92,8 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
         )  # fmt: skip
     if command.outcome == "completed":
         draft.leave_trail(command.trail)
-    is_as_shown = command.shown_records in (None, session.record_no)
-    if command.outcome == "completed" and command.provider_state is not None and is_as_shown:
-        state = replace(command.provider_state, covers_seq=draft.head_seq)
-        draft.add(ProviderStateSaved(session.id, state, facts.now))
+    if command.outcome == "completed" and command.provider_state is not None:
+        _keep_state(draft, command.provider_state, command, facts)
     if command.outcome == "completed" and command.pending_calls:
         turn = _hold(draft, turn, command)
     else:
@@ -108,6 +109,15 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     if facts.waiting.count:
         draft.wake()
     return draft.decide(Ended(turn, draft.session, run))
+
+
+def _keep_state(draft: Draft, state: ProviderState, command: Finish, facts: Facts) -> None:
+    """Save what a provider remembers, unless it remembers what was hidden since it was told."""
+    if is_changed(draft.before, facts.heads, command.shown_records):
+        draft.add(ProviderStateDropped(draft.before.id))
+        return
+    covering = replace(state, covers_seq=draft.head_seq)
+    draft.add(ProviderStateSaved(draft.before.id, covering, facts.now))
 
 
 def _missing(command: Extend | Finish, session: Session) -> tuple[NewItem, ...]:

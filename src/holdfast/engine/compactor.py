@@ -24,7 +24,7 @@ from holdfast.core.compaction import (
     expand,
     shortened,
 )
-from holdfast.core.errors import ProviderFailure
+from holdfast.core.errors import ProviderFailure, SessionMoved
 from holdfast.core.estimate import Scale, field_tokens
 from holdfast.core.items import NewItem, StoredItem, message, read_item
 from holdfast.core.request import TurnRequest
@@ -54,6 +54,8 @@ WHOLE_BYTES = 16 * 1024
 """How much of a log too short to be compacted is carried by its item as it is."""
 LEAST_DIGEST = 64
 """How many bytes a summary that a client is to carry has at least, or there is none."""
+OUTDATED_TRIES = 2
+"""How often a summary is made anew because something of its range was hidden meanwhile."""
 _SHARE_AFTER_REFUSAL = 0.6
 """How much of a request that was refused as too long is sent at most."""
 
@@ -205,8 +207,11 @@ class Compactor:
         room = self._room(put, bounds.goal)
         for is_last in (False, True):
             made = plan(asked.history, replace(room, elides_first=room.elides_first or is_last))
-            if made is None or not await self._record(asked, made, room, reason):
-                break
+            try:
+                if made is None or not await self._record(asked, made, room, reason):
+                    break
+            except SessionMoved:
+                log.info("compaction.outdated", session_id=asked.run.session.id)
             history = await asked.run.items()
             asked = replace(asked, history=history)
             if self._tokens(put, history) <= bounds.most:
@@ -309,6 +314,16 @@ class Compactor:
         prompt: str | None = None,
     ) -> Made:
         """Have one summary stand for all that was said so far, if that is less."""
+        for _ in range(OUTDATED_TRIES):
+            try:
+                return await self._compact(run, model, reason, prompt)
+            except SessionMoved:
+                log.info("compaction.outdated", session_id=run.session.id)
+        return await self._compact(run, model, reason, prompt)
+
+    async def _compact(
+        self, run: ActiveRun, model: str | None, reason: CompactionReason, prompt: str | None
+    ) -> Made:
         history = await run.items()
         room = self._whole_room(history, run.turn.number)
         made = plan(history, room)
@@ -323,7 +338,8 @@ class Compactor:
         usage = summary.usage if summary is not None else None
         if made is None or compaction is None:
             text = transcript(history, WHOLE_BYTES)
-            return Made(compaction_item(name, text), usage, is_recorded=False)
+            item = compaction_item(name, text, (run.session.id, 0))
+            return Made(item, usage, is_recorded=False)
         # The run that was made for this counts what it cost.
         compaction = replace(compaction, usage=None)
         record = await self._write(run, made, name, reason, compaction)

@@ -93,7 +93,7 @@ def given_then(view: ResponseView) -> Session | None:
     if run is None:
         return None
     records = view.session.record_no if run.record_no is None else run.record_no
-    return as_of(view.session, run.first_seq - 1, records)
+    return shown_records(view.session, run.first_seq - 1, records)
 
 
 def parent_of(view: ResponseView) -> Parent | None:
@@ -111,7 +111,7 @@ def parent_of(view: ResponseView) -> Parent | None:
     return Parent(run.last_seq, run.record_no or 0)
 
 
-def as_of(session: Session, seq: int, record_no: int) -> Session:
+def shown_records(session: Session, seq: int, record_no: int) -> Session:
     """Return a session as it read when its log ended at `seq`, under the records of then."""
     return replace(session, head_seq=seq, record_no=record_no, hidden_count=1)
 

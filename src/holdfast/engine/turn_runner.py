@@ -16,9 +16,9 @@ from holdfast.core.commands import (
     Started,
 )
 from holdfast.core.context import project
-from holdfast.core.errors import RunFenced, StoreUnavailable
+from holdfast.core.errors import RunFenced, SessionMoved, StoreUnavailable
 from holdfast.core.items import NewItem, StoredItem
-from holdfast.core.records import merge_spans, quarantined
+from holdfast.core.records import quarantined
 from holdfast.core.session import Session
 from holdfast.core.turn import Fence
 from holdfast.engine.log import log
@@ -100,6 +100,7 @@ class ActiveRun:
             after_seq=self.session.head_seq,
             partial=tuple(partial) if partial is not None else None,
             journal=journal,
+            shown_records=self._shown_records,
         )
         try:
             self.session = await self._store.submit(command)
@@ -111,15 +112,25 @@ class ActiveRun:
 
     async def record_heal(self, command: RecordHeal) -> None:
         """Note on the run what was done about a failure of its provider, once."""
-        session = await self._note(replace(command, number=self._healed))
+        await self._note(replace(command, number=self._healed))
         self._healed += 1
-        own = len(merge_spans((seq, seq) for seq in command.heal.items))
-        if session.record_no == self._shown_records + own:
-            self._shown_records = session.record_no
 
     async def compact(self, command: Compact) -> Session:
-        """Record what stands for a part of the log; sent again if its outcome is not known."""
-        return await self._note(command)
+        """Record what stands for a part of the log; sent again if its outcome is not known.
+
+        Raises `SessionMoved` if that part was changed since `items` was read: read it anew.
+        """
+        try:
+            return await self._note(replace(command, shown_records=self._shown_records))
+        except SessionMoved:
+            await self._look_again()
+            raise
+
+    async def _look_again(self) -> None:
+        """Take in what others wrote over the log."""
+        view = await self._store.read.session(self.turn.tenant, session_id=self.session.id)
+        if view is not None and self.fence.holds(view.session):
+            self.session = view.session
 
     async def _note(self, command: Command[Session]) -> Session:
         pause = FIRST_PAUSE_SECONDS
@@ -145,10 +156,7 @@ class ActiveRun:
         self._wakeups.off_stop(self.fence.run_id)
         items = (*self._unsaved, *command.items) if self._unsaved else command.items
         command = replace(
-            command,
-            items=items,
-            after_seq=self.session.head_seq,
-            shown_records=self._shown_records,
+            command, items=items, after_seq=self.session.head_seq, shown_records=self._shown_records
         )
         self._finishing = command
         pause = FIRST_PAUSE_SECONDS

@@ -24,10 +24,11 @@ from holdfast.core.errors import (
     SessionNotFound,
     SessionNotKeyed,
 )
-from holdfast.core.facts import Facts
+from holdfast.core.facts import Facts, Log
+from holdfast.core.hiding import hide
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.items import ERASED_ITEM
-from holdfast.core.lifecycle import annotate, delete, fork, hide, reset, restore
+from holdfast.core.lifecycle import annotate, delete, fork, reset, restore
 from holdfast.core.session import Session
 from tests.unit.core.scenes import (
     KEY,
@@ -257,12 +258,21 @@ def test_a_fork_sent_again_answers_with_the_session_it_made() -> None:
 # ── hide and annotate ───────────────────────────────────────────────────────────────────────
 
 
+def logged(facts: Facts) -> Facts:
+    """Return facts with the log that a range is hidden in."""
+    session = facts.session
+    assert session is not None
+    line = frozenset({session.id})
+    log = Log(session=session, upto=session.head_seq, line=line, hidden=facts.hidden)
+    return replace(facts, logs=(log,))
+
+
 def a_hide(**fields: Any) -> Hide:
     return replace(Hide(tenant=TENANT, session_id=SESSION, from_seq=2, to_seq=3), **fields)
 
 
 def test_hiding_is_a_record_and_takes_what_providers_remember_of_it_along() -> None:
-    decision = hide(a_hide(), idle(session=RICH, hidden=((3, 4),)))
+    decision = hide(a_hide(), logged(idle(session=RICH, hidden=((3, 4),))))
     record = only(decision, RecordAdded).record
     assert (record.no, record.kind, record.from_seq, record.to_seq) == (2, "hide", 2, 3)
     assert answer(decision, Session).hidden_count == 3
@@ -272,7 +282,7 @@ def test_hiding_is_a_record_and_takes_what_providers_remember_of_it_along() -> N
 
 def test_erasing_blanks_the_sessions_own_items_and_never_its_parents() -> None:
     facts = idle(session=RICH | {"parent_id": NEW, "parent_seq": 2})
-    decision = hide(a_hide(erase=True), facts)
+    decision = hide(a_hide(erase=True), logged(facts))
     erased = [(change.seq, change.body) for change in written(decision, ItemErased)]
     assert erased == [(3, ERASED_ITEM)]
 

@@ -9,7 +9,7 @@ from holdfast.core.errors import ItemNotFound
 from holdfast.core.ids import Tenant
 from holdfast.core.items import NewItem
 from holdfast.core.session import Session
-from holdfast.engine.recorded import as_of
+from holdfast.engine.recorded import shown_records
 from holdfast.ingress.http.turns import Target
 from holdfast.ports.store import ListedItem, Reader
 
@@ -59,7 +59,7 @@ class References:
         view = await self._read.session(tenant, session_id=target.session_id, key=target.key)
         if view is None or target.parent is None:
             return view.session if view is not None else None
-        return as_of(view.session, target.parent.seq, target.parent.record_no)
+        return shown_records(view.session, target.parent.seq, target.parent.record_no)
 
     async def _find(
         self, tenant: Tenant, name: object, before: Sequence[NewItem], session: Session | None

@@ -20,7 +20,7 @@ from holdfast.core.turn import Source
 from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.recognition import Recognised, find_repeated, recognise
-from holdfast.engine.recorded import as_of
+from holdfast.engine.recorded import shown_records
 from holdfast.engine.responder import Answered
 from holdfast.engine.settings import StreamSettings
 from holdfast.ingress.http.asgi import Header, LongReply, Reply, Request
@@ -195,7 +195,7 @@ class TurnDesk:
             return None
         if target.parent is None:
             return view.session
-        return as_of(view.session, target.parent.seq, target.parent.record_no)
+        return shown_records(view.session, target.parent.seq, target.parent.record_no)
 
     def stream(
         self, ticket: Ticket, headers: Iterable[Header], tell: Tell = event_texts

@@ -20,7 +20,6 @@ from holdfast.core.commands import (
     Finish,
     ForgetState,
     Fork,
-    Hide,
     Import,
     Pop,
     RecordHeal,
@@ -30,6 +29,7 @@ from holdfast.core.commands import (
     Restore,
     RevokeApiKey,
 )
+from holdfast.core.compaction import RecordHead
 from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
 from holdfast.core.importing import IMPORTER
@@ -397,10 +397,20 @@ def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
         if isinstance(command, DropProviderState):
             kept = yield from every(sql.PROVIDER_STATE, fence.session_id)
             return replace(facts, has_provider_state=bool(kept))
+        if isinstance(command, Extend | Finish) and facts.session is not None:
+            return (yield from _with_later_records(command, facts, facts.session))
         return facts
     run = yield from find_run(fence.run_id)
     turn = yield from find_turn(run.turn_id if run else None)
     return replace(facts, run=run, turn=turn)
+
+
+def _with_later_records(command: Extend | Finish, facts: Facts, session: Session) -> Plan[Facts]:
+    """Add the records, should there be any since the run read its context."""
+    if command.shown_records is None or session.record_no <= command.shown_records:
+        return facts
+    rows = yield from every(sql.RECORD_HEADS, session.id, session.record_no)
+    return replace(facts, heads=tuple(RecordHead(*(*row, EVERYTHING)) for row in rows))
 
 
 def cancel_facts(command: Cancel | DropResponse, now: float) -> Plan[Facts]:
@@ -423,9 +433,7 @@ def completion_facts(command: AnnotateCompletion, now: float) -> Plan[Facts]:
     return Facts(now=now, completion=CompletionRow(*row) if row else None)
 
 
-def lifecycle_facts(
-    command: Reset | Restore | Delete | Fork | Hide | Annotate, now: float
-) -> Plan[Facts]:
+def lifecycle_facts(command: Reset | Restore | Delete | Fork | Annotate, now: float) -> Plan[Facts]:
     """The session, its rival for the key, and everything that is open in the one to be retired."""
     if isinstance(command, Reset | Fork) and command.idempotency_key is not None:
         found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
@@ -445,7 +453,7 @@ def lifecycle_facts(
     if isinstance(command, Restore) and facts.live is not None:
         lane = yield from lane_facts(facts.live.id, now)
         facts = replace(facts, active=lane.active, active_run=lane.active_run)
-    if isinstance(command, Fork | Hide):
+    if isinstance(command, Fork):
         facts = replace(facts, hidden=(yield from find_hidden(session)))
     if isinstance(command, Delete):
         latest = yield from one(sql.LATEST_TURN, session.id)

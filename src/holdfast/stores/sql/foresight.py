@@ -40,7 +40,11 @@ def _decision(command: Command[Any], now: float, lanes: Lanes) -> Decision[Any] 
 
 
 def _of_run(command: cmd.Extend | cmd.Finish, now: float, lanes: Lanes) -> Facts | None:
-    return lanes.run_by(command.fence, now)
+    facts = lanes.run_by(command.fence, now)
+    if facts is None or facts.session is None or command.shown_records is None:
+        return facts
+    # What was written over the log since the run read it has to be looked at.
+    return facts if facts.session.record_no <= command.shown_records else None
 
 
 def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: Lanes) -> Facts | None:

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Compact, UndoCompaction
+from holdfast.core.commands import Compact, Hide, UndoCompaction
 from holdfast.core.compaction import (
     InForce,
     RecordHead,
@@ -12,7 +12,7 @@ from holdfast.core.compaction import (
     read_elision,
     show,
 )
-from holdfast.core.facts import Facts
+from holdfast.core.facts import Facts, Log
 from holdfast.core.items import StoredItem
 from holdfast.core.records import Record, Span, merge_spans, visible_spans
 from holdfast.core.session import Session
@@ -20,7 +20,9 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.facts import (
     EVERYTHING,
     fenced_facts,
+    find_hidden,
     find_items,
+    find_lineage,
     lane_facts,
     read_session,
     session_row,
@@ -65,6 +67,44 @@ def undo_facts(command: UndoCompaction, now: float) -> Plan[Facts]:
         return facts
     rows = yield from every(sql.RECORDS, facts.session.id, facts.session.record_no)
     return replace(facts, records=tuple(Record(*row) for row in rows))
+
+
+def hide_facts(command: Hide, now: float) -> Plan[Facts]:
+    """The log that shows a range; where that is erased, every fork's that shows it too."""
+    facts = yield from lane_facts(command.session_id, now)
+    session = facts.session
+    if session is None:
+        return facts
+    logs = [(yield from _log(session, EVERYTHING, command.from_seq))]
+    front = [logs[0]] if command.erase else []
+    while front:
+        above = front.pop()
+        for row in (yield from every(sql.FORKS_OF, above.session.id)):
+            fork = Session(*row)
+            upto = min(above.upto, fork.parent_seq)
+            if upto >= command.from_seq:
+                front.append((yield from _log(fork, upto, command.from_seq)))
+                logs.append(front[-1])
+    return replace(facts, logs=tuple(logs))
+
+
+def _log(session: Session, upto: int, first: int) -> Plan[Log]:
+    line = yield from find_lineage(session)
+    carriers: list[StoredItem] = []
+    last = session.head_seq
+    for owner in line:
+        start = max(first, owner.parent_seq + 1)
+        rows = yield from every(sql.COMPACTION_ITEMS, owner.id, start, last)
+        carriers += [StoredItem(*row) for row in rows]
+        last = min(last, owner.parent_seq)
+    return Log(
+        session=session,
+        upto=upto,
+        line=frozenset(one.id for one in line),
+        hidden=(yield from find_hidden(session)),
+        heads=(yield from find_heads(session)),
+        carriers=tuple(carriers),
+    )
 
 
 def context(of: Session) -> Plan[list[StoredItem]]:

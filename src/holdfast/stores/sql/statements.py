@@ -235,6 +235,11 @@ SHARED_ITEM_IDS = Statement(
     "and exists (select 1 from items j where j.session_id = ?4 and j.item_id = i.item_id "
     "and j.seq between ?5 and ?6 and j.seq <> i.seq)",
 )
+COMPACTION_ITEMS = Statement(
+    "compaction_items",
+    f"select {columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
+    "and kind = 'compaction' order by seq",
+)
 ERASE_ITEM = Statement(
     "erase_item",
     "update items set body = ?3, fingerprint = ?4, call_id = null "

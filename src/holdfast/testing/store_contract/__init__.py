@@ -14,6 +14,7 @@ from holdfast.testing.store_contract.blocks import BlockContract
 from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
 from holdfast.testing.store_contract.forks import ForkContract
+from holdfast.testing.store_contract.hiding import HidingContract
 from holdfast.testing.store_contract.holds import HoldContract
 from holdfast.testing.store_contract.identity import IdentityContract, InternalTurnContract
 from holdfast.testing.store_contract.lanes import LaneContract
@@ -31,6 +32,7 @@ __all__ = [
     "CompactionContract",
     "FencingContract",
     "ForkContract",
+    "HidingContract",
     "HoldContract",
     "IdentityContract",
     "ImplicitRetryContract",
