@@ -301,3 +301,18 @@ async def test_settings_that_a_conversation_carries_outlive_compaction_and_reach
             sent = simulator.requests()[-1].body
             assert sent["reasoning_effort"] == "high"
             assert "configuration_update" not in str(sent["messages"])
+
+
+async def test_where_nothing_was_said_since_there_is_nothing_to_compact() -> None:
+    with talkative() as simulator:
+        async with open_upstream_house(upstream(simulator), heals=QUICK, context=BY_MODEL) as house:
+            await fill(house, 3)
+            session_id = (await session_of(house))["id"]
+            for _ in range(3):
+                made = await house.client.post(f"/v1/sessions/{session_id}/compact", json={})
+                assert made.status_code == 200, made.text
+            assert await told(house, "session.compacted") == 1
+            assert len([r for r in simulator.requests() if r.model == "sum"]) == 1
+            await fill(house, 2)
+            await house.client.post(f"/v1/sessions/{session_id}/compact", json={})
+            assert await told(house, "session.compacted") == 2

@@ -160,7 +160,7 @@ def whole_cuts(items: Sequence[StoredItem]) -> Iterator[int]:
 def _cut(items: Sequence[StoredItem], sizes: Sequence[int], kept: set[int], room: Room) -> int:
     """Return how many of the first items a summary stands for; none where that helps nothing."""
     if room.is_whole:
-        return len(items)
+        return len(items) if _is_progress(items, kept, len(items)) else 0
     left = sum(sizes) + room.summary_tokens
     costs: dict[int, int] = {}
     for place in range(1, len(items)):
