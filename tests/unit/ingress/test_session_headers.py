@@ -133,3 +133,15 @@ async def test_a_retry_count_that_is_none_means_a_first_try(count: str) -> None:
         )
         assert again.status_code == 200
         assert again.headers["x-turn-id"] != first.headers["x-turn-id"]
+
+
+@pytest.mark.parametrize("text", ["/new", "/reset", "/reset and begin"])
+async def test_a_message_that_looks_like_a_command_is_a_message(text: str) -> None:
+    async with open_house() as house:
+        first = await house.respond("one")
+        second = await house.respond(text)
+        third = await house.chat([{"role": "user", "content": text}])
+        for answer in (second, third):
+            assert answer.headers["x-session-id"] == first.headers["x-session-id"]
+            assert answer.headers["x-session-generation"] == "1"
+        assert await house.log() == ["one", "re:one", text, f"re:{text}", text, f"re:{text}"]
