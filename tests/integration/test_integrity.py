@@ -91,7 +91,7 @@ async def test_a_conversation_that_is_whole_is_left_alone_calls_and_outputs_incl
             assert len(used) == 1
 
 
-async def test_of_a_long_conversation_the_newest_part_is_compared() -> None:
+async def test_of_a_long_conversation_the_newest_and_the_oldest_are_compared() -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, state="conversation")
         async with open_upstream_house(settings, heals=QUICK) as house:
@@ -103,6 +103,16 @@ async def test_of_a_long_conversation_the_newest_part_is_compared() -> None:
             said = await house.respond("and the last", model="gpt-4.1")
             assert text_of(said) == "Messages seen: 111. Last text: and the last"
             assert await codes(house) == ["conversation_items_missing"]
+            conversation = simulator.requests(api="responses")[-1].body["conversation"]
+            place = f"{simulator.base_url}/conversations/{conversation}/items"
+            key = {"authorization": f"Bearer {simulator.key}"}
+            async with httpx.AsyncClient(headers=key) as other:
+                oldest = (await other.get(f"{place}?order=asc&limit=1")).json()["data"][0]
+                gone = await other.delete(f"{place}/{oldest['id']}")
+                assert gone.status_code == 200
+            said = await house.respond("once more", model="gpt-4.1")
+            assert text_of(said) == "Messages seen: 113. Last text: once more"
+            assert await codes(house) == ["conversation_items_missing"] * 2
 
 
 async def test_the_comparison_can_be_switched_off() -> None:

@@ -6,18 +6,20 @@ earlier response must have read it: the tokens that it reports tell whether it d
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.estimate import estimate_tokens
-from holdfast.core.integrity import Divergence, compare, marks_of
+from holdfast.core.integrity import Divergence, Mark, compare, marks_of
 from holdfast.core.session import Usage
 from holdfast.ports.provider import ModelCall
 from holdfast.providers.upstream import Upstream, read_json
 
 PAGE = 100
-"""How much of a conversation is compared: as much as one request can list."""
+"""How many items of a conversation one request can list."""
+NEWEST = f"limit={PAGE}&order=desc"
 MARGIN = 16
 """Estimates are rough: a difference of so few tokens says nothing."""
 
@@ -83,21 +85,35 @@ def ignored() -> ProviderFailure:
 
 
 async def verify(upstream: Upstream, conversation: str, expected: Sequence[msgspec.Raw]) -> None:
-    """Raise unless a conversation holds what it is expected to, as far as one page shows."""
-    path = f"/conversations/{conversation}/items?limit={PAGE}&order=desc"
+    """Raise unless a conversation holds what it is expected to, and nothing else.
+
+    The newest items are looked at first, and no more pages than what was put there can fill twice.
+    """
+    told = marks_of(msgspec.json.decode(one) for one in expected)
+    held: list[Mark] = []
+    after = ""
+    for _ in range(2 * len(told) // PAGE + 1):
+        page = await _listed(upstream, f"/conversations/{conversation}/items?{NEWEST}{after}")
+        listed = page.get("data")
+        items = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        held[:0] = marks_of(reversed(items))
+        is_whole = not page.get("has_more")
+        last = items[-1].get("id") if items else None
+        found = compare(told, held, is_whole=is_whole)
+        if found is not None:
+            raise _diverged(found, len(told), len(held))
+        if is_whole or not isinstance(last, str):
+            return
+        after = f"&after={quote(last, safe='')}"
+
+
+async def _listed(upstream: Upstream, path: str) -> dict[str, Any]:
     try:
-        page = read_json(await upstream.ask(path, method="GET", names_state=True))
+        return read_json(await upstream.ask(path, method="GET", names_state=True))
     except ProviderFailure as failure:
         if failure.failure_class == "stale_state" and failure.provider_code is None:
             failure.provider_code = "conversation_expired"
         raise
-    listed = page.get("data")
-    newest = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    told = marks_of(msgspec.json.decode(one) for one in expected)
-    held = marks_of(reversed(newest))
-    found = compare(told, held, is_whole=not page.get("has_more"))
-    if found is not None:
-        raise _diverged(found, len(told), len(held))
 
 
 def _diverged(found: Divergence, told: int, held: int) -> ProviderFailure:
