@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Delete, DropResponse, JournalEntry, Started
+from holdfast.core.commands import Delete, DropResponse, Hide, JournalEntry, Started
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.ids import Tenant
 from holdfast.core.journal import KeptEvent, pack_events, unpack_events
@@ -115,3 +115,20 @@ async def test_only_the_tenant_that_has_a_response_sees_or_drops_it(caller: Call
     with pytest.raises(TurnNotFound):
         await caller.submit(DropResponse(tenant=caller.tenant, turn_id=run.turn.id, step=1))
     assert await caller.read.response(caller.tenant, run.turn.id, 0) is not None
+
+
+@pytest.mark.parametrize("is_erased", [False, True])
+async def test_an_item_that_is_erased_leaves_the_journal_of_its_turn_and_no_other(
+    caller: Caller, is_erased: bool
+) -> None:
+    runs = []
+    for number in range(2):
+        run = await caller.start("who are you?", key="k")
+        await caller.finish(run, "a secret", journal=batch(0, f"a secret {number}"))
+        runs.append(run)
+    session = runs[0].session
+    await caller.submit(
+        Hide(tenant=session.tenant, session_id=session.id, from_seq=2, to_seq=2, erase=is_erased)
+    )
+    assert await kept(caller, runs[0]) == ([] if is_erased else ["a secret 0"])
+    assert await kept(caller, runs[1]) == ["a secret 1"]

@@ -343,6 +343,11 @@ ADD_JOURNAL = Statement(
     "last_no = excluded.last_no, body = excluded.body",
 )
 DROP_JOURNAL = Statement("drop_journal", "delete from journals where turn_id = ?1 and step = ?2")
+DROP_JOURNALS_OF_ITEM = Statement(
+    "drop_journals_of_item",
+    "delete from journals where turn_id in "
+    "(select id from turns where session_id = ?1 and first_seq <= ?2 and last_seq >= ?2)",
+)
 JOURNAL = Statement(
     "journal",
     f"select {columns(JournalRow)} from journals "

@@ -93,6 +93,14 @@ def _add_journal(change: ch.JournalAdded) -> list[Ask]:
     return [added]
 
 
+def _erase_item(change: ch.ItemErased) -> list[Ask]:
+    """Blank an item, and forget the events that told of it while it came."""
+    return [
+        (sql.ERASE_ITEM, (change.session_id, change.seq, change.body, b"")),
+        (sql.DROP_JOURNALS_OF_ITEM, (change.session_id, change.seq)),
+    ]
+
+
 def _drop_response(change: ch.ResponseDropped) -> list[Ask]:
     return [
         (sql.DROP_JOURNAL, (change.turn_id, change.step)),
@@ -113,7 +121,7 @@ _WRITERS: dict[type, Callable[[Any], list[Ask]]] = {
     ch.SummariesErased: lambda c: [(sql.ERASE_SUMMARIES, astuple(c))],
     ch.JournalAdded: _add_journal,
     ch.ResponseDropped: _drop_response,
-    ch.ItemErased: lambda c: [(sql.ERASE_ITEM, (c.session_id, c.seq, c.body, b""))],
+    ch.ItemErased: _erase_item,
 }
 
 
