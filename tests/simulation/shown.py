@@ -75,7 +75,7 @@ def shown(image: Image, session: Session, record_no: int, head_seq: int) -> list
     for one in records:
         is_undone = (one.record.session_id, one.record.no) in undone
         if one.record.kind == "elision" and not is_undone and one.record.to_seq > covered:
-            cuts.update(dict(one.body["cuts"]))
+            cuts.update({seq: left for seq, left in one.body["cuts"] if seq <= one.upto})
     log = [
         _cut(item, cuts[item.seq]) if item.seq in cuts else item
         for item in image.log(session, head_seq)

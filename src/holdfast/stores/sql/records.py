@@ -132,5 +132,8 @@ def _with_bodies(force: InForce) -> Plan[Shown]:
     for head in force.elisions:
         row = yield from one(sql.RECORD_BODY, head.session_id, head.no)
         if row is not None and row[0] is not None:
-            elisions.append(read_elision(bytes(row[0])))
+            told = read_elision(bytes(row[0]))
+            # Behind the point where a fork began, the same numbers are items of its own.
+            cuts = tuple(cut for cut in told.cuts if cut[0] <= head.upto)
+            elisions.append(replace(told, cuts=cuts))
     return Shown(force, compaction, tuple(elisions))

@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.commands import Compact, Hide, Parent, Started, UndoCompaction
+from holdfast.core.commands import Compact, Fork, Hide, Parent, Started, UndoCompaction
 from holdfast.core.compaction import SUMMARY_OPENING, Compaction, Elision
 from holdfast.core.errors import CompactionNotFound, ItemNotFound, RunFenced, SessionNotFound
+from holdfast.core.ids import SessionId
 from holdfast.core.items import write_item
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.session import Session, Usage
@@ -188,6 +189,23 @@ class CompactionContract:
         assert await shown(caller, run.session) == ["abcd", "e"]
         assert await shown(caller, session) == ["ab", "c", "d"]
         assert ended.session.id == session.id
+
+    async def test_a_fork_from_before_a_shortened_output_says_all_of_its_own(
+        self, caller: Caller
+    ) -> None:
+        call = write_item({"type": "function_call", "call_id": "c", "name": "f", "arguments": ""})
+        output = {"type": "function_call_output", "call_id": "c", "output": "beginning" * 40}
+        run = await caller.start("a", key="k")
+        await caller.extend(run, items=(call, write_item(output)))
+        cut = Elision(id="cmp_e", reason="budget", cuts=((3, 9),))
+        await caller.submit(Compact(fence=run.fence, elision=cut))
+        parent = (await caller.finish(run, "b")).session
+        fork = Fork(
+            tenant=caller.tenant, session_id=parent.id, new_id=SessionId("ses_f"), after_seq=1
+        )
+        child = await caller.submit(fork)
+        spoken = await caller.start("x", "y", session_id=child.id)
+        assert await shown(caller, spoken.session) == ["a", "x", "y"]
 
     async def test_only_the_run_that_owns_the_lane_compacts(
         self, caller: Caller, other: Caller
