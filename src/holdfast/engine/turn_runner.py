@@ -103,10 +103,12 @@ class ActiveRun:
             shown_records=self._shown_records,
         )
         try:
-            self.session = await self._store.submit(command)
+            session = await self._store.submit(command)
         except RunFenced:
             self._lose_quietly()
             raise
+        # Another write of this run may have been answered first: never go back.
+        self.session = max(self.session, session, key=lambda one: one.version)
         self._unsaved = self._unsaved[len(command.items) :]
         return self.session
 

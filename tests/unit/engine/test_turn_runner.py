@@ -1,0 +1,57 @@
+"""A run's own view of its session, whatever order its answers come back in."""
+
+import asyncio
+from typing import Any, cast
+
+from holdfast.core.commands import Command, Compact, Extend
+from holdfast.core.compaction import Compaction
+from holdfast.core.items import message
+from holdfast.engine.clock import SystemClock
+from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.wakeups import Wakeups
+from holdfast.ports.store import Store
+from holdfast.stores.opening import open_store
+from holdfast.testing.caller import Caller
+
+
+class LateAnswers:
+    """A store whose answers to checkpoints are heard late."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.may_be_heard = asyncio.Event()
+        self.is_done = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def submit(self, command: Command[Any]) -> Any:
+        """Carry out, and keep the answer back."""
+        outcome = await self._store.submit(command)
+        if isinstance(command, Extend):
+            self.is_done.set()
+            await self.may_be_heard.wait()
+        return outcome
+
+
+async def test_an_answer_that_is_heard_late_does_not_take_a_run_back() -> None:
+    store = await open_store("memory:", clock=SystemClock())
+    try:
+        caller = Caller(store)
+        await caller.enlist()
+        await caller.converse("a", "b", key="k")
+        started = await caller.start("c", key="k")
+        late = LateAnswers(store)
+        run = ActiveRun(started, cast(Store, late), Wakeups())
+        extending = asyncio.create_task(run.extend(partial=[message("assistant", "half")]))
+        await late.is_done.wait()
+        made = Compaction(
+            id="x", mode="elide", reason="budget", text="ab", tokens_before=9, tokens_after=1
+        )
+        await run.compact(Compact(fence=run.fence, to_seq=2, compaction=made))
+        late.may_be_heard.set()
+        await extending
+        assert run.session.record_no == 1
+        assert len(await run.items()) == 2
+    finally:
+        await store.close()
