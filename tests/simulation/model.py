@@ -84,7 +84,7 @@ class Model:
             run.session.id,
             run.turn.step,
             run.session.head_seq,
-            run.session.record_no,
+            run._shown_records,
             tuple(context),
         )
         self.calls.append(call)
