@@ -50,6 +50,18 @@ def test_an_export_counts_its_sessions_in_a_terminal(house: House, tmp_path: Pat
     assert (quiet.code, quiet.err) == (0, "")
 
 
+@pytest.mark.parametrize("form", ["jsonl", "markdown", "openai"])
+def test_an_export_to_a_terminal_is_the_export_alone_and_steers_nothing(
+    house: House, form: str
+) -> None:
+    house.say("steering", "\x1b]0;gone\x07 hello")
+    shown = in_terminal("sessions", "export", "steering", "--format", form, env=house.env)
+    assert shown.code == 0
+    assert "hello" in shown.out
+    assert "exporting" not in shown.out
+    assert "\x1b" not in shown.out
+
+
 def test_a_backup_and_an_examination_say_what_they_do(house: House, tmp_path: Path) -> None:
     shown = in_terminal("backup", str(tmp_path / "copy.db"), "--store", house.store)
     assert "copying: 1 of " in shown.out

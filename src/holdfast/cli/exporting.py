@@ -11,8 +11,8 @@ import typer
 
 from holdfast.cli.gateway_client import GatewayClient, Value, path_of
 from holdfast.cli.options import UrlFlag, find_session, gateway
-from holdfast.cli.progress import Advance, progress
-from holdfast.cli.terminal import CommandFailed
+from holdfast.cli.progress import Advance, progress, unseen
+from holdfast.cli.terminal import CommandFailed, printable
 from holdfast.exporting.forms import Form, heading, lines, markdown, openai_items
 
 
@@ -41,10 +41,20 @@ def export(
         if form == "openai" and len(chosen) != 1:
             raise CommandFailed("--format openai is the input of one session", exit_code=2)
         found = iter(chosen)
-    with _written(output) as file, progress("exporting") as advance:
+    with _written(output) as file, _counted(file) as advance:
         count = _write(client, found, form, file, advance)
     if output is not None:
         print(f"{count} session(s) written to {output}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _counted(file: TextIO) -> Iterator[Advance]:
+    """Show progress, except where the export itself is shown."""
+    if file.isatty():
+        yield unseen
+        return
+    with progress("exporting") as advance:
+        yield advance
 
 
 def _chosen(client: GatewayClient, names: list[str], generations: bool) -> Iterator[Value]:
@@ -65,13 +75,15 @@ def _write(
     client: GatewayClient, found: Iterator[Value], form: Form, file: TextIO, advance: Advance
 ) -> int:
     count = 0
+    # On a terminal nothing that was said may steer it; a file or a pipe gets every byte.
+    shown = (lambda line: printable(line, keep="\n\t")) if file.isatty() else str
     if form == "jsonl":
         print(heading(), file=file)
     for session in found:
         if form == "markdown" and count:
             print("\n---\n", file=file)
         for line in _lines_of(client, session, form):
-            print(line, file=file)
+            print(shown(line), file=file)
         count += 1
         advance(session["key"] or session["id"])
     return count

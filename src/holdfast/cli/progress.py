@@ -12,7 +12,7 @@ class Advance(Protocol):
     def __call__(self, what: str = "") -> None: ...
 
 
-def _unseen(what: str = "") -> None:
+def unseen(what: str = "") -> None:
     """Nobody looks."""
     del what
 
@@ -21,7 +21,7 @@ def _unseen(what: str = "") -> None:
 def progress(title: str) -> Iterator[Advance]:
     """Count pieces of work on standard error, if somebody looks."""
     if not sys.stderr.isatty():
-        yield _unseen
+        yield unseen
         return
     from rich.console import Console
     from rich.markup import escape
