@@ -101,7 +101,9 @@ class RetentionSettings:
         if not self.sessions_days >= 0:
             raise InvalidSetting("retention.sessions_days must not be negative")
         if self.sessions_days and not self.archive:
-            raise InvalidSetting("retention.archive: say where sessions are archived")
+            raise InvalidSetting(
+                "retention.archive: say where sessions are archived, as sessions_days needs"
+            )
         if self.traces_days and not self.traces_days >= 1:
             raise InvalidSetting("retention.traces_days must be at least 1")
         if not self.sweep_minutes > 0:

@@ -24,7 +24,7 @@ class TimeoutSettings:
     def __post_init__(self) -> None:
         for name in ("connect_seconds", "first_byte_seconds", "chunk_seconds"):
             if not getattr(self, name) > 0:
-                raise InvalidSetting(f"upstream.{name} must be positive")
+                raise InvalidSetting(f"upstream.timeouts.{name} must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

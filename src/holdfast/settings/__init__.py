@@ -17,7 +17,8 @@ from holdfast.engine.settings import (
     StreamSettings,
 )
 from holdfast.providers.settings import UpstreamSettings
-from holdfast.settings.reading import Sources, read_file
+from holdfast.settings.files import read_file
+from holdfast.settings.reading import Sources
 from holdfast.settings.sections import (
     AccessKey,
     LimitSettings,
@@ -89,7 +90,7 @@ def load(
         retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),
         upstreams=_upstreams(sources, env),
-        keys=tuple(key.filled(env) for key in sources.tables("key", AccessKey)),
+        keys=tuple(sources.tables("key", AccessKey, lambda key: key.filled(env))),
     )
     sources.refuse_unknown()
     return settings

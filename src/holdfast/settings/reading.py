@@ -4,17 +4,16 @@ import dataclasses
 import difflib
 import math
 import re
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import InvalidSetting
+from holdfast.settings.files import File, Place
 
 SectionT = TypeVar("SectionT")
-Place = str
-"""Where a value came from, for people."""
+Given = tuple[Any, Place]
+"""A value as it was found, and where."""
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 NOT_FROM_OUTSIDE = frozenset({"key"})
@@ -27,63 +26,6 @@ FLAGS = {
     ("upstream", "api"): "--upstream-api",
 }
 """Flags that are not simply named after their field."""
-
-
-class File:
-    """A configuration file: its values, and the line of each."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        self.path = path
-        try:
-            self.values: dict[str, Any] = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as exc:
-            raise InvalidSetting(f"{path}: {exc}") from exc
-        self._lines = text.splitlines()
-
-    def place(self, section: str, name: str, number: int = 0) -> Place:
-        """Return where a field stands; `number` counts the tables of one name."""
-        line = self._line_of(section, name, number) or self._line_of(section, "", number)
-        where = f"{self.path}:{line}" if line is not None else f"{self.path}"
-        return f"{where}: {section}.{name}"
-
-    def place_of_section(self, name: str) -> Place:
-        """Return where a section begins, or a field that stands in none."""
-        header = re.compile(rf"\s*\[+\s*\"?{re.escape(name)}\"?\s*[\].]")
-        field = re.compile(rf"\s*\"?{re.escape(name)}\"?\s*[=.]")
-        for wanted in (header, field):
-            for at, line in enumerate(self._lines, 1):
-                if wanted.match(line):
-                    return f"{self.path}:{at}: {name}"
-        return f"{self.path}: {name}"
-
-    def _line_of(self, section: str, name: str, number: int) -> int | None:
-        """Return the line of a field or, without a name, of its section's header."""
-        here, seen = "", -1
-        for at, line in enumerate(self._lines, 1):
-            header = re.match(r"\s*\[+([^\]]+)\]+", line)
-            if header:
-                here = header[1].strip()
-                seen += here == section
-                if not name and here == section and seen == number:
-                    return at
-            elif (
-                name
-                and here == section
-                and seen == number
-                and re.match(rf"\s*\"?{re.escape(name)}\"?\s*=", line)
-            ):
-                return at
-        return None
-
-
-def read_file(path: Path) -> File:
-    """Return a configuration file, or say why it cannot be read."""
-    try:
-        return File(path, path.read_text("utf-8"))
-    except OSError as exc:
-        raise InvalidSetting(f"{path}: {exc.strerror or exc}") from exc
-    except UnicodeDecodeError as exc:
-        raise InvalidSetting(f"{path} is not UTF-8 text") from exc
 
 
 class Sources:
@@ -103,94 +45,64 @@ class Sources:
     def section(self, name: str, kind: type[SectionT]) -> SectionT:
         """Return a section, every field checked against its type."""
         in_file = self._table(name)
-        given: dict[str, Any] = {}
-        for field, hint in _fields(kind).items():
+        given: dict[str, Given] = {}
+        for field in _fields(kind):
             self._known.setdefault(name, set()).add(field)
             found = self._find(name, field, in_file)
             if found is not None:
-                value, place = found
-                given[field] = convert(value, hint, place)
-        return self._build(name, kind, given)
+                given[field] = found
+        return build(kind, given)
 
-    def tables(self, name: str, kind: type[SectionT]) -> list[SectionT]:
-        """Return an array of tables: file only."""
+    def tables(
+        self,
+        name: str,
+        kind: type[SectionT],
+        finish: Callable[[SectionT], SectionT] = lambda made: made,
+    ) -> list[SectionT]:
+        """Return an array of tables, each after `finish`: file only."""
         self._known.setdefault("", set()).add(name)
-        listed = self._file.values.get(name, []) if self._file else []
+        if self._file is None or name not in self._file.values:
+            return []
+        listed = self._file.values[name]
         if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-            raise InvalidSetting(f"{name} is written as [[{name}]] tables")
-        hints = _fields(kind)
+            raise InvalidSetting(f"{self._file.place(name)} is written as [[{name}]] tables")
         found = []
         for number, one in enumerate(listed):
-            assert self._file is not None
-            given = {}
-            for field, value in one.items():
-                place = self._file.place(name, field, number)
-                if field not in hints:
-                    raise InvalidSetting(_unknown(place, field, hints))
-                given[field] = convert(value, hints[field], place)
-            found.append(self._build(name, kind, given, number))
+            place = self._file.place(name, number)
+            found.append(convert_table(one, kind, place, finish))
         return found
 
     def overridden(self, name: str, kind: type[SectionT], *, needs: str) -> SectionT | None:
         """Return one table made of flags and environment alone, if they give what it `needs`."""
-        given: dict[str, Any] = {}
-        for field, hint in _fields(kind).items():
+        given: dict[str, Given] = {}
+        for field in _fields(kind):
             found = self._find(name, field, {})
             if found is not None:
-                given[field] = convert(found[0], hint, found[1])
-        if needs not in given:
-            return None
-        return self._build(name, kind, given)
-
-    def _build(
-        self, name: str, kind: type[SectionT], given: dict[str, Any], number: int = 0
-    ) -> SectionT:
-        try:
-            return kind(**given)
-        except TypeError as exc:
-            missing = re.findall(r"'(\w+)'", str(exc))
-            place = self._file.place(name, missing[0], number) if self._file and missing else name
-            raise InvalidSetting(
-                f"{place.rsplit(': ', 1)[0]}: {name} needs {', '.join(missing)}"
-            ) from exc
-        except InvalidSetting as exc:
-            raise InvalidSetting(self._with_place(name, given, exc.message, number)) from exc
-
-    def _with_place(self, name: str, given: Mapping[str, Any], message: str, number: int) -> str:
-        """Say where the field stands that a section's own check refused."""
-        for field in given:
-            if not re.search(rf"\b{re.escape(field)}\b", message):
-                continue
-            variable = _variable(name, field)
-            if self._flags.get(name, {}).get(field) is not None:
-                return f"{_flag(name, field)}: {message}"
-            if variable in self._environment:
-                return f"{variable}: {message}"
-            if self._file is not None:
-                return f"{self._file.place(name, field, number).rsplit(': ', 1)[0]}: {message}"
-        return message
+                given[field] = found
+        return build(kind, given) if needs in given else None
 
     def _table(self, name: str) -> Mapping[str, Any]:
         here: Any = self._file.values if self._file else {}
-        for part in name.split("."):
+        parts = name.split(".")
+        for depth, part in enumerate(parts, 1):
             here = here.get(part, {})
             if not isinstance(here, dict):
-                raise InvalidSetting(f"{name} is a section: write [{name}]")
+                assert self._file is not None
+                place = self._file.place(*parts[:depth])
+                raise InvalidSetting(f"{place} is a section: write [{'.'.join(parts[:depth])}]")
         table: Mapping[str, Any] = here
         return table
 
-    def _find(
-        self, section: str, field: str, in_file: Mapping[str, Any]
-    ) -> tuple[Any, Place] | None:
+    def _find(self, section: str, field: str, in_file: Mapping[str, Any]) -> Given | None:
         flag = self._flags.get(section, {}).get(field)
         if flag is not None:
-            return flag, _flag(section, field)
+            return flag, Place(_flag(section, field))
         variable = _variable(section, field)
         if variable in self._environment:
-            return self._environment[variable], variable
+            return self._environment[variable], Place(variable)
         if field in in_file:
             assert self._file is not None
-            return in_file[field], self._file.place(section, field)
+            return in_file[field], self._file.place(*section.split("."), field)
         return None
 
     def refuse_unknown(self) -> None:
@@ -206,12 +118,12 @@ class Sources:
             return
         if name not in self._known or not isinstance(value, dict):
             sections = {*self._known, *self._known.get("", set())} - {""}
-            raise InvalidSetting(_unknown(self._file.place_of_section(name), name, sections))
+            raise InvalidSetting(_unknown(self._file.place(*name.split(".")), name, sections))
         for field, inner in value.items():
             if isinstance(inner, dict) and f"{name}.{field}" in self._known:
                 self._refuse_unknown_in(f"{name}.{field}", inner)
             elif field not in self._known[name]:
-                place = self._file.place(name, field)
+                place = self._file.place(*name.split("."), field)
                 raise InvalidSetting(_unknown(place, field, self._known[name]))
 
 
@@ -239,8 +151,8 @@ def _unknown(place: Place, name: str, known: "set[str] | Mapping[str, Any]") -> 
 
 def convert(value: Any, hint: Any, place: Place) -> Any:
     """Return a value of the type that a setting has; text from the environment is parsed."""
-    if dataclasses.is_dataclass(hint):
-        return _convert_table(value, hint, place)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return convert_table(value, hint, place)
     origin, choices = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _convert_number(value, choices[0], place, f"a number {choices[1]}")
@@ -259,16 +171,44 @@ def convert(value: Any, hint: Any, place: Place) -> Any:
     return _convert_plain(value, hint, place)
 
 
-def _convert_table(value: Any, kind: Any, place: Place) -> Any:
+def convert_table(
+    value: Any,
+    kind: type[SectionT],
+    place: Place,
+    finish: Callable[[SectionT], SectionT] = lambda made: made,
+) -> SectionT:
+    """Return a table of the file as the section it is."""
     if not isinstance(value, dict):
         raise InvalidSetting(f"{place} is a table, not {value!r}")
     hints = _fields(kind)
     for name in value:
         if name not in hints:
-            raise InvalidSetting(_unknown(f"{place}.{name}", name, hints))
-    return kind(
-        **{name: convert(one, hints[name], f"{place}.{name}") for name, one in value.items()}
-    )
+            raise InvalidSetting(_unknown(place.inside(name), name, hints))
+    return build(kind, {k: (v, place.inside(k)) for k, v in value.items()}, place, finish)
+
+
+def build(
+    kind: type[SectionT],
+    given: Mapping[str, Given],
+    place: Place | None = None,
+    finish: Callable[[SectionT], SectionT] = lambda made: made,
+) -> SectionT:
+    """Return a section of the values given; what its own checks refuse is told with its place."""
+    hints = _fields(kind)
+    values = {name: convert(value, hints[name], at) for name, (value, at) in given.items()}
+    try:
+        return finish(kind(**values))
+    except TypeError as exc:
+        missing = re.findall(r"'(\w+)'", str(exc))
+        raise InvalidSetting(f"{place} needs {', '.join(missing)}") from exc
+    except InvalidSetting as exc:
+        named = [at for name, (_, at) in given.items() if _names(exc.message, name)]
+        blamed = [*named, *([place] if place else []), *(at for _, at in given.values())]
+        raise InvalidSetting(blamed[0].blame(exc.message) if blamed else exc.message) from exc
+
+
+def _names(message: str, field: str) -> bool:
+    return re.search(rf"\b{re.escape(field)}\b", message) is not None
 
 
 def _convert_plain(value: Any, hint: Any, place: Place) -> Any:

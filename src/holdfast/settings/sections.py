@@ -150,5 +150,5 @@ class AccessKey:
         """Return the entry with its key, which must be there."""
         key = environment.get(self.key_env, "")
         if not key:
-            raise InvalidSetting(f"key: the environment variable {self.key_env} is not set")
+            raise InvalidSetting(f"key.key_env: the environment variable {self.key_env} is not set")
         return replace(self, key=key)

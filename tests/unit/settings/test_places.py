@@ -73,6 +73,17 @@ RANGES = [
     ("[[upstream]]\nurl = 'http://a/v1'\ncontext_tokens = 0", 3, "positive"),
     ("[[upstream]]\nurl = 'http://a/v1'\nstate = 'chain'\napi = 'chat'", 3, "responses"),
     ("[server]\nhots = 'x'", 2, "host"),
+    ("# one\n[upstream]\nurl = 'http://a/v1'", 2, "[[upstream]]"),
+    ("# one\nlanes = 3", 2, "[lanes]"),
+    ("[sessions]\nreset = 'idle'", 2, "[sessions.reset]"),
+    ("[log]\n[[key]]\ntenant = 'a'\nkey_env = 'NOWHERE'", 4, "NOWHERE is not set"),
+    ("[retention]\nsessions_days = 1", 2, "retention.archive"),
+    (FIRST + "[upstream.timeouts]\nconnect_seconds = 0", 4, "upstream.timeouts.connect_seconds"),
+    (FIRST + "timeouts = { connect_seconds = 0 }", 3, "upstream.timeouts.connect_seconds"),
+    (FIRST + "[upstream.timeouts]\n\nconect_seconds = 1", 5, "connect_seconds"),
+    (FIRST + FIRST + "[upstream.timeouts]\nchunk_seconds = 'x'", 6, "a number"),
+    ("[server]\nport = 1\nport = 2", 3, "overwrite"),
+    ("[server]\nhost = '''\nport = 3\n'''\nport = -1", 5, "server.port"),
 ]  # fmt: skip
 
 
@@ -86,6 +97,24 @@ def test_a_value_out_of_its_range_is_refused_with_its_line(
         load(path, environment={})
     assert refused.value.message.startswith(f"{path}:{line}: "), refused.value.message
     assert named in refused.value.message
+
+
+def test_a_key_that_is_set_twice_at_the_very_end_of_a_file_is_refused_with_its_line(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text("[server]\nport = 1\nport = 2")
+    with pytest.raises(InvalidSetting) as refused:
+        load(path, environment={})
+    assert refused.value.message.startswith(f"{path}:3: ")
+
+
+def test_a_wrong_table_of_the_file_is_not_blamed_on_a_variable(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_text("[[upstream]]\nurl = 'ftp://x'\n")
+    with pytest.raises(InvalidSetting) as refused:
+        load(path, environment={"HOLDFAST_UPSTREAM_URL": "http://a/v1"})
+    assert refused.value.message.startswith(f"{path}:2: ")
 
 
 def test_fractions_of_minutes_are_allowed(tmp_path: Path) -> None:
