@@ -21,6 +21,7 @@ from holdfast.ingress.http.application import Application
 from holdfast.ports.provider import (
     Answer,
     Listener,
+    Listing,
     ModelCall,
     ModelEvent,
     Provider,
@@ -133,9 +134,9 @@ class OnlyModel:
     def speaks(self, model: str) -> None:
         """There is no server."""
 
-    async def models(self) -> list[dict[str, Any]]:
+    async def models(self) -> Listing:
         """Return its models."""
-        return await self._model.models()
+        return Listing(await self._model.models())
 
     async def relay(self, request: RelayRequest) -> None:
         """There is nobody to pass it on to."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.simulator import ProviderSimulator
-from tests.acceptance.gateway_process import sqlite_url
+from tests.acceptance.gateway_process import running_gateway, sqlite_url
 from tests.acceptance.stories import gateway_before
 from tests.cli.conftest import House
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal, lines_of
@@ -161,6 +161,44 @@ def test_status_is_one_screen_and_counts_what_ran(house: House) -> None:
     told = json.loads(in_pipe("status", "--json", "--url", house.url + "/v1").out)
     assert told["state"] == "ready"
     assert told["since_start"]["runs"]["completed"] > 0
+
+
+def test_status_tells_everything_else_where_no_upstream_can_be_asked(tmp_path: Path) -> None:
+    with (
+        ProviderSimulator({"keys": ["sk-other"]}) as simulator,
+        gateway_before(
+            simulator, sqlite_url(tmp_path), tmp_path, upstream='name = "shut"'
+        ) as gateway,
+    ):
+        env = {"HOLDFAST_URL": gateway.url}
+        shown = in_pipe("status", env=env)
+        told = json.loads(in_pipe("status", "--json", env=env).out)
+    assert (shown.code, shown.err) == (0, "")
+    for part in (gateway.url, "ready", "unknown", "not asked", "upstream shut: ", "no sessions"):
+        assert part in shown.out
+    assert (told["state"], told["models"], told["running"]) == ("ready", [], [])
+    [why] = told["models_unavailable"]
+    assert "upstream shut: " in why
+
+
+def test_status_names_the_upstream_that_is_down_beside_the_models_of_the_others(
+    tmp_path: Path,
+) -> None:
+    down = f'[[upstream]]\nname = "down"\nurl = "{NOWHERE}/v1"\nmodels = ["llama-3", "qwen-*"]\n'
+    with ProviderSimulator({"models": ["gpt-5.4"]}) as simulator:
+        config = tmp_path / "holdfast.toml"
+        config.write_text(f'{down}[[upstream]]\nname = "up"\nurl = "{simulator.base_url}"\n')
+        arguments = (sqlite_url(tmp_path), "--config", str(config))
+        with running_gateway(*arguments, env={"OPENAI_API_KEY": "sk-x"}) as gateway:
+            env = {"HOLDFAST_URL": gateway.url}
+            shown = in_pipe("status", env=env)
+            told = json.loads(in_pipe("status", "--json", env=env).out)
+    assert shown.code == 0
+    assert told["models"] == ["llama-3", "gpt-5.4"]
+    [why] = told["models_unavailable"]
+    assert why.startswith("upstream down: ")
+    assert "llama-3, gpt-5.4" in shown.out
+    assert why in shown.out
 
 
 NOWHERE = "http://127.0.0.1:1"

@@ -152,6 +152,22 @@ async def test_models_are_routed_by_the_first_pattern_that_matches() -> None:
             assert (await house.client.get("/v1/models/none")).status_code == 404
 
 
+async def test_an_upstream_that_is_down_is_named_beside_the_models_of_the_others() -> None:
+    with ProviderSimulator() as gone:
+        down = upstream(gone, name="down", models=("llama-3", "qwen-*"))
+    with ProviderSimulator({"models": ["gpt-5.4"]}) as up:
+        async with open_upstream_house(down, upstream(up, name="up")) as house:
+            listed = (await house.client.get("/v1/models")).json()
+            assert [model["id"] for model in listed["data"]] == ["llama-3", "gpt-5.4"]
+            [unavailable] = listed["unavailable"]
+            assert unavailable["upstream"] == "down"
+            assert unavailable["message"]
+        async with open_upstream_house(down) as house:
+            refused = await house.client.get("/v1/models")
+            assert refused.status_code == 502
+            assert refused.json()["error"]["message"].startswith("upstream down: ")
+
+
 async def test_the_clients_own_key_is_never_sent_on() -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_house(upstream(simulator)) as house:

@@ -6,7 +6,7 @@ from typing import Any
 from holdfast.cli.gateway_client import GatewayClient, Refused
 from holdfast.cli.options import JsonFlag, UrlFlag, gateway
 from holdfast.cli.stories import say_sessions
-from holdfast.cli.terminal import say, say_json, say_pairs
+from holdfast.cli.terminal import CommandFailed, say, say_json, say_pairs
 
 BUSY_SHOWN = 20
 _SAMPLE = re.compile(r"^(\w+?)(?:\{([^}]*)\})? ([0-9.eE+-]+)$", re.MULTILINE)
@@ -24,7 +24,7 @@ def status(url: UrlFlag = None, as_json: JsonFlag = False) -> None:
             ("gateway", told["url"]),
             ("version", told["version"]),
             ("state", told["state"]),
-            ("models", ", ".join(told["models"]) or "none"),
+            *_models_told(told["models"], told["models_unavailable"]),
             ("runs since start", _counted(counts, "runs")),
             ("heals since start", _counted(counts, "heals")),
         ]
@@ -36,14 +36,35 @@ def status(url: UrlFlag = None, as_json: JsonFlag = False) -> None:
 def look(client: GatewayClient) -> dict[str, Any]:
     """Return what a gateway says about itself."""
     client.get("/healthz")
+    models, unavailable = _models(client)
     return {
         "url": client.url,
         "version": client.get("/openapi.json")["info"]["version"],
         "state": _readiness(client),
-        "models": [model["id"] for model in client.get("/v1/models")["data"]],
+        "models": models,
+        "models_unavailable": unavailable,
         "since_start": _metrics(client),
         "running": list(client.every("/v1/sessions", limit=BUSY_SHOWN, status="running")),
     }
+
+
+def _models(client: GatewayClient) -> tuple[list[str], list[str]]:
+    """Return the models there are, and which upstreams could not be asked for theirs, and why."""
+    try:
+        listed = client.get("/v1/models")
+    except CommandFailed as exc:
+        return [], [exc.message]
+    missing = listed.get("unavailable", ())
+    return (
+        [model["id"] for model in listed["data"]],
+        [f"upstream {one['upstream']}: {one['message']}" for one in missing],
+    )
+
+
+def _models_told(models: list[str], unavailable: list[str]) -> list[tuple[str, str]]:
+    nothing = "unknown" if unavailable else "none"
+    told = [("models", ", ".join(models) or nothing)]
+    return told + [("not asked", why) for why in unavailable]
 
 
 def _readiness(client: GatewayClient) -> str:

@@ -166,6 +166,20 @@ class Relayed(Protocol):
         ...
 
 
+class Unavailable(msgspec.Struct, frozen=True):
+    """An upstream that could not be asked for its models, and why."""
+
+    upstream: str
+    message: str
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """The models that can be asked for, and who could not say theirs."""
+
+    models: list[dict[str, Any]]
+    unavailable: list[Unavailable] = []
+
+
 class Upstreams(Protocol):
     """All who answer, and which of them for which model."""
 
@@ -177,8 +191,8 @@ class Upstreams(Protocol):
         """Return the API in which the model's upstream is asked; None where there is no server."""
         ...
 
-    async def models(self) -> list[dict[str, Any]]:
-        """Return every model that can be asked for."""
+    async def models(self) -> Listing:
+        """Return every model that can be asked for; a failure where no upstream can say."""
         ...
 
     async def relay(self, request: RelayRequest) -> Relayed | None:

@@ -6,14 +6,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from holdfast.core.errors import ModelNotFound, ProviderFailure
-from holdfast.ports.provider import Provider, Relayed, RelayRequest
+from holdfast.ports.provider import Listing, Provider, Relayed, RelayRequest, Unavailable
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http import PooledClient
 from holdfast.providers.names import NewId
 from holdfast.providers.openai_chat import ChatProvider
 from holdfast.providers.openai_responses import ResponsesProvider
 from holdfast.providers.relay import open_relay
-from holdfast.providers.settings import UpstreamApi, UpstreamSettings
+from holdfast.providers.settings import UpstreamApi, UpstreamSettings, is_name
 from holdfast.providers.upstream import Upstream
 
 Model = dict[str, Any]
@@ -78,28 +78,31 @@ class Upstreams:
         line = next(serving, self._lines[0] if self._lines else None)
         return await open_relay(line, request) if line is not None else None
 
-    async def models(self) -> list[Model]:
+    async def models(self) -> Listing:
         """Return every model that can be asked for, each from the upstream that serves it.
 
-        An upstream that cannot be asked now leaves its models out, unless none can be.
+        An upstream that cannot be asked now is named, with those of its models that its settings
+        name; where none can be asked, that is a failure.
         """
         if self._demo is not None:
-            return await self._demo.models()
-        asked = [provider.models() for _, provider in self._routes]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+            return Listing(await self._demo.models())
+        asked = [_ask(provider) for _, provider in self._routes]
         listed: dict[str, Model] = {}
-        failures: list[BaseException] = []
-        for (_, provider), answer in zip(self._routes, answers, strict=True):
-            if isinstance(answer, BaseException):
-                failures.append(answer)
-                continue
-            for model in answer:
+        failures: list[tuple[str, ProviderFailure]] = []
+        for (settings, provider), answer in zip(
+            self._routes, await asyncio.gather(*asked), strict=True
+        ):
+            if isinstance(answer, ProviderFailure):
+                failures.append((settings.name, answer))
+            known = _configured(settings) if isinstance(answer, ProviderFailure) else answer
+            for model in known:
                 if self._serving(model["id"]) is provider:
                     listed.setdefault(model["id"], model)
-        for failure in failures:
-            if not isinstance(failure, ProviderFailure) or len(failures) == len(self._routes):
-                raise failure
-        return list(listed.values())
+        if len(failures) == len(self._routes):
+            raise _nobody_answers(failures)
+        return Listing(
+            list(listed.values()), [Unavailable(name, one.message) for name, one in failures]
+        )
 
     def _serving(self, model: str) -> Provider | None:
         try:
@@ -115,6 +118,35 @@ class Upstreams:
 
 def _serves(settings: UpstreamSettings, model: str) -> bool:
     return any(fnmatchcase(model, pattern) for pattern in settings.models)
+
+
+async def _ask(provider: Provider) -> list[Model] | ProviderFailure:
+    try:
+        return await provider.models()
+    except ProviderFailure as failure:
+        return failure
+
+
+def _configured(settings: UpstreamSettings) -> list[Model]:
+    """Return the models that an upstream's settings name in full."""
+    return [
+        {"id": name, "object": "model", "created": 0, "owned_by": settings.name}
+        for name in settings.models
+        if is_name(name)
+    ]
+
+
+def _nobody_answers(failures: Sequence[tuple[str, ProviderFailure]]) -> ProviderFailure:
+    """Return the first failure, in the words of all."""
+    first = failures[0][1]
+    return ProviderFailure(
+        "; ".join(f"upstream {name}: {failure.message}" for name, failure in failures),
+        failure_class=first.failure_class,
+        status=first.status,
+        provider_code=first.provider_code,
+        provider_type=first.provider_type,
+        retry_after=first.retry_after,
+    )
 
 
 def _provider(upstream: Upstream, new_id: NewId) -> Provider:

@@ -10,6 +10,11 @@ UpstreamApi = Literal["responses", "chat"]
 StateMode = Literal["replay", "chain", "conversation"]
 
 
+def is_name(pattern: str) -> bool:
+    """Return whether a pattern of `models` is the name of one model."""
+    return not any(sign in pattern for sign in "*?[")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutSettings:
     """How long an upstream may keep us waiting; each limit is a failure of its own."""

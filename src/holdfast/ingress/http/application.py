@@ -1,6 +1,7 @@
 """The ASGI application: find the endpoint, answer in one shape, whatever happens."""
 
 import time
+from typing import Any
 
 from holdfast.core.errors import HoldfastError, ModelNotFound
 from holdfast.engine.compactor import Compactor
@@ -241,11 +242,15 @@ class Application:
             self._limit.take(caller.tenant)
 
     async def _models(self, _: Request) -> AnyReply:
-        return json_reply({"object": "list", "data": await self._upstreams.models()})
+        listing = await self._upstreams.models()
+        told: dict[str, Any] = {"object": "list", "data": listing.models}
+        if listing.unavailable:
+            told["unavailable"] = listing.unavailable
+        return json_reply(told)
 
     async def _model(self, request: Request) -> AnyReply:
         name = "/".join(request.params.values())
-        for model in await self._upstreams.models():
+        for model in (await self._upstreams.models()).models:
             if model["id"] == name:
                 return json_reply(model)
         raise ModelNotFound(f"The model '{name}' does not exist.")
