@@ -1,5 +1,6 @@
 """What can be set about the servers behind us: who they are, what they keep, how long we wait."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import urlsplit
@@ -8,6 +9,16 @@ from holdfast.core.errors import InvalidSetting
 
 UpstreamApi = Literal["responses", "chat"]
 StateMode = Literal["replay", "chain", "conversation"]
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_variable(setting: str, name: str | None) -> None:
+    """Refuse what cannot name a variable; it may be the key itself, so it is not repeated."""
+    if name is not None and not _VARIABLE.fullmatch(name):
+        raise InvalidSetting(
+            f"{setting} is the name of an environment variable, not a key: "
+            "letters, digits and _, no digit first"
+        )
 
 
 def is_name(pattern: str) -> bool:
@@ -68,6 +79,7 @@ class UpstreamSettings:
             raise InvalidSetting(f"upstream.url must be http:// or https://, not {self.url!r}")
         if parts.username or parts.password:
             raise InvalidSetting("upstream.url must not hold a password; use key_env")
+        check_variable("upstream.key_env", self.key_env)
         if not self.name:
             raise InvalidSetting("upstream.name must not be empty")
         if not self.models:

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.reset import ResetMode, ResetPolicy, Rollover
+from holdfast.providers.settings import check_variable
 
 
 def default_store_url() -> str:
@@ -145,6 +146,9 @@ class AccessKey:
     """Whether it may see metrics and look across tenants."""
     key: str = field(default="", repr=False)
     """The key itself, as read from `key_env`; never written anywhere."""
+
+    def __post_init__(self) -> None:
+        check_variable("key.key_env", self.key_env)
 
     def filled(self, environment: Mapping[str, str]) -> "AccessKey":
         """Return the entry with its key, which must be there."""

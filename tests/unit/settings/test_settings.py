@@ -110,6 +110,21 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, message: s
     assert message in caught.value.message
 
 
+@pytest.mark.parametrize("pasted", ["sk-proj-Abc123", "my key", "1KEY", "A=b", "", "KEY\\n"])
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [("[[upstream]]\nurl = 'http://x/v1'\n", "upstream.key_env"), ("[[key]]\n", "key.key_env")],
+    ids=["upstream", "key"],
+)
+def test_a_key_in_the_place_of_its_variable_is_refused_unseen(
+    tmp_path: Path, table: str, name: str, pasted: str
+) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        _load(tmp_path, f'{table}key_env = "{pasted}"\n', {pasted: "x"})
+    assert f"{name} is the name of an environment variable, not a key" in caught.value.message
+    assert not pasted or pasted not in caught.value.message.replace(str(tmp_path), "")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match=r"nowhere\.toml"):
         load(tmp_path / "nowhere.toml", environment={})
