@@ -95,7 +95,20 @@ def test_no_secret_of_a_url_is_told(
         assert outcome.code == 2
 
 
-@pytest.mark.parametrize("url", SECRET_URLS)
+@pytest.mark.parametrize("url", [SECRET_URLS[0], SECRET_URLS[3]])
+def test_a_store_that_cannot_be_is_refused_with_its_line_and_without_its_secret(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text(f'[store]\nurl = "{url}"\n')
+    for command in (("config", "show"), ("serve", "--port", "0")):
+        outcome = in_process(capsys, *command, "--config", str(config))
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+        assert f"{config}:2: " in outcome.err
+        assert SECRET not in outcome.err
+
+
+@pytest.mark.parametrize("url", SECRET_URLS[1:3])
 def test_the_configuration_is_shown_without_secrets_of_urls(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,8 @@ class ServerSettings:
     """Names that a Host header may have besides loopback's, as long as there is no API key."""
 
     def __post_init__(self) -> None:
+        if not self.host or not self.host.isprintable() or set(self.host) & set(" /"):
+            raise InvalidSetting(f"server.host is an address or a name, not {self.host!r}")
         if not 0 <= self.port <= 65535:
             raise InvalidSetting(f"server.port is a number {PORTS}, not {self.port!r}")
         if self.grace_seconds < 0:
@@ -51,6 +53,11 @@ class StoreSettings:
 
     url: str = field(default_factory=default_store_url)
     """`sqlite:///file.db`, `sqlite:////absolute/path.db`, `postgresql://…` or `memory:`."""
+
+    def __post_init__(self) -> None:
+        from holdfast.stores.opening import check_url
+
+        check_url(self.url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,10 +32,22 @@ async def open_store(url: str, *, clock: Clock) -> SqlStore:
     return await _open_postgres(url)
 
 
+def check_url(url: str) -> None:
+    """Refuse a URL that names no store, without looking whether there is one."""
+    if url.startswith("sqlite:"):
+        sqlite_path(url)
+        return
+    check_known(url)
+    if url != MEMORY:
+        from holdfast.stores.postgres.target import read_target
+
+        read_target(url)
+
+
 def check_known(url: str) -> None:
     """Refuse a URL of a kind that we do not know, or whose driver is not installed."""
-    known = (MEMORY, "sqlite:", "postgresql:", "postgresql+", "postgres:")
-    if not url.startswith(known):
+    known = ("sqlite:", "postgresql:", "postgresql+", "postgres:")
+    if url != MEMORY and not url.startswith(known):
         raise InvalidSetting(
             f"store url {_without_secret(url)!r} is none of memory:, sqlite:///file.db, "
             "postgresql://…"

@@ -83,7 +83,14 @@ RANGES = [
     (FIRST + "[upstream.timeouts]\n\nconect_seconds = 1", 5, "connect_seconds"),
     (FIRST + FIRST + "[upstream.timeouts]\nchunk_seconds = 'x'", 6, "a number"),
     ("[server]\nport = 1\nport = 2", 3, "overwrite"),
-    ("[server]\nhost = '''\nport = 3\n'''\nport = -1", 5, "server.port"),
+    ("[context]\nprompt = '''\nmode = 3\n'''\nmode = 'x'", 5, "context.mode"),
+    ("[store]\nurl = ''", 2, "sqlite:///file.db"),
+    ("[store]\nurl = 'mysql://x'", 2, "none of memory:"),
+    ("[store]\nurl = 'memory:x'", 2, "none of memory:"),
+    ("[store]\nurl = 'sqlite:x.db'", 2, "sqlite:///relative.db"),
+    ("[store]\nurl = 'postgresql://u:p@h:notaport/d'", 2, "port that is no number"),
+    ("[server]\nhost = ''", 2, "an address or a name"),
+    ("[server]\nhost = 'a b'", 2, "an address or a name"),
 ]  # fmt: skip
 
 
