@@ -50,7 +50,7 @@ class UpstreamSettings:
     url: str
     """Base URL of an OpenAI-compatible server, with its /v1."""
     name: str = "upstream"
-    """What it is called in logs, metrics and the tags of what it remembers."""
+    """Its name in logs, metrics and the tags of what it remembers; no two may share one."""
     api: UpstreamApi = "responses"
     """Which API it is asked in; requests in the other one are translated."""
     key_env: str | None = None

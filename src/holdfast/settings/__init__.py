@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from holdfast.core.errors import InvalidSetting
 from holdfast.core.reset import ResetPolicy
 from holdfast.engine.settings import (
     ContextSettings,
@@ -99,7 +100,17 @@ def load(
 def _upstreams(sources: Sources, env: Mapping[str, str]) -> tuple[UpstreamSettings, ...]:
     """Return the servers behind us: the one that flags or environment name, or the file's."""
     default_key = env.get("HOLDFAST_UPSTREAM_KEY") or env.get("OPENAI_API_KEY") or None
-    listed = sources.tables("upstream", UpstreamSettings)
+    taken: set[str] = set()
+
+    def named_alone(one: UpstreamSettings) -> UpstreamSettings:
+        if one.name in taken:
+            raise InvalidSetting(
+                f"upstream.name: {one.name!r} is another [[upstream]]; give each a name of its own"
+            )
+        taken.add(one.name)
+        return one
+
+    listed = sources.tables("upstream", UpstreamSettings, named_alone)
     only = sources.overridden("upstream", UpstreamSettings, needs="url")
     if only is not None:
         return (replace(only, key=default_key),)

@@ -84,6 +84,8 @@ RANGES = [
     (FIRST + FIRST + "[upstream.timeouts]\nchunk_seconds = 'x'", 6, "a number"),
     ("[server]\nport = 1\nport = 2", 3, "overwrite"),
     ("[context]\nprompt = '''\nmode = 3\n'''\nmode = 'x'", 5, "context.mode"),
+    (FIRST + "name = 'a'\n" + FIRST + "name = 'a'", 6, "'a' is another [[upstream]]"),
+    (FIRST + "\n" + FIRST, 4, "'upstream' is another [[upstream]]"),
     ("[store]\nurl = ''", 2, "sqlite:///file.db"),
     ("[store]\nurl = 'mysql://x'", 2, "none of memory:"),
     ("[store]\nurl = 'memory:x'", 2, "none of memory:"),
