@@ -5,6 +5,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import date, time
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -149,6 +150,20 @@ def _unknown(place: Place, name: str, known: "set[str] | Mapping[str, Any]") -> 
     return f"{place} is no setting{hint}"
 
 
+def written(value: Any) -> str:
+    """Return a value as a configuration file has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, dict):
+        inner = ", ".join(f"{name} = {written(one)}" for name, one in value.items())
+        return f"{{ {inner} }}"
+    return repr(value)
+
+
 def convert(value: Any, hint: Any, place: Place) -> Any:
     """Return a value of the type that a setting has; text from the environment is parsed."""
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -162,11 +177,13 @@ def convert(value: Any, hint: Any, place: Place) -> Any:
     if origin is Literal:
         if value in choices:
             return value
-        raise InvalidSetting(f"{place} is one of {', '.join(map(str, choices))}, not {value!r}")
+        raise InvalidSetting(
+            f"{place} is one of {', '.join(map(str, choices))}, not {written(value)}"
+        )
     if origin is tuple:
         listed = value.split(",") if isinstance(value, str) else value
         if not isinstance(listed, list | tuple):
-            raise InvalidSetting(f"{place} is a list, not {value!r}")
+            raise InvalidSetting(f"{place} is a list, not {written(value)}")
         return tuple(convert(one, choices[0], place) for one in listed)
     return _convert_plain(value, hint, place)
 
@@ -179,7 +196,7 @@ def convert_table(
 ) -> SectionT:
     """Return a table of the file as the section it is."""
     if not isinstance(value, dict):
-        raise InvalidSetting(f"{place} is a table, not {value!r}")
+        raise InvalidSetting(f"{place} is a table, not {written(value)}")
     hints = _fields(kind)
     for name in value:
         if name not in hints:
@@ -217,11 +234,11 @@ def _convert_plain(value: Any, hint: Any, place: Place) -> Any:
             return value
         if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
             return value.lower() in _TRUE
-        raise InvalidSetting(f"{place} is true or false, not {value!r}")
+        raise InvalidSetting(f"{place} is true or false, not {written(value)}")
     if hint is str:
         if isinstance(value, str):
             return value
-        raise InvalidSetting(f"{place} is text, not {value!r}")
+        raise InvalidSetting(f"{place} is text, not {written(value)}")
     return _convert_number(value, hint, place, "a number")
 
 
@@ -233,4 +250,4 @@ def _convert_number(value: Any, hint: Any, place: Place, wanted: str) -> Any:
                 return number
     except (OverflowError, ValueError):
         pass
-    raise InvalidSetting(f"{place} is {wanted}, not {value!r}")
+    raise InvalidSetting(f"{place} is {wanted}, not {written(value)}")
