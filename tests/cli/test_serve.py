@@ -35,6 +35,29 @@ def test_what_serve_prints_can_be_tried_as_it_is_printed(tmp_path: Path, path: s
         assert terminal.wait().code == 0
 
 
+@pytest.mark.parametrize(
+    ("models", "model", "hint"),
+    [
+        ('["qwen-*", "org/llama-3:8b"]', "org/llama-3:8b", "terminal:"),
+        ('["*"]', "MODEL", "terminal (for MODEL, write a model that your upstream knows):"),
+        ("""["it's"]""", "MODEL", "terminal (for MODEL, "),
+    ],
+    ids=["a name", "a pattern", "a name that a shell would break"],
+)
+def test_what_serve_prints_names_a_model_that_is_configured(
+    tmp_path: Path, models: str, model: str, hint: str
+) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text(f'[[upstream]]\nurl = "http://127.0.0.1:1/v1"\nmodels = {models}\n')
+    asked = ("serve", "--port", "0", "--store", "memory:", "--config", str(config))
+    with Terminal(*asked, columns=200) as terminal:
+        terminal.expect("Ctrl-C stops it")
+        assert f"Try, in another {hint}" in terminal.seen
+        assert f'"model":"{model}"' in terminal.seen
+        assert f'model="{model}"' in terminal.seen
+        assert "holdfast-demo" not in terminal.seen
+
+
 def _run(script: str, path: str) -> str:
     done = subprocess.run(
         ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False,

@@ -5,11 +5,12 @@ import contextlib
 import gc
 import ipaddress
 import math
+import re
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -19,9 +20,12 @@ from holdfast.core.errors import InvalidSetting
 from holdfast.engine.log import listen
 from holdfast.ingress.http.application import Application
 from holdfast.ingress.http.wire import bounded_protocol
+from holdfast.providers.demo import DEMO_MODEL
+from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import Settings
 from holdfast.settings.target import DEFAULT_URL
 
+_PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
 LAST_WORDS_SECONDS = 5
 """How long answers may take to leave once their turns have ended."""
 
@@ -101,7 +105,7 @@ async def serve(settings: Settings) -> None:
             server = _Server(config, application.stop, grace)
             _spare_the_collector()
             print(f"holdfast listening on http://{host}:{port}", flush=True)
-            _say_what_to_try(host, port)
+            _say_what_to_try(host, port, model_to_try(settings.upstreams))
             await server.serve(sockets=[listener])
     finally:
         listener.close()
@@ -154,13 +158,22 @@ def _program(name: str) -> str:
     return name if is_found or not own.exists() else str(own)
 
 
-def _say_what_to_try(host: str, port: int) -> None:
+def model_to_try(upstreams: Sequence[UpstreamSettings]) -> str | None:
+    """Return a model that can be asked for, where the settings name one that needs no quoting."""
+    if not upstreams:
+        return DEMO_MODEL
+    return next((name for name in upstreams[0].models if _PLAIN.fullmatch(name)), None)
+
+
+def _say_what_to_try(host: str, port: int, model: str | None) -> None:
     base = f"http://{host}:{port}"
-    body = '{"model":"holdfast-demo","messages":[{"role":"user","content":"I am Ada"}]}'
+    hint = "" if model else " (for MODEL, write a model that your upstream knows)"
+    model = model or "MODEL"
+    body = f'{{"model":"{model}","messages":[{{"role":"user","content":"I am Ada"}}]}}'
     named = "" if base == DEFAULT_URL else f" --url {base}"
     print(
         f"""
-Try, in another terminal:
+Try, in another terminal{hint}:
 
   curl {base}/v1/chat/completions -H 'content-type: application/json' \\
     -H 'X-Session-Key: me' -d '{body}'
@@ -168,7 +181,7 @@ Try, in another terminal:
   {_program("holdfast")} chat{named}
 
   {_program("python")} -c 'import openai; print(openai.OpenAI(base_url="{base}/v1", api_key="none")
-    .responses.create(model="holdfast-demo", input="Who am I?",
+    .responses.create(model="{model}", input="Who am I?",
     extra_headers={{"X-Session-Key": "me"}}).output_text)'
 
 Ctrl-C stops it; what was said stays.
