@@ -22,7 +22,10 @@ One TOML file, named with `--config` or `HOLDFAST_CONFIG`. Every field of a `[se
 environment variable, and some have a [flag](command-line.md): flags beat the environment, the
 environment beats the file. `holdfast config show` prints what is in force, secrets masked. A value
 that cannot be, or a name that does not exist, is refused at start with its file and line and what
-may stand there.
+may stand there. In a variable, true and false are also written `1`, `yes`, `on` and `0`, `no`,
+`off`, and a list of texts is written with commas between them (`/new, /reset`): spaces around each
+do not count, and an empty variable is an empty list. In the file a list has its brackets, even of
+one text.
 
 This page is written from the code by `make docs`. The same settings as values of the library:
 [Settings](settings.md).

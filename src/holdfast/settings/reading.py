@@ -181,7 +181,9 @@ def convert(value: Any, hint: Any, place: Place) -> Any:
             f"{place} is one of {', '.join(map(str, choices))}, not {written(value)}"
         )
     if origin is tuple:
-        listed = value.split(",") if isinstance(value, str) else value
+        listed = value
+        if isinstance(value, str) and place.file is None:
+            listed = [one.strip() for one in value.split(",")] if value.strip() else []
         if not isinstance(listed, list | tuple):
             raise InvalidSetting(f"{place} is a list, not {written(value)}")
         return tuple(convert(one, choices[0], place) for one in listed)

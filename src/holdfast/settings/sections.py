@@ -80,6 +80,8 @@ class ResetSettings:
     def __post_init__(self) -> None:
         if not self.idle_minutes > 0:
             raise InvalidSetting("sessions.reset.idle_minutes must be positive")
+        if not all(one.strip() for one in self.triggers):
+            raise InvalidSetting("sessions.reset.triggers must not hold an empty text")
         self.policy()
 
     def policy(self) -> ResetPolicy:

@@ -72,6 +72,19 @@ def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None
     assert _load(tmp_path, text, env, port=3).server.port == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "listed"), [("/a, /b", ("/a", "/b")), ("/a", ("/a",)), ("", ()), (" ", ())]
+)
+def test_a_list_in_the_environment_has_commas(text: str, listed: tuple[str, ...]) -> None:
+    settings = load(environment={"HOLDFAST_SESSIONS_RESET_TRIGGERS": text})
+    assert settings.reset.triggers == listed
+
+
+def test_an_empty_text_between_commas_is_blamed_on_its_variable() -> None:
+    with pytest.raises(InvalidSetting, match=r"^HOLDFAST_SESSIONS_RESET_TRIGGERS: .* empty"):
+        load(environment={"HOLDFAST_SESSIONS_RESET_TRIGGERS": "/a,,/b"})
+
+
 def test_an_upstream_of_the_environment_stands_alone(tmp_path: Path) -> None:
     env = {"HOLDFAST_UPSTREAM_URL": "http://127.0.0.1:1/v1", "HOLDFAST_UPSTREAM_API": "chat",
            "HOLDFAST_UPSTREAM_KEY": "sk-3", "LOCAL_KEY": "x", "DOOR": "y"}  # fmt: skip
