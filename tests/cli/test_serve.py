@@ -58,6 +58,25 @@ def test_what_serve_prints_names_a_model_that_is_configured(
         assert "holdfast-demo" not in terminal.seen
 
 
+def test_serve_warns_of_an_upstream_whose_key_is_not_set(tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text(
+        "".join(
+            f'[[upstream]]\nname = "{name}"\nurl = "http://127.0.0.1:1/v1"\nkey_env = "{key}"\n'
+            for name, key in (("bare", "BARE_KEY"), ("full", "FULL_KEY"))
+        )
+    )
+    asked = ("serve", "--port", "0", "--store", "memory:", "--config", str(config))
+    with Terminal(*asked, columns=200, env={"FULL_KEY": "sk-x"}) as terminal:
+        terminal.expect("holdfast listening on")
+        [warning, *_] = terminal.seen.splitlines()
+    assert warning == (
+        "holdfast: upstream bare is asked without a key: "
+        "the environment variable BARE_KEY is not set"
+    )
+    assert "FULL_KEY" not in terminal.seen
+
+
 def _run(script: str, path: str) -> str:
     done = subprocess.run(
         ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False,

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import ipaddress
 import math
+import os
 import re
 import shutil
 import signal
@@ -83,6 +84,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def serve(settings: Settings) -> None:
     """Serve until told to stop; say where, and what to try, once requests are accepted."""
     listen(settings.log.level, settings.log.format)
+    _warn_of_missing_keys(settings.upstreams)
     listener = listening(settings.server.host, settings.server.port)
     host, port = listener.getsockname()[:2]
     grace = settings.server.grace_seconds
@@ -109,6 +111,18 @@ async def serve(settings: Settings) -> None:
             await server.serve(sockets=[listener])
     finally:
         listener.close()
+
+
+def _warn_of_missing_keys(upstreams: Sequence[UpstreamSettings]) -> None:
+    """Say which upstreams are asked without the key that was meant for them; some need none."""
+    for one in upstreams:
+        if one.key is None and one.key_env is not None and not os.environ.get(one.key_env):
+            print(
+                f"holdfast: upstream {one.name} is asked without a key: "
+                f"the environment variable {one.key_env} is not set",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _spare_the_collector() -> None:
