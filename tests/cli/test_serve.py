@@ -35,6 +35,14 @@ def test_what_serve_prints_can_be_tried_as_it_is_printed(tmp_path: Path, path: s
         assert terminal.wait().code == 0
 
 
+def test_serve_can_be_stopped_as_soon_as_it_says_that_it_listens() -> None:
+    with Terminal("serve", "--port", "0", "--store", "memory:", columns=200) as terminal:
+        terminal.expect("holdfast listening on ")
+        terminal.type("\x03")
+        assert terminal.wait().code == 0
+        assert "Traceback" not in terminal.seen
+
+
 @pytest.mark.parametrize(
     ("models", "model", "hint"),
     [

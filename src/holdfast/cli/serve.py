@@ -68,8 +68,12 @@ class _Server(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     """Serve on the fastest event loop there is."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve(settings))
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(serve(settings))
+    except KeyboardInterrupt:
+        # Before anybody was told that it listens.
+        raise SystemExit(130) from None
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -106,9 +110,11 @@ async def serve(settings: Settings) -> None:
             )
             server = _Server(config, application.stop, grace)
             _spare_the_collector()
-            print(f"holdfast listening on http://{host}:{port}", flush=True)
-            _say_what_to_try(host, port, model_to_try(settings.upstreams))
-            await server.serve(sockets=[listener])
+            # Whoever reads that it listens may stop it at once.
+            with server.capture_signals():
+                print(f"holdfast listening on http://{host}:{port}", flush=True)
+                _say_what_to_try(host, port, model_to_try(settings.upstreams))
+                await server.serve(sockets=[listener])
     finally:
         listener.close()
 
