@@ -32,16 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=report.ROOT / "benchmarks" / "results")
     asked = parser.parse_args(arguments)
     found = report.Report()
-    for name in asked.only:
-        print(f"{name}:", flush=True)
-        began = time.perf_counter()
-        try:
-            SECTIONS[name](found, is_short=asked.short)
-        except Exception as exc:  # one peer that breaks must not cost all the rest
-            if asked.short:
-                raise
-            found.note(f"{name} broke off: {type(exc).__name__}: {exc}")
-        print(f"  ({time.perf_counter() - began:.0f} s)", flush=True)
+    try:
+        _measure(found, asked.only, is_short=asked.short)
+    except KeyboardInterrupt:
+        found.note("broken off: what is missing was not measured")
     value = found.value()
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(value)))
@@ -52,6 +46,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sizing.publish_sizing(value)
     print(report.markdown(value).partition("**")[0])
     print(f"written to {asked.out}")
+
+
+def _measure(found: report.Report, names: Sequence[str], *, is_short: bool) -> None:
+    for name in names:
+        print(f"{name}:", flush=True)
+        began = time.perf_counter()
+        try:
+            SECTIONS[name](found, is_short=is_short)
+        except Exception as exc:  # one peer that breaks must not cost all the rest
+            if is_short:
+                raise
+            found.note(f"{name} broke off: {type(exc).__name__}: {exc}")
+        print(f"  ({time.perf_counter() - began:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

@@ -107,6 +107,7 @@ def execute(arguments: Sequence[str]) -> int:
 
     try:
         code = app(list(arguments), prog_name="holdfast", standalone_mode=False)
+        sys.stdout.flush()
     except CommandFailed as exc:
         complain(exc.message)
         return exc.exit_code
@@ -119,11 +120,20 @@ def execute(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # Who reads has left; that is no failure, and there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go_of_output()
         return 1
     except OSError as exc:
+        _let_go_of_output()
         return failure_code(exc)
     return code if isinstance(code, int) else 0
+
+
+def _let_go_of_output() -> None:
+    """Write what is left, if it can be: else the interpreter would fail at it once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _misused(exc: Any) -> int:
