@@ -68,7 +68,8 @@ def machine() -> dict[str, str]:
     if info.exists():
         named = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         model = f"{len(named)} x {named[0].partition(':')[2].strip()}" if named else model
-    return {"processor": model, "system": f"{platform.system()} {platform.release()}"}
+    release = ".".join(platform.release().split(".")[:2])
+    return {"processor": model, "system": f"{platform.system()} {release}"}
 
 
 def versions() -> dict[str, str]:
