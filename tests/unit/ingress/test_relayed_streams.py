@@ -114,16 +114,20 @@ async def test_comments_are_sent_while_it_is_quiet(keeps_up: bool | None) -> Non
     assert client.sent[3] == b": keep-alive\n\n"
 
 
-async def test_no_comment_comes_into_the_middle_of_an_event() -> None:
-    client = Client(itertools.repeat(True))
-    upstream = Upstream(b"data: one\n", b"data: two\n\n")
-    upstream.pauses_after = 0
-    # It is quiet for too long in every round of the loop.
+async def listen_through_a_quiet_time(client: Client, upstream: Upstream) -> None:
+    """Relay a stream that is quiet for too long in every round of the loop, then goes on."""
     listening = asyncio.create_task(client.listen(upstream, 0.0))
     for _ in range(50):
         await asyncio.sleep(0)
     upstream.may_go_on.set()
     await listening
+
+
+async def test_no_comment_comes_into_the_middle_of_an_event() -> None:
+    client = Client(itertools.repeat(True))
+    upstream = Upstream(b"data: one\n", b"data: two\n\n")
+    upstream.pauses_after = 0
+    await listen_through_a_quiet_time(client, upstream)
     assert client.sent[:2] == [b"data: one\n", b"data: two\n\n"]
 
 
@@ -131,11 +135,7 @@ async def test_a_comment_comes_behind_an_event() -> None:
     client = Client(itertools.repeat(True))
     upstream = Upstream(b"data: one\n\n", b"data: two\n\n")
     upstream.pauses_after = 0
-    listening = asyncio.create_task(client.listen(upstream, 0.0))
-    for _ in range(50):
-        await asyncio.sleep(0)
-    upstream.may_go_on.set()
-    await listening
+    await listen_through_a_quiet_time(client, upstream)
     assert client.sent[1] == b": keep-alive\n\n"
 
 

@@ -38,6 +38,19 @@ async def compact_up_to(caller: Caller, key: str, to_seq: int, text: str, **more
     return (await caller.finish(run, items=())).session
 
 
+LONG_OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "beginning" * 40}
+
+
+async def shorten_an_output(caller: Caller) -> Started:
+    """Begin a turn whose tool said much, and have its output shown short."""
+    call = write_item({"type": "function_call", "call_id": "c", "name": "f", "arguments": ""})
+    run = await caller.start("a", key="k")
+    await caller.extend(run, items=(call, write_item(LONG_OUTPUT)))
+    cut = Elision(id="cmp_e", reason="budget", cuts=((3, 9),))
+    await caller.submit(Compact(fence=run.fence, elision=cut))
+    return run
+
+
 class CompactionContract:
     """Promises 8 and 12: the log only grows, and what is shown of it shrinks."""
 
@@ -93,19 +106,14 @@ class CompactionContract:
     async def test_an_elision_shows_an_output_short_and_keeps_its_bytes(
         self, caller: Caller
     ) -> None:
-        call = write_item({"type": "function_call", "call_id": "c", "name": "f", "arguments": ""})
-        output = {"type": "function_call_output", "call_id": "c", "output": "beginning" * 40}
-        run = await caller.start("a", key="k")
-        await caller.extend(run, items=(call, write_item(output)))
-        cut = Elision(id="cmp_e", reason="budget", cuts=((3, 9),))
-        await caller.submit(Compact(fence=run.fence, elision=cut))
+        run = await shorten_an_output(caller)
         session = await caller.session(run.session)
         seen = msgspec.json.decode((await caller.read.context(session))[2].body)
         assert seen["output"].startswith("beginning\n[351 bytes")
         assert (seen["type"], seen["call_id"]) == ("function_call_output", "c")
         await caller.submit(_undo(caller, session, "cmp_e"))
         [_, _, whole] = await caller.read.context(await caller.session(session))
-        assert msgspec.json.decode(whole.body) == output
+        assert msgspec.json.decode(whole.body) == LONG_OUTPUT
 
     async def test_a_compaction_is_undone_and_the_one_before_counts_again(
         self, caller: Caller
@@ -193,12 +201,7 @@ class CompactionContract:
     async def test_a_fork_from_before_a_shortened_output_says_all_of_its_own(
         self, caller: Caller
     ) -> None:
-        call = write_item({"type": "function_call", "call_id": "c", "name": "f", "arguments": ""})
-        output = {"type": "function_call_output", "call_id": "c", "output": "beginning" * 40}
-        run = await caller.start("a", key="k")
-        await caller.extend(run, items=(call, write_item(output)))
-        cut = Elision(id="cmp_e", reason="budget", cuts=((3, 9),))
-        await caller.submit(Compact(fence=run.fence, elision=cut))
+        run = await shorten_an_output(caller)
         parent = (await caller.finish(run, "b")).session
         fork = Fork(
             tenant=caller.tenant, session_id=parent.id, new_id=SessionId("ses_f"), after_seq=1
