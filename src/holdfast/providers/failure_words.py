@@ -69,6 +69,8 @@ _is_length = _any(_LENGTH).search
 _is_tokens = _any(_TOKENS).search
 _is_media = _any(_MEDIA).search
 _is_media_for_sure = re.compile(r"image input|identify image|mmproj", re.IGNORECASE).search
+_is_late = re.compile(r"deadline|cancell?ed|timed? ?out", re.IGNORECASE).search
+"""A `context` is what carries a time limit in some servers' language."""
 _names_answer = re.compile(r"max_\w*tokens|completion tokens|output tokens", re.IGNORECASE).search
 """How long the answer may be is the client's wish, and no fault of the history."""
 _names_wishes = re.compile(
@@ -93,6 +95,8 @@ def class_of(status: int | None, message: str) -> FailureClass | None:
 
 
 def _is_too_long(message: str) -> bool:
+    if _is_late(message):
+        return False
     if _is_length(message):
         return True
     return _is_tokens(message) is not None and not _names_answer(message)

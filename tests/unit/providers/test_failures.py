@@ -484,3 +484,15 @@ def test_a_refusal_of_a_request_that_named_state_is_about_it_unless_it_blames_so
 def test_whatever_a_server_says_without_state_stays_its_own_word() -> None:
     body = json.dumps(openai("The response resp_1 has expired", param=None)).encode()
     assert failure_of(400, {}, body).failure_class == "terminal"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "context deadline exceeded",
+        "rpc error: deadline exceeded: context canceled",
+        "request timed out: exceeded the limit while waiting for context",
+    ],
+)
+def test_a_server_that_ran_out_of_time_did_not_run_out_of_room(message: str) -> None:
+    assert classify(status=500, message=message) == "transient"
