@@ -55,6 +55,11 @@ class ApswConnection:
         """Whether a transaction is open."""
         return bool(self._connection.in_transaction)
 
+    @property
+    def total_changes(self) -> int:
+        """How many rows it has changed."""
+        return int(self._connection.total_changes())
+
     def close(self) -> None:
         """Close it."""
         with _as_sqlite3():

@@ -29,6 +29,8 @@ class ThreadExecutor:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._at_work = threading.Lock()
+        """Held by whoever does a piece of work, the thread or one in its place."""
 
     async def run(self, work: Callable[[], ResultT]) -> ResultT:
         """Run `work` in the thread; who is cancelled before it begins has it not begun."""
@@ -40,6 +42,14 @@ class ThreadExecutor:
     def post(self, work: Callable[[], Any], settle: Settle) -> None:
         """Run `work` in the thread and tell `settle`, for whom no task has to be woken."""
         self._put((work, settle, asyncio.get_running_loop(), None))
+
+    def step_in(self) -> bool:
+        """Whether the caller may work in the thread's place, which has to be left again."""
+        return not self._is_closed and self._jobs.empty() and self._at_work.acquire(blocking=False)
+
+    def step_out(self) -> None:
+        """Give the thread its place back."""
+        self._at_work.release()
 
     def _put(self, job: _Job) -> None:
         if self._is_closed:
@@ -63,7 +73,8 @@ class ThreadExecutor:
             if done is not None and done.cancelled():
                 continue
             try:
-                result, error = work(), None
+                with self._at_work:
+                    result, error = work(), None
             except BaseException as exc:  # noqa: BLE001 - it is raised where the work was given
                 result, error = None, exc
             # Where the loop is gone, nobody waits any more.

@@ -13,6 +13,8 @@ Connect = Callable[[], sqlite3.Connection]
 
 BUSY_SECONDS = 5.0
 CACHED_STATEMENTS = 256
+CHECKPOINT_PAGES = 10_000
+"""The log is moved into the database at the latest when it has so many pages: 40 MB."""
 
 
 class DatabaseFile:
@@ -37,6 +39,7 @@ class DatabaseFile:
             connection.execute("pragma journal_mode = wal")
             connection.execute("pragma synchronous = full")
             connection.execute("pragma foreign_keys = on")
+            connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
         except BaseException:
             connection.close()
             raise
@@ -69,15 +72,34 @@ class Link:
         self._is_only_copy = is_only_copy
         self._connection: sqlite3.Connection | None = None
         self._file: object = None
+        self._patience: int | None = None
+        """How long the connection waits for others, while it was made not to; in milliseconds."""
 
     def connection(self) -> sqlite3.Connection:
-        """Return the connection, opened now if there is none."""
+        """Return the connection, opened now if there is none; it waits for others."""
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection, self._patience = self._connect(), None
             self._file = self._identity()
             if self._is_read_only:
                 self._connection.execute("pragma query_only = on")
+        if self._patience is not None:
+            self._connection.execute(f"pragma busy_timeout = {self._patience}")
+            self._patience = None
         return self._connection
+
+    def begin_at_once(self) -> sqlite3.Connection | None:
+        """Begin to write without waiting for anybody; if that is not possible now, return none."""
+        connection = self._connection
+        if connection is None:
+            return None
+        try:
+            if self._patience is None:
+                (self._patience,) = connection.execute("pragma busy_timeout").fetchone()
+                connection.execute("pragma busy_timeout = 0")
+            connection.execute("begin immediate")
+        except sqlite3.Error:
+            return None
+        return connection
 
     def check(self) -> None:
         """Raise if another file, or none, stands where the connection's own was."""

@@ -61,3 +61,27 @@ async def test_a_closed_executor_takes_nothing_more_and_leaves_no_thread() -> No
     with pytest.raises(RuntimeError):
         await executor.run(lambda: None)
     assert "test-closed" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_one_works_in_the_threads_place_only_while_the_thread_does_not(
+    executor: ThreadExecutor,
+) -> None:
+    gate, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        gate.wait()
+
+    first = asyncio.ensure_future(executor.run(work))
+    await asyncio.to_thread(begun.wait)
+    assert not executor.step_in()
+    gate.set()
+    await first
+    assert executor.step_in()
+    done: list[str] = []
+    second = asyncio.ensure_future(executor.run(lambda: done.append("thread")))
+    await asyncio.sleep(0.02)  # Time enough to do it too early.
+    done.append("here")
+    executor.step_out()
+    await second
+    assert done == ["here", "thread"]

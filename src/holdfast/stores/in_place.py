@@ -1,0 +1,77 @@
+"""When a transaction may be made on the event loop itself, instead of in the writer's thread.
+
+A hop to the thread and back costs about as much as a commit on a quick disk, so on such a disk
+everybody is served better without it. What may take long, or did of late, is done in the thread.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.core import commands as cmd
+from holdfast.core.commands import Command
+
+MAX_ROWS = 64
+"""More than this is long by what it is, not by the disk."""
+QUICK_SECONDS = 0.001
+"""On average, a transaction in place may have the loop wait for so long."""
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+_WEIGHT = 0.125
+
+_SHORT = frozenset({cmd.Accept, cmd.Append, cmd.Continue, cmd.Extend, cmd.Finish})
+"""Commands that add to one session, and are decided on by the state of its lane."""
+_MARKS = frozenset({cmd.Deliver, cmd.Renew})
+
+
+def is_short(commands: Sequence[Command[Any]]) -> bool:
+    """Whether these are few rows of few sessions."""
+    rows = 0
+    for command in commands:
+        kind = type(command)
+        if kind in _SHORT:
+            rows += 1 + len(command.items)  # type: ignore[attr-defined]
+        elif kind in _MARKS:
+            rows += 1
+        else:
+            return False
+    return rows <= MAX_ROWS
+
+
+class Pace:
+    """How long the disk has transactions in place wait; if it is long, there are none for a while.
+
+    Only what was waited for counts, not what was worked: that has to be done anyhow.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._waited = 0.0
+        self._pause = FIRST_PAUSE
+        self._paused_until = 0.0
+        self._began = (0.0, 0.0)
+
+    def is_quick(self) -> bool:
+        """Whether the disk may be waited for in place."""
+        return self._paused_until == 0.0 or self._now() >= self._paused_until
+
+    def begin(self) -> None:
+        """A transaction in place begins."""
+        self._began = (time.perf_counter(), time.thread_time())
+
+    def end(self) -> None:
+        """It has ended."""
+        wall, worked = self._began
+        self.note(time.perf_counter() - wall - (time.thread_time() - worked))
+
+    def note(self, waited: float) -> None:
+        """Take in how long a transaction in place was waited for."""
+        self._waited += (waited - self._waited) * _WEIGHT
+        if self._waited <= QUICK_SECONDS:
+            if self._paused_until != 0.0:
+                self._paused_until, self._pause = 0.0, FIRST_PAUSE
+            return
+        # The next one after the pause is a trial: it alone decides.
+        self._waited = QUICK_SECONDS
+        self._paused_until = self._now() + self._pause
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)

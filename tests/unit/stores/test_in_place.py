@@ -1,0 +1,234 @@
+"""Transactions on the event loop itself: which, for how long, and never waiting for anybody."""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.commands import Append, Command, Deliver, Prune, Renew
+from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId, WorkerId
+from holdfast.stores import sqlite
+from holdfast.stores.executors import ThreadExecutor
+from holdfast.stores.in_place import FIRST_PAUSE, LONGEST_PAUSE, MAX_ROWS, Pace, is_short
+from holdfast.stores.sqlite import SqliteDriver
+from holdfast.stores.sqlite_file import DatabaseFile
+from holdfast.stores.store import SqlStore
+from holdfast.stores.worker_tokens import ProcessTokens
+from holdfast.testing.caller import Caller, said
+from holdfast.testing.clock import HandClock
+
+
+class Witness(sqlite3.Connection):
+    """A connection that notes what it is asked, by which thread, and can be slow."""
+
+    asked: list[tuple[str, int]]
+    before: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        self.asked.append((sql, threading.get_ident()))
+        type(self).before(sql)
+        return super().execute(sql, *parameters)
+
+    @classmethod
+    def commits(cls) -> list[bool]:
+        """Whether each commit was made in this thread, since the last call."""
+        here = threading.get_ident()
+        found = [thread == here for sql, thread in cls.asked if sql == "commit"]
+        cls.asked.clear()
+        return found
+
+
+@asynccontextmanager
+async def a_store(path: Path, kind: type[Witness]) -> AsyncIterator[SqlStore]:
+    """Open a store as `open_store` does, with connections of a kind."""
+    file = DatabaseFile(str(path))
+    file.connect().close()
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(
+            path, timeout=30, isolation_level=None, factory=kind, check_same_thread=False
+        )
+
+    driver = SqliteDriver(
+        connect, clock=HandClock(), writer=ThreadExecutor("w"), reader=ThreadExecutor("r")
+    )
+    await driver.migrate()
+    kind.asked.clear()
+    store = SqlStore(driver, ProcessTokens())
+    try:
+        yield store
+    finally:
+        kind.before = staticmethod(lambda _: None)
+        await store.close()
+
+
+@pytest.fixture
+def kind() -> type[Witness]:
+    """A kind of connection of this test's own."""
+    return type("Witness", (Witness,), {"asked": []})
+
+
+def an_append(count: int = 1, *, key: str = "k", turn: str = "turn_1") -> Append:
+    return Append(
+        tenant=DEFAULT_TENANT,
+        turn_id=TurnId(turn),
+        worker=WorkerId("wrk"),
+        candidate_id=SessionId(f"ses_{key}"),
+        key=Key(key),
+        items=said(*("x" for _ in range(count))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        ([an_append()], True),
+        ([an_append(), Deliver(steps=((TurnId("turn_1"), 1),))], True),
+        ([Renew(worker=WorkerId("wrk"), lease_seconds=1.0)], True),
+        ([an_append(MAX_ROWS - 1)], True),
+        ([an_append(MAX_ROWS)], False),
+        ([an_append()] * (MAX_ROWS // 2 + 1), False),
+        ([an_append(), Prune(worker=WorkerId("wrk"), older_than_seconds=1.0)], False),
+    ],
+    ids=["one", "a mark", "a lease", "many items", "too many", "too many commands", "pruning"],
+)
+def test_short_is_what_adds_a_few_rows(commands: list[Command[Any]], expected: bool) -> None:
+    assert is_short(commands) is expected
+
+
+def test_a_disk_that_is_slow_on_average_is_left_alone_for_longer_each_time() -> None:
+    now = 0.0
+    pace = Pace(lambda: now)
+    for _ in range(100):
+        pace.note(0.0005)
+    pace.note(0.003)
+    assert pace.is_quick(), "once is nothing"
+    pace.note(0.1)
+    assert not pace.is_quick()
+    pause = FIRST_PAUSE
+    for _ in range(8):
+        now += pause - 0.01
+        assert not pace.is_quick()
+        now += 0.01
+        assert pace.is_quick(), "it is tried again"
+        pace.note(0.1)
+        assert not pace.is_quick()
+        pause = min(pause * 2, LONGEST_PAUSE)
+    now += pause
+    pace.note(0.0)
+    assert pace.is_quick()
+    pace.note(1.0)
+    now += FIRST_PAUSE
+    assert pace.is_quick(), "a quick one begins the counting anew"
+
+
+async def test_short_transactions_are_made_in_place_and_long_ones_are_not(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("a", key="k")
+        await caller.append("b", key="k")
+        assert kind.commits() == [True, True]
+        await store.submit(an_append(MAX_ROWS, key="long"))
+        assert kind.commits() == [False]
+        await store.submit(an_append(key="short", turn="turn_2"))
+        assert kind.commits() == [True]
+
+
+async def test_a_disk_that_is_slow_is_waited_for_elsewhere(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        kind.before = staticmethod(lambda sql: time.sleep(0.05) if sql == "commit" else None)
+        for text in "abc":
+            await caller.append(text, key="k")
+        assert kind.commits() == [True, False, False]
+
+
+async def test_the_loop_goes_on_while_another_process_has_the_file(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("a", key="k")
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        other.execute("begin immediate")
+        kind.commits()
+        loop, here, is_waiting = asyncio.get_running_loop(), threading.get_ident(), asyncio.Event()
+
+        def note(sql: str) -> None:
+            if sql == "begin immediate" and threading.get_ident() != here:
+                loop.call_soon_threadsafe(is_waiting.set)
+
+        kind.before = staticmethod(note)
+        waiting = asyncio.ensure_future(caller.append("b", key="k"))
+        # If the loop waited for the lock, nobody would be there to give it up.
+        await asyncio.wait_for(is_waiting.wait(), 20)
+        other.execute("rollback")
+        other.close()
+        appended = await waiting
+        assert kind.commits() == [False]
+        assert await caller.texts(appended.session) == ["a", "b"]
+
+
+async def test_whoever_holds_the_file_for_too_long_is_told_of(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("a", key="k")
+        connection = store._driver._write_link.connection()  # type: ignore[attr-defined]
+        connection.execute("pragma busy_timeout = 20")
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        other.execute("begin immediate")
+        with pytest.raises(StoreUnavailable, match="locked"):
+            await caller.append("b", key="k")
+        other.close()
+        await caller.append("b", key="k")
+
+
+async def test_a_command_that_breaks_in_place_spoils_no_other_of_its_batch(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("first", key="k")
+        kind.commits()
+        broken = an_append(turn="no text: \ud800", key="c")
+        results = await asyncio.gather(
+            caller.append("good", key="a"), store.submit(broken), caller.append("good", key="b"),
+            return_exceptions=True,
+        )  # fmt: skip
+        assert isinstance(results[1], StoreError)
+        for result in (results[0], results[2]):
+            assert not isinstance(result, BaseException), result
+            assert await caller.texts(result.session) == ["good"]
+        assert kind.commits() == [False, False], "each on its own, in the thread"
+
+
+async def test_the_log_begins_anew_after_enough_rows(
+    tmp_path: Path, kind: type[Witness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "CHECKPOINT_ROWS", 40)
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        log = tmp_path / "a.db-wal"
+        for n in range(100):
+            await caller.append(str(n), key="k")
+        length = log.stat().st_size
+        here = threading.get_ident()
+        moved = [thread for sql, thread in kind.asked if "wal_checkpoint" in sql]
+        assert len(moved) >= 5
+        assert here not in moved
+        for n in range(400):
+            await caller.append(str(n), key="k")
+        assert log.stat().st_size <= 2 * length
