@@ -50,6 +50,14 @@ class Recognised(msgspec.Struct, frozen=True):
     """The number of the last turn there was, where one more would change what is found."""
 
 
+def are_new(items: Sequence[NewItem]) -> bool:
+    """Whether there are but messages, none of a model's: such a request repeats nothing."""
+    for item in items:
+        if item.kind != "message" or _read_speaker(item.body).role == ASSISTANT:
+            return False
+    return True
+
+
 async def recognise(
     read: Reader,
     tenant: Tenant,

@@ -74,14 +74,16 @@ class Request:
         self.by_name: dict[bytes, bytes] = dict(self._headers)
         self._receive = receive
         self._max_body_bytes = max_body_bytes
-        self._body: bytes | None = None
+        self.content = b""
+        """The body, once it has been read."""
+        self._is_read = False
 
     def frame(self, body: bytes) -> "Request":
         """Return a request with this one's headers and caller, and a body of its own."""
         scope = {"method": "POST", "path": self.path, "headers": self._headers}
         request = Request(scope, self._receive, max_body_bytes=self._max_body_bytes)
         request.id, request.tenant = self.id, self.tenant
-        request._body = body
+        request.content, request._is_read = body, True
         return request
 
     def header(self, name: bytes) -> str | None:
@@ -121,8 +123,8 @@ class Request:
 
     async def body(self) -> bytes:
         """Return the whole body, bounded."""
-        if self._body is not None:
-            return self._body
+        if self._is_read:
+            return self.content
         most, size = self._max_body_bytes, 0
         if _announced(self.by_name.get(b"content-length")) > most:
             raise BodyTooLarge(f"a request body has at most {most} bytes")
@@ -140,8 +142,8 @@ class Request:
             chunks += (body,)
             more = "more_body" in message and message["more_body"]
         # Most bodies come in one piece, and stay the bytes they came in.
-        self._body = body if size == len(body) else b"".join(chunks)
-        return self._body
+        self.content, self._is_read = body if size == len(body) else b"".join(chunks), True
+        return self.content
 
     async def until_left(self) -> None:
         """Return when the client has gone."""

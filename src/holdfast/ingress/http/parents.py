@@ -25,7 +25,8 @@ class Places:
         """Return the one place that headers and body name; two different ones are refused."""
         if wanted.conversation is not None:
             param = "conversation"
-            target = Target(session_id=conversation_session(wanted.conversation))
+            name = wanted.conversation
+            target = Target(session_id=conversation_session(name), conversation=name)
         elif wanted.asked.previous_response_id is not None:
             param = "previous_response_id"
             target = await self._behind(tenant, wanted, wanted.asked.previous_response_id)

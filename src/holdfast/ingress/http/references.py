@@ -10,10 +10,9 @@ from holdfast.core.ids import Tenant
 from holdfast.core.items import NewItem
 from holdfast.core.session import Session
 from holdfast.engine.recorded import shown_records
+from holdfast.ingress.http.response_requests import REFERENCE
 from holdfast.ingress.http.turns import Target
 from holdfast.ports.store import ListedItem, Reader
-
-REFERENCE = "item_reference"
 
 
 class _Named(msgspec.Struct):
@@ -29,16 +28,11 @@ class References:
     def __init__(self, read: Reader) -> None:
         self._read = read
 
-    @staticmethod
-    def are_in(items: Sequence[NewItem]) -> bool:
-        """Whether any of the items names another."""
-        return REFERENCE in [item.kind for item in items]
-
     async def resolve(
         self, tenant: Tenant, items: Sequence[NewItem], target: Target, *, param: str = "input"
     ) -> list[NewItem]:
         """Return the items with each reference replaced by what it names."""
-        if not self.are_in(items):
+        if REFERENCE not in [item.kind for item in items]:
             return list(items)
         session = await self._session(tenant, target)
         found: list[NewItem] = []

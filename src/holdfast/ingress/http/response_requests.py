@@ -13,6 +13,7 @@ from holdfast.ingress.http.metadata import take_metadata
 from holdfast.ingress.http.sent_items import read_sent_item
 
 TRIGGER = "compaction_trigger"
+REFERENCE = "item_reference"
 
 
 class ResponseRequest(msgspec.Struct, frozen=True):
@@ -21,6 +22,8 @@ class ResponseRequest(msgspec.Struct, frozen=True):
     asked: TurnRequest
     items: list[NewItem]
     conversation: str | None = None
+    refers: bool = False
+    """Whether any of the items names a stored one instead of being one."""
 
     @property
     def is_bound(self) -> bool:
@@ -31,21 +34,19 @@ class ResponseRequest(msgspec.Struct, frozen=True):
 def read_response_request(fields: Fields) -> ResponseRequest:
     """Take a request apart, or say what is wrong with it."""
     items = read_input(fields)
+    refers = is_compaction = False
+    for item in items:
+        if is_compaction:
+            raise InvalidInput(f"{TRIGGER} must be the last item of the input", param="input")
+        is_compaction = item.kind == TRIGGER
+        refers = refers or item.kind == REFERENCE
     conversation = _conversation(fields) if "conversation" in fields else None
-    asked = _read_asked(fields, conversation, is_compaction=_ends_with_trigger(items))
+    asked = _read_asked(fields, conversation, is_compaction=is_compaction)
     if conversation is not None and asked.previous_response_id is not None:
         raise InvalidInput(
             "send conversation or previous_response_id, not both", param="previous_response_id"
         )
-    return ResponseRequest(asked, items, conversation)
-
-
-def _ends_with_trigger(items: list[NewItem]) -> bool:
-    """Whether a request asks for compaction; it must say so last."""
-    for item in items:
-        if item.kind == TRIGGER and item is not items[-1]:
-            raise InvalidInput(f"{TRIGGER} must be the last item of the input", param="input")
-    return bool(items) and items[-1].kind == TRIGGER
+    return ResponseRequest(asked, items, conversation, refers)
 
 
 def read_input(fields: Fields) -> list[NewItem]:

@@ -3,12 +3,11 @@
 import msgspec
 
 from holdfast.core.commands import DropResponse
-from holdfast.core.errors import InvalidInput, NotFound, SessionMoved, SessionNotFound
+from holdfast.core.errors import InvalidInput, NotFound, SessionMoved
 from holdfast.core.estimate import estimate_tokens
-from holdfast.core.request import TurnRequest, read_request
+from holdfast.core.request import read_request
 from holdfast.core.response import ResponseFacts, write_response
 from holdfast.core.sealing import SEALED_REASONING
-from holdfast.engine.desk import Ticket
 from holdfast.engine.recorded import given_then
 from holdfast.ingress.http.asgi import (
     JSON,
@@ -30,7 +29,7 @@ from holdfast.ingress.http.session_headers import (
 )
 from holdfast.ingress.http.sse import EventReply
 from holdfast.ingress.http.transcripts import Transcripts
-from holdfast.ingress.http.turns import ConversationNotFound, Target, TurnDesk
+from holdfast.ingress.http.turns import Target, TurnDesk, session_of
 from holdfast.ports.store import ResponseView
 
 
@@ -54,17 +53,30 @@ class ResponsesApi:
         """Take a turn in, and answer with its response, whole or as a stream."""
         headers = read_session_headers(request)
         wanted = read_response_request(await read_fields(request))
-        if not (wanted.asked.is_stored or headers.is_bound or wanted.is_bound):
+        asked = wanted.asked
+        if not (asked.is_stored or headers.is_bound or wanted.is_bound):
             wanted = await self.resolved(request, wanted, Target())
-            return await self._relaying.response(wanted.asked, wanted.items)
+            return await self._relaying.response(asked, wanted.items)
         while True:
-            target = await self.place(request, headers, wanted)
-            resolved = await self.resolved(request, wanted, target)
+            target = session_of(headers)
+            if wanted.is_bound:
+                target = await self.place(request, headers, wanted)
+            items = wanted.items
+            if wanted.refers:
+                items = (await self.resolved(request, wanted, target)).items
             try:
-                ticket = await self.take(request, headers, resolved, target)
+                ticket = await self._turns.take(request, asked, headers, target, items)
             except SessionMoved:
                 continue
-            return await self._reply(request, ticket, wanted.asked)
+            break
+        if asked.is_stream:
+            return self._turns.stream(ticket, request.bound)
+        if asked.is_background:
+            facts = await self._facts(await self._view(request, ticket.response_id))
+        else:
+            facts = (await self._turns.answer(request, ticket)).response
+        reply = Reply(write_response(facts), headers=[JSON, *request.bound])
+        return self._turns.noting(ticket, reply)
 
     async def place(
         self, request: Request, headers: SessionHeaders, wanted: ResponseRequest
@@ -76,32 +88,10 @@ class ResponsesApi:
         self, request: Request, wanted: ResponseRequest, target: Target
     ) -> ResponseRequest:
         """Return the request with the items that it refers to."""
-        if not References.are_in(wanted.items):
+        if not wanted.refers:
             return wanted
         items = await self._references.resolve(request.tenant, wanted.items, target)
         return msgspec.structs.replace(wanted, items=items)
-
-    async def take(
-        self, request: Request, headers: SessionHeaders, wanted: ResponseRequest, target: Target
-    ) -> Ticket:
-        """Accept what a client wants answered."""
-        try:
-            return await self._turns.take(request, wanted.asked, headers, target, wanted.items)
-        except SessionNotFound as exc:
-            if wanted.conversation is None:
-                raise
-            raise ConversationNotFound(wanted.conversation) from exc
-
-    async def _reply(self, request: Request, ticket: Ticket, asked: TurnRequest) -> AnyReply:
-        headers = request.bound
-        if asked.is_stream:
-            return self._turns.stream(ticket, headers)
-        if asked.is_background:
-            facts = await self._facts(await self._view(request, ticket.response_id))
-        else:
-            facts = (await self._turns.answer(request, ticket)).response
-        reply = Reply(write_response(facts), headers=[JSON, *headers])
-        return self._turns.noting(ticket, reply)
 
     async def get(self, request: Request) -> AnyReply:
         """Return a response as it is now, or its events, from the first or after a number."""

@@ -165,7 +165,9 @@ class _Connection:
             await self._register(wanted, before, lane)
             return
         if asked.is_stored or target.session_id is not None or target.key is not None:
-            ticket = await self._responses.take(request, self._headers, wanted, target)
+            ticket = await self._turns.take(
+                request, wanted.asked, self._headers, target, wanted.items
+            )
             self._tickets.add(ticket)
             last = await self._forward(ticket, lane)
             self._tickets.discard(ticket)

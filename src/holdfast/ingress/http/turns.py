@@ -1,15 +1,24 @@
 """From a request to a turn at the desk: what the Responses and Chat APIs have in common."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.core.commands import Accept, Brought, LaneLimits, Parent
+from holdfast.core.commands import Accept, Brought, Parent
 from holdfast.core.context import project
-from holdfast.core.errors import LaneFull, NotFound, SessionBusy, SessionMoved, SessionNotFound
+from holdfast.core.errors import (
+    HoldfastError,
+    LaneFull,
+    NotFound,
+    SessionBusy,
+    SessionMoved,
+    SessionNotFound,
+)
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.items import NewItem
 from holdfast.core.request import TurnRequest, write_request
@@ -19,7 +28,7 @@ from holdfast.core.trail import NO_TRAIL, Milestone, TrailRow
 from holdfast.core.turn import Source
 from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.gateway import Gateway
-from holdfast.engine.recognition import Recognised, find_repeated, recognise
+from holdfast.engine.recognition import Recognised, are_new, find_repeated, recognise
 from holdfast.engine.recorded import shown_records
 from holdfast.engine.responder import Answered
 from holdfast.engine.settings import StreamSettings
@@ -29,7 +38,6 @@ from holdfast.ingress.http.sse import EventReply, Tell, event_texts
 
 ReplyT = TypeVar("ReplyT", Reply, LongReply)
 RECOGNITION_TRIES = 16
-_HASHED_HEADERS = (b"x-session-key", b"x-openclaw-session-key", b"x-session-id")
 
 
 class ConversationNotFound(NotFound):
@@ -49,6 +57,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     parent: Parent | None = None
     after_turn: int | None = None
     """The turn, by its number, that this one comes right behind, in its lane."""
+    conversation: str | None = None
+    """What the client calls the session, where it takes it for a conversation."""
 
 
 class TurnDesk:
@@ -75,22 +85,45 @@ class TurnDesk:
         items: Sequence[NewItem],
     ) -> Ticket:
         """Accept the turn and set it going; what the log has already is not stored twice."""
+        storage, is_new = self.gateway.storage, _is_new(headers, target, items)
         for _ in range(RECOGNITION_TRIES):
-            found = await self._recognise(request, headers, target, items)
+            if is_new:
+                found = Recognised(tuple(items))
+            else:
+                found = await self._recognise(request, headers, target, items)
+            if found.trail or target.after_turn is not None:
+                waits = target.after_turn is not None
+                asked = replace(asked, waits_for_parent=waits, trail=found.trail)
+            accept = self._accept(request, asked, headers, target, found)
+            if storage.is_bounded:
+                limits = await storage.limits(request.tenant, accept.limits)
+                accept = replace(accept, limits=limits)
             try:
-                ticket = await self._take(request, asked, headers, target, found)
-                request.bound = answer_headers(ticket.session, ticket.turn.id)
-                return ticket
-            except (SessionBusy, LaneFull):
-                await self._name_session(request, target)
-                raise
-            except SessionMoved:
-                if target.after_turn is not None:
-                    raise
-            except SessionNotFound:
-                if found.repeated is None:
-                    raise
+                is_live = asked.is_stream or asked.is_background
+                ticket = await self.desk.take(accept, asked, is_live=is_live)
+            except HoldfastError as exc:
+                await self._look_into(exc, request, target, found)
+                continue
+            if storage.is_bounded:
+                storage.note(request.tenant, sum(len(item.body) for item in found.items))
+            request.bound = answer_headers(ticket.session, ticket.turn.id)
+            return ticket
         raise SessionBusy("the session keeps moving; try again")
+
+    async def _look_into(
+        self, refusal: HoldfastError, request: Request, target: Target, found: Recognised
+    ) -> None:
+        """Raise what the client is to be told; return where asking again may go better."""
+        match refusal:
+            case SessionBusy() | LaneFull():
+                await self._name_session(request, target)
+            case SessionMoved() if target.after_turn is None:
+                return
+            case SessionNotFound() if found.repeated is not None:
+                return
+            case SessionNotFound() if target.conversation is not None:
+                raise ConversationNotFound(target.conversation) from refusal
+        raise refusal
 
     async def _name_session(self, request: Request, target: Target) -> None:
         """Have a refusal say which session it speaks of; there is no turn to name."""
@@ -106,12 +139,8 @@ class TurnDesk:
         items: Sequence[NewItem],
     ) -> Recognised:
         """Compare with the session that is named by header, or look for the history elsewhere."""
-        if headers.is_internal or target.parent is not None:
-            return Recognised(tuple(items))
         if not headers.is_bound:
-            if target.session_id is None:
-                return await find_repeated(self.gateway.read, request.tenant, items)
-            return Recognised(tuple(items))
+            return await find_repeated(self.gateway.read, request.tenant, items)
         return await recognise(
             self.gateway.read,
             request.tenant,
@@ -121,28 +150,24 @@ class TurnDesk:
             is_whole=headers.sends_everything,
         )
 
-    async def _take(
+    def _accept(
         self,
         request: Request,
         asked: TurnRequest,
         headers: SessionHeaders,
         target: Target,
         found: Recognised,
-    ) -> Ticket:
-        ids, gateway = self.gateway.ids, self.gateway
+    ) -> Accept:
+        gateway, new_id = self.gateway, self.gateway.ids.new
         if found.repeated is not None:
             target = _behind(found.repeated)
-        if target.after_turn is not None:
-            asked = msgspec.structs.replace(asked, waits_for_parent=True)
-        if found.trail:
-            asked = msgspec.structs.replace(asked, trail=found.trail)
         source: Source = "background" if asked.is_background else "user"
-        accept = Accept(
+        return Accept(
             tenant=request.tenant,
-            turn_id=TurnId(ids.new("turn")),
-            run_id=RunId(ids.new("run")),
+            turn_id=TurnId(new_id("turn")),
+            run_id=RunId(new_id("run")),
             worker=gateway.worker.id,
-            candidate_id=gateway.new_session_id(),
+            candidate_id=SessionId(new_id("ses")),
             key=target.key,
             session_id=target.session_id,
             parent=target.parent,
@@ -154,23 +179,14 @@ class TurnDesk:
             on_busy=headers.on_busy or gateway.settings.on_busy,
             is_internal=headers.is_internal,
             idempotency_key=headers.idempotency_key,
-            body_hash=hash_request(request, await request.body()),
+            body_hash=hash_request(request),
             retry_count=headers.retry_count,
             rewind=found.rewind,
             seen_seq=found.seen_seq,
             brought=self._brought(found.brought, found.trail) if found.brought else None,
-            limits=await self._limits(request),
+            limits=gateway.limits,
             reset=self._reset,
         )
-        is_live = asked.is_stream or asked.is_background
-        ticket = await self.desk.take(accept, asked, is_live=is_live)
-        if gateway.storage.is_bounded:
-            gateway.storage.note(request.tenant, sum(len(item.body) for item in found.items))
-        return ticket
-
-    async def _limits(self, request: Request) -> LaneLimits:
-        storage, limits = self.gateway.storage, self.gateway.limits
-        return await storage.limits(request.tenant, limits) if storage.is_bounded else limits
 
     def _brought(self, stone: Milestone, trail: bytes) -> Brought:
         """Return the history that comes with a request, to be found by others if it may be."""
@@ -208,10 +224,13 @@ class TurnDesk:
             reply.on_left = ticket.abandon
         return reply
 
-    async def answer(self, request: Request, ticket: Ticket) -> Answered:
+    def answer(self, request: Request, ticket: Ticket) -> Awaitable[Answered]:
         """Return a turn's answer to a client that waits for it."""
         if self.streams.on_disconnect == "complete":
-            return await ticket.answer()
+            return ticket.answer()
+        return self._answer_or_abandon(request, ticket)
+
+    async def _answer_or_abandon(self, request: Request, ticket: Ticket) -> Answered:
         answering = asyncio.ensure_future(ticket.answer())
         left = asyncio.ensure_future(request.until_left())
         try:
@@ -225,7 +244,7 @@ class TurnDesk:
 
     def noting(self, ticket: Ticket, reply: ReplyT) -> ReplyT:
         """Have the answer noted as delivered once all of it has left."""
-        reply.on_sent = lambda: self.gateway.delivered(ticket.turn.id, ticket.step)
+        reply.on_sent = partial(self.gateway.delivered, ticket.turn.id, ticket.step)
         return reply
 
 
@@ -233,18 +252,32 @@ def _behind(end: TrailRow) -> Target:
     return Target(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
 
 
+def _is_new(headers: SessionHeaders, target: Target, items: Sequence[NewItem]) -> bool:
+    """Whether a request is known to repeat nothing, without a look at what is stored."""
+    if headers.is_internal or target.parent is not None:
+        return True
+    if headers.is_bound:
+        return not headers.sends_everything and are_new(items)
+    return target.session_id is not None
+
+
 async def body_hash(request: Request) -> bytes:
     """Return what makes two requests the same: path, session headers, raw body."""
-    return hash_request(request, await request.body())
+    await request.body()
+    return hash_request(request)
 
 
-def hash_request(request: Request, body: bytes) -> bytes:
-    """Return the same for a request whose body is known."""
+def hash_request(request: Request) -> bytes:
+    """Return the same for a request whose body has been read."""
     sent = request.by_name
-    hashed = request.path.encode()
-    for name in _HASHED_HEADERS:
-        hashed += b"\0" + sent[name] if name in sent else b"\0"
-    return blake2b(hashed + b"\0" + body, digest_size=16).digest()
+    hashed = (
+        request.path.encode(),
+        sent.get(b"x-session-key", b""),
+        sent.get(b"x-openclaw-session-key", b""),
+        sent.get(b"x-session-id", b""),
+        request.content,
+    )
+    return blake2b(b"\0".join(hashed), digest_size=16).digest()
 
 
 def conversation_session(name: str) -> SessionId:
