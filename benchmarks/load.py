@@ -73,8 +73,10 @@ def measure(server: Server, shape: Shape, folder: Path) -> Measured:
     # What is loaded at the first request is no part of any.
     asyncio.run(_first(server.port, shape))
     run = _wrk if shutil.which("wrk") and shape.seconds >= 1 else _own
-    run(server, msgspec.structs.replace(shape, seconds=shape.seconds * WARM_UP_SHARE), folder)
     # Who leaves in a queue leaves turns behind, which are carried out all the same.
+    prefix = f"warm-{shape.prefix}" if shape.keys == 1 else shape.prefix
+    seconds = shape.seconds * WARM_UP_SHARE
+    run(server, msgspec.structs.replace(shape, seconds=seconds, prefix=prefix), folder)
     server.until_idle()
     before = server.cpu_seconds()
     done, per_second, p50, p99, failures = run(server, shape, folder)
