@@ -278,7 +278,7 @@ class Replica:
         ticket = await self.desk.take(accept, asked, is_live=asked.is_stream or is_background)
         if is_background:
             return Answer(ticket.turn.id, ticket.session.id, "accepted")
-        if ticket.task is None and ticket.recorded is None:
+        if ticket.task is None and ticket.outcome is None:
             return await self._read_stream(ticket)
         answered = await ticket.answer()
         return _answer_of(answered)

@@ -6,7 +6,7 @@ its run, each with what was done about it; every attempt is made from the same c
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -27,14 +27,15 @@ from holdfast.core.turn import Run
 from holdfast.engine.deadline import Deadlines
 from holdfast.engine.fitting import Asked, Fitting
 from holdfast.engine.gateway import Gateway
+from holdfast.engine.journal import JournalWriter
 from holdfast.engine.log import log
 from holdfast.engine.projections import Projections
 from holdfast.engine.question import Question, find_state
 from holdfast.engine.settings import HealSettings
+from holdfast.engine.telling import tell
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.provider import Answer, ModelCall, Provider
 
-Attempt = Callable[[Provider, ModelCall], Awaitable[Answer]]
 Route = Callable[[str], Provider]
 """Which provider serves a model."""
 Fallbacks = Callable[[str], Sequence[str]]
@@ -47,9 +48,8 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
 
     run: ActiveRun
     request: TurnRequest
-    attempt: Attempt
-    is_stream: bool
-    has_output: Callable[[], bool]
+    writer: JournalWriter | None
+    """Whom the answer is told to as it comes, if anybody is."""
 
 
 class Asker:
@@ -70,48 +70,41 @@ class Asker:
         self._deadlines = Deadlines(self._settings.turn_seconds)
         self._fallbacks: Fallbacks = fallbacks or (lambda _: ())
         self._fitting = fitting
+        self.sent = fitting.sent if fitting is not None else _as_it_is
+        """Returns a request as its provider is asked it."""
         self._projections = Projections()
 
     async def ask(self, asking: Asking) -> Answer:
         """Return the answer, or raise the failure that was left after healing."""
-        limit = self._settings.turn_seconds
-        deadline = self._deadlines.begin()
+        task, began = self._deadlines.begin(), time.monotonic()
         try:
-            return await self._ask(asking)
+            earlier: list[Run] = []
+            done: list[Heal] = []
+            if asking.run.turn.attempts > 1:
+                earlier = await self._earlier_runs(asking.run)
+                done = [heal for run in earlier for heal in read_heals(run.heals)]
+            question = await self._begin(asking, done, has_run_before=bool(earlier))
+            while True:
+                try:
+                    answer = await self._attempt(asking, question)
+                except ProviderFailure as failure:
+                    symptoms = self._symptoms(asking, question, failure, done)
+                    symptoms = replace(symptoms, elapsed_seconds=time.monotonic() - began)
+                    question = await self._heal(asking, question, failure, symptoms, done)
+                else:
+                    return _signed(answer, asking, question.model)
         except asyncio.CancelledError as exc:
-            if not self._deadlines.call_off(deadline):
+            if not self._deadlines.call_off(task):
                 raise
             raise ProviderFailure(
-                f"the turn was not answered within {limit:g} s",
+                f"the turn was not answered within {self._settings.turn_seconds:g} s",
                 failure_class="terminal",
                 status=504,
                 provider_code="turn_timeout",
                 provider_type="server_error",
             ) from exc
         finally:
-            self._deadlines.call_off(deadline)
-
-    async def _ask(self, asking: Asking) -> Answer:
-        began = time.monotonic()
-        earlier = await self._earlier_runs(asking.run) if asking.run.turn.attempts > 1 else []
-        done = [heal for run in earlier for heal in read_heals(run.heals)]
-        question = await self._begin(asking, done, has_run_before=bool(earlier))
-        while True:
-            try:
-                answer = await self._attempt(asking, question)
-            except ProviderFailure as failure:
-                symptoms = self._symptoms(asking, question, failure, done)
-                symptoms = replace(symptoms, elapsed_seconds=time.monotonic() - began)
-                healing = await self._heal(asking, question, failure, symptoms, done)
-                if healing is None:
-                    raise
-                treatment, changed = healing
-                await self._record(asking.run, treatment, question)
-            else:
-                return _signed(answer, asking.request.model, question.model)
-            done.append(treatment.heal)
-            question = changed
-            await asyncio.sleep(treatment.heal.pause_seconds)
+            self._deadlines.call_off(task)
 
     async def _heal(
         self,
@@ -119,16 +112,20 @@ class Asker:
         question: Question,
         failure: ProviderFailure,
         symptoms: Symptoms,
-        done: Sequence[Heal],
-    ) -> tuple[Treatment, Question] | None:
-        """Return what is done about a failure and what is asked next; None: let it fail."""
+        done: list[Heal],
+    ) -> Question:
+        """Return what is asked next, once it may be; raise a failure that nothing is done about."""
         while (treatment := treat(symptoms, done, self._settings.limits())) is not None:
             changed = await self._apply(asking, question, treatment, failure)
             if changed is not None:
-                return _witnessed(treatment, question, failure), changed
+                treatment = _witnessed(treatment, question, failure)
+                await self._record(asking.run, treatment, question)
+                done.append(treatment.heal)
+                await asyncio.sleep(treatment.heal.pause_seconds)
+                return changed
             # It cannot be made shorter; a model with a larger window may take it as it is.
             symptoms = replace(symptoms, can_shrink=False)
-        return None
+        raise failure
 
     # ── what is asked ───────────────────────────────────────────────────────────────────────
 
@@ -222,15 +219,11 @@ class Asker:
                 return model
         return None
 
-    def sent(self, request: TurnRequest) -> TurnRequest:
-        """Return a request as its provider is asked it."""
-        return request if self._fitting is None else self._fitting.sent(request)
-
     def _can_be_asked(self, asking: Asking, model: str) -> bool:
         request = self.sent(asking.request)
         call = ModelCall(
             model=model, items=[], fields=request.fields, chat_fields=request.chat_fields,
-            is_stream=asking.is_stream,
+            is_stream=asking.writer is not None,
         )  # fmt: skip
         try:
             self._route(model).check(call)
@@ -243,13 +236,16 @@ class Asker:
 
     async def _attempt(self, asking: Asking, question: Question) -> Answer:
         """Ask once, and have it noted how long it took and how it went."""
-        request = self.sent(asking.request)
+        request, writer, run = self.sent(asking.request), asking.writer, asking.run
         call = question.call(
-            request, asking.run.session.id, self._projections, is_stream=asking.is_stream
+            request, run.session.id, self._projections, is_stream=writer is not None
         )
         began, outcome = time.monotonic(), "left"
         try:
-            answer = await asking.attempt(question.provider, call)
+            if writer is None:
+                answer = await question.provider.answer(call)
+            else:
+                answer = await tell(question.provider, call, writer, run.preface)
             outcome = answer.status
             if self._fitting is not None:
                 self._fitting.learn(question.provider, call, answer.usage)
@@ -264,7 +260,7 @@ class Asker:
     def _symptoms(
         self, asking: Asking, question: Question, failure: ProviderFailure, done: Sequence[Heal]
     ) -> Symptoms:
-        has_output = asking.has_output()
+        has_output = asking.writer is not None and asking.writer.has_output
         is_request = (
             failure.failure_class == "terminal"
             and failure.status in _REQUEST_STATUSES
@@ -287,8 +283,6 @@ class Asker:
 
     async def _earlier_runs(self, run: ActiveRun) -> list[Run]:
         """Return the lost attempts at this step of the turn: what they healed still counts."""
-        if run.turn.attempts < 2:
-            return []
         runs = await self._gateway.read.runs(run.turn.id)
         return [one for one in runs if one.step == run.turn.step and one.id != run.fence.run_id]
 
@@ -326,10 +320,17 @@ def _witnessed(treatment: Treatment, question: Question, failure: ProviderFailur
     return replace(treatment, heal=heal)
 
 
-def _signed(answer: Answer, asked: str, model: str) -> Answer:
-    """Return an answer that says which model gave it, if not the one that was asked for."""
-    if model == asked:
+def _signed(answer: Answer, asking: Asking, model: str) -> Answer:
+    """Return an answer behind what was done for it; it says who gave it, if another was asked."""
+    preface = asking.run.preface
+    if preface:
+        answer = replace(answer, items=[*preface, *answer.items])
+    if model == asking.request.model:
         return answer
     return replace(
         answer, fields={**answer.fields, "model": msgspec.Raw(msgspec.json.encode(model))}
     )
+
+
+def _as_it_is(request: TurnRequest) -> TurnRequest:
+    return request

@@ -5,12 +5,10 @@ kept for readers who come back, and its end is recorded whether anybody listens 
 """
 
 import asyncio
-from typing import Any
 
 from holdfast.core.commands import Accept, Cancel, Queued, Repeated, Started
 from holdfast.core.errors import (
     HoldfastError,
-    ParentNotFound,
     ProviderFailure,
     SessionDeleted,
     StoreUnavailable,
@@ -26,7 +24,7 @@ from holdfast.core.turn import Run, Turn
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.live import LiveResponse, Lives
 from holdfast.engine.log import log
-from holdfast.engine.recorded import Recorded, conversation_of, parent_of
+from holdfast.engine.recorded import Recorded, conversation_of
 from holdfast.engine.responder import Answered, Responder
 from holdfast.engine.resumption import resume_live
 from holdfast.engine.stream_reader import StreamReader
@@ -42,9 +40,11 @@ class Ticket:
         self.turn = turn
         self.session = session
         self.step = step
-        self.task: asyncio.Task[Answered] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """What carries the turn out, if that is done for this request."""
+        self.outcome: Answered | Exception | None = None
+        """The answer, or why there is none, as soon as that is known."""
         self._waiters: list[asyncio.Future[None]] = []
-        self.recorded: Answered | HoldfastError | None = None
         self.is_rolled_over = False
 
     @property
@@ -58,24 +58,19 @@ class Ticket:
 
     async def answer(self) -> Answered:
         """Return the committed answer, or raise why there is none. Leaving stops nothing."""
-        if isinstance(self.recorded, HoldfastError):
-            raise self.recorded
-        if self.recorded is not None:
-            return self.recorded
-        task = self.task
-        assert task is not None
-        while not task.done():
+        while self.outcome is None:
+            assert self.task is not None
             waiter: asyncio.Future[None] = self._desk.loop.create_future()
-            self._waiters += (waiter,)
+            self._waiters.append(waiter)
             await waiter
-        if task.cancelled():
-            raise TurnInterrupted("the server was asked to stop; send it again")
-        return task.result()
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
-    def settle(self) -> None:
-        """Have everybody look who waits for the answer: its task has ended, or is about to."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+    def settle(self, outcome: Answered | Exception) -> None:
+        """Give the answer, or why there is none, to everybody who waits for it."""
+        self.outcome = outcome
+        for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -92,8 +87,8 @@ class Desk:
         self._responder = responder
         self.loop: asyncio.AbstractEventLoop
         """Where the turns are carried out."""
-        self._tasks: dict[asyncio.Task[Answered], Ticket] = {}
-        self._queued: set[asyncio.Task[Answered]] = set()
+        self._tasks: dict[asyncio.Task[None], Ticket] = {}
+        self._queued: set[asyncio.Task[None]] = set()
         self._lives = Lives()
         self._stopping_since: float | None = None
         self.recorded = Recorded(gateway.read)
@@ -111,14 +106,7 @@ class Desk:
         carried = self._carry(ticket, admission, request, live)
         task = ticket.task = loop.create_task(carried, name="holdfast-turn")
         self._tasks[task] = ticket
-        task.add_done_callback(self._forget)
         return ticket
-
-    def _forget(self, task: asyncio.Task[Answered]) -> None:
-        # One that was cancelled before it began has told nobody.
-        self._tasks.pop(task).settle()
-        if not task.cancelled() and task.exception() is not None:
-            log.info("turn.not_answered", reason=type(task.exception()).__name__)
 
     def live(self, name: str) -> LiveResponse | None:
         """Return the stream of a response that this process has in memory."""
@@ -141,64 +129,38 @@ class Desk:
         admission: Started | Queued,
         request: TurnRequest,
         live: LiveResponse | None,
-    ) -> Answered:
-        """Get the lane, then carry the turn out."""
-        run: ActiveRun | None = None
-        try:
-            if isinstance(admission, Started):
-                run = self._gateway.begin(admission)
-            else:
-                run = await self._enter(ticket, admission)
-            return await self._carry_run(ticket.task, run, request, live)
-        finally:
-            if run is not None:
-                self._gateway.leave(run)
-            if live is not None:
-                await self._close(live, admission.turn)
-            ticket.settle()
-
-    async def _enter(self, ticket: Ticket, admission: Queued) -> ActiveRun:
-        """Return the run of a turn that has to wait for it, and may be stopped meanwhile."""
-        task = ticket.task
+    ) -> None:
+        """Get the lane, then carry the turn out; it stops as soon as the lane is taken away."""
+        task, run = ticket.task, None
         assert task is not None
+        outcome: Answered | Exception | None = None
+        try:
+            try:
+                if isinstance(admission, Started):
+                    run = self._gateway.begin(admission)
+                else:
+                    run = await self._enter(task, admission)
+                run.on_lost(task.cancel)
+                outcome = await self._responder.respond(run, request, live)
+            finally:
+                if run is not None:
+                    self._gateway.leave(run)
+                if live is not None:
+                    await self._close(live, admission.turn)
+        except Exception as exc:  # noqa: BLE001 - the top of a task; whoever waits is told
+            log.info("turn.not_answered", reason=type(exc).__name__)
+            outcome = exc
+        finally:
+            del self._tasks[task]
+            ticket.settle(_stopped() if outcome is None else outcome)
+
+    async def _enter(self, task: asyncio.Task[None], admission: Queued) -> ActiveRun:
+        """Return the run of a turn that has to wait for it, and may be stopped meanwhile."""
         self._queued.add(task)
         try:
             return await self._gateway.enter(admission)
         finally:
             self._queued.discard(task)
-
-    async def _carry_run(
-        self,
-        task: asyncio.Task[Any] | None,
-        run: ActiveRun,
-        request: TurnRequest,
-        live: LiveResponse | None,
-    ) -> Answered:
-        """Ask the model, commit the answer; `task` stops as soon as the lane is taken away."""
-        assert task is not None
-        run.on_lost(task.cancel)
-        try:
-            if request.waits_for_parent:
-                await self._check_parent(run, request, live)
-            return await self._responder.respond(run, request, live)
-        except asyncio.CancelledError:
-            if not run.is_lost:
-                raise
-            task.uncancel()
-            raise await self._gateway.why_lost(run.turn) from None
-        except HoldfastError as exc:
-            if run.is_lost:
-                raise await self._gateway.why_lost(run.turn) from exc
-            raise
-
-    async def _check_parent(
-        self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None
-    ) -> None:
-        """A response that was waited for in the lane must have come to an end to go on from."""
-        name = request.previous_response_id or ""
-        view = await self.recorded.find(run.turn.tenant, name)
-        if view is None or parent_of(view) is None:
-            await self._responder.refuse(run, request, ParentNotFound(name), live)
 
     async def _close(self, live: LiveResponse, turn: Turn) -> None:
         """Give a stream that has no end yet the one that is recorded."""
@@ -229,9 +191,9 @@ class Desk:
             if not repeated.is_settled:
                 view = await self._gateway.wait_until_ended(tenant, turn.id, step=repeated.step)
                 turn = ticket.turn = view.turn
-            ticket.recorded = await self.recall(tenant, turn, repeated.step)
+            ticket.outcome = await self.recall(tenant, turn, repeated.step)
         except HoldfastError as exc:
-            ticket.recorded = exc
+            ticket.outcome = exc
         return ticket
 
     async def recall(self, tenant: Tenant, turn: Turn, step: int) -> Answered:
@@ -265,8 +227,11 @@ class Desk:
             view = await self.recorded.find(run.turn.tenant, begun.id)
             live = await resume_live(self.recorded, view, begun)
             self._lives.add(live)
+        task = asyncio.current_task()
+        assert task is not None
+        run.on_lost(task.cancel)
         try:
-            await self._carry_run(asyncio.current_task(), run, request, live)
+            await self._responder.respond(run, request, live)
         finally:
             if live is not None:
                 await self._close(live, run.turn)
@@ -290,6 +255,13 @@ class Desk:
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        # One that was cancelled before it began has told nobody.
+        while self._tasks:
+            self._tasks.popitem()[1].settle(_stopped())
+
+
+def _stopped() -> HoldfastError:
+    return TurnInterrupted("the server was asked to stop; send it again")
 
 
 def _begun(turn: Turn, session: Session, request: TurnRequest) -> ResponseFacts:

@@ -118,15 +118,15 @@ class Gateway:
             self._wakeups.end_care(command.turn_id)
             raise
         self.meter.turn_accepted(command.source, _ADMISSIONS[type(admission)])
+        if admission.turn.id == command.turn_id and not isinstance(admission, Repeated):
+            return admission
         return self._take_care(command, admission, since)
 
     def _take_care(
         self, command: Accept, admission: Started | Queued | Repeated, since: int
     ) -> Started | Queued | Repeated:
-        """Answer for the turn that this request is, which may be an earlier one's."""
+        """Answer for the turn that this request is: an earlier one's."""
         turn = admission.turn
-        if turn.id == command.turn_id and not isinstance(admission, Repeated):
-            return admission
         self._wakeups.end_care(command.turn_id)
         if isinstance(admission, Repeated):
             return admission
@@ -141,7 +141,10 @@ class Gateway:
         What was submitted goes through whoever waits; asked again, the store tells what came of it.
         """
         try:
-            return await self.submit(command)
+            try:
+                return await self.store.submit(command)
+            except StoreUnavailable:
+                return await self._submit_again(command)
         except asyncio.CancelledError:
             asking = asyncio.ensure_future(self.submit(replace(command, again=True)))
             asking.add_done_callback(self._nobody_stayed)
@@ -409,16 +412,22 @@ class Gateway:
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
         """Carry out a command; one whose outcome is unknown is asked about before giving up."""
-        pause = FIRST_PAUSE_SECONDS
-        for left in range(SUBMIT_TRIES - 1, -1, -1):
+        try:
+            return await self.store.submit(command)
+        except StoreUnavailable:
+            return await self._submit_again(command)
+
+    async def _submit_again(self, command: Command[OutcomeT]) -> OutcomeT:
+        """Ask what came of a command, as often as it makes sense."""
+        command, pause = replace(command, again=True), FIRST_PAUSE_SECONDS
+        for left in range(SUBMIT_TRIES - 2, -1, -1):
+            await asyncio.sleep(pause)
+            pause *= 2
             try:
                 return await self.store.submit(command)
             except StoreUnavailable:
                 if not left:
                     raise
-                command = replace(command, again=True)
-                await asyncio.sleep(pause)
-                pause *= 2
         raise AssertionError("the last try returns or raises")
 
     def new_session_id(self) -> SessionId:

@@ -6,14 +6,13 @@ as an incomplete item and never becomes provider state.
 
 import asyncio
 from collections.abc import Sequence
-from typing import NoReturn
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.commands import Finish, StoredCompletion
 from holdfast.core.compaction import expand
-from holdfast.core.errors import HoldfastError, ProviderFailure
+from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.items import NewItem, read_item
 from holdfast.core.request import TurnRequest, conversation_id, response_id
 from holdfast.core.response import (
@@ -28,18 +27,18 @@ from holdfast.core.response import (
 from holdfast.core.session import Session
 from holdfast.core.trail import NO_TRAIL, follow
 from holdfast.core.turn import RUN_AGAIN, Turn
-from holdfast.engine.announcing import announced, shifted, told_compaction
+from holdfast.engine.announcing import told_compaction
 from holdfast.engine.asking import Asker, Asking, Fallbacks, Route
 from holdfast.engine.fitting import Fitting
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.journal import JournalWriter
 from holdfast.engine.live import LiveResponse
 from holdfast.engine.log import log
+from holdfast.engine.recorded import Recorded, parent_of
 from holdfast.engine.settings import HealSettings
 from holdfast.engine.turn_runner import ActiveRun
-from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
+from holdfast.ports.provider import Answer, ModelCall
 
-BREATH_BYTES = 64 * 1024
 _NOT_ASKED = frozenset({"item_reference", "compaction_trigger"})
 """Items that no model is shown as they are."""
 CLIENT_CALLS = frozenset(
@@ -58,31 +57,6 @@ class Answered(msgspec.Struct, frozen=True):
     response: ResponseFacts
 
 
-class _Telling:
-    """Passes on what a model says, behind what is said for it; it becomes durable as it goes."""
-
-    def __init__(self, writer: JournalWriter, preface: tuple[bytes, ...]) -> None:
-        self._writer = writer
-        self._preface = preface
-        self.is_begun = not preface
-        """Whether what is said for the model has been said."""
-        self._said = 0
-
-    def hear(self, events: Sequence[AnyEvent]) -> bool:
-        if not self.is_begun:
-            self.is_begun = True
-            self._writer.pass_on(announced(self._preface))
-        if self._preface:
-            events = [shifted(event, len(self._preface)) for event in events]
-        self._said += self._writer.pass_on(events)
-        return self._said <= BREATH_BYTES
-
-    async def room(self) -> None:
-        # A model may say much at once; readers are not slow for that.
-        self._said = 0
-        await asyncio.sleep(0)
-
-
 class Responder:
     """Carries turns out with models."""
 
@@ -99,6 +73,7 @@ class Responder:
         self._route = route
         self._asker = Asker(gateway, route, heals, fallbacks=fallbacks, fitting=fitting)
         self._fitting = fitting
+        self._recorded = Recorded(gateway.read)
 
     def check(self, request: TurnRequest, items: Sequence[NewItem]) -> None:
         """Raise for what the model's provider cannot be asked, before anything is kept."""
@@ -120,67 +95,57 @@ class Responder:
     async def respond(
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
     ) -> Answered:
-        """Run the turn to its end. Failures of the model are recorded, then raised."""
+        """Run the turn to its end. Failures of the model are recorded, then raised.
+
+        Who calls has its task cancelled when the run's lane is taken away, and is told why.
+        """
         writer = JournalWriter(run, live) if live is not None else None
         try:
-            answer = await self._ask(run, request, writer)
-        except HoldfastError as error:
+            try:
+                if writer is not None:
+                    writer.start()
+                if request.waits_for_parent:
+                    await self._check_parent(run, request)
+                if request.is_compaction and self._fitting is not None:
+                    answer = await self._compact(self._fitting, run, request, writer)
+                else:
+                    answer = await self._asker.ask(Asking(run=run, request=request, writer=writer))
+            except BaseException as exc:
+                await self._settle(run, request, exc, writer)
+                raise
+            return await self._complete(run, request, answer, writer)
+        except (asyncio.CancelledError, HoldfastError) as exc:
             if not run.is_lost:
-                await self._fail(run, request, error, writer)
-            raise
-        except Exception:
-            # A fault of our own must not keep the lane either.
-            log.exception("run.broke", run_id=run.fence.run_id)
-            ours = HoldfastError("something broke on our side")
-            await self._fail(run, request, ours, writer)
-            raise
-        except asyncio.CancelledError:
-            if not run.is_lost:
-                await asyncio.shield(self._break_off(run, writer))
-            raise
-        return await self._complete(run, request, answer, writer)
+                raise
+            task = asyncio.current_task()
+            if task is not None and isinstance(exc, asyncio.CancelledError):
+                task.uncancel()
+            raise await self._gateway.why_lost(run.turn) from exc
 
-    async def refuse(
+    async def _settle(
         self,
         run: ActiveRun,
         request: TurnRequest,
-        error: HoldfastError,
-        live: LiveResponse | None = None,
-    ) -> NoReturn:
-        """End a turn that cannot be carried out after all, and raise why."""
-        writer = JournalWriter(run, live) if live is not None else None
-        if writer is not None:
-            writer.start()
-        await self._fail(run, request, error, writer)
-        raise error
+        exc: BaseException,
+        writer: JournalWriter | None,
+    ) -> None:
+        """Record the end of a run that gave no answer, if it still has its lane."""
+        if isinstance(exc, HoldfastError):
+            if not run.is_lost:
+                await self._fail(run, request, exc, writer)
+        elif isinstance(exc, Exception):
+            # A fault of our own must not keep the lane either.
+            log.exception("run.broke", run_id=run.fence.run_id)
+            await self._fail(run, request, HoldfastError("something broke on our side"), writer)
+        elif isinstance(exc, asyncio.CancelledError) and not run.is_lost:
+            await asyncio.shield(self._break_off(run, writer))
 
-    async def _ask(
-        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
-    ) -> Answer:
-        if writer is not None:
-            writer.start()
-        if request.is_compaction and self._fitting is not None:
-            return await self._compact(self._fitting, run, request, writer)
-
-        async def attempt(provider: Provider, call: ModelCall) -> Answer:
-            if writer is None:
-                return await provider.answer(call)
-            telling = _Telling(writer, run.preface)
-            answer = await provider.stream(call, telling)
-            if not telling.is_begun:
-                telling.hear(())
-            return answer
-
-        answer = await self._asker.ask(
-            Asking(
-                run=run,
-                request=request,
-                attempt=attempt,
-                is_stream=writer is not None,
-                has_output=lambda: writer is not None and writer.has_output,
-            )
-        )
-        return replace(answer, items=[*run.preface, *answer.items]) if run.preface else answer
+    async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
+        """A response that was waited for in the lane must have come to an end to go on from."""
+        name = request.previous_response_id or ""
+        view = await self._recorded.find(run.turn.tenant, name)
+        if view is None or parent_of(view) is None:
+            raise ParentNotFound(name)
 
     async def _compact(
         self, fitting: Fitting, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
@@ -237,9 +202,7 @@ class Responder:
                 error_code=code,
                 error_message=error.message[:2000],
                 is_retryable=(failure.failure_class == "transient" if failure else error.retryable),
-                result=encode_answer(
-                    RecordedAnswer(status="failed", failure=self._recorded(error))
-                ),
+                result=encode_answer(RecordedAnswer(status="failed", failure=self._told(error))),
                 journal=journal,
             )
         )
@@ -249,7 +212,7 @@ class Responder:
             shown = error_value(code, error.message)
             writer.end(journal, replace(facts, error=shown))
 
-    def _recorded(self, error: HoldfastError) -> RecordedFailure:
+    def _told(self, error: HoldfastError) -> RecordedFailure:
         if not isinstance(error, ProviderFailure):
             return RecordedFailure(param=error.param)
         wait = error.retry_after

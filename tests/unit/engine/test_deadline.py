@@ -8,15 +8,15 @@ from holdfast.engine.deadline import Deadlines
 
 
 async def limited(deadlines: Deadlines, until: asyncio.Event) -> str:
-    deadline = deadlines.begin()
+    task = deadlines.begin()
     try:
         await until.wait()
     except asyncio.CancelledError:
-        if not deadlines.call_off(deadline):
+        if not deadlines.call_off(task):
             raise
         return "over"
     finally:
-        deadlines.call_off(deadline)
+        deadlines.call_off(task)
     return "done"
 
 
