@@ -1,7 +1,7 @@
 """One connection to an upstream, and the one answer at a time that comes over it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import httptools
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._held = 0
         self._is_paused = False
-        self._has_head = False
+        self.has_head = False
         self.is_complete = False
         self._is_kept = False
         self._failure: ProviderFailure | None = None
@@ -72,13 +72,10 @@ class Connection(asyncio.Protocol):
 
     # ── what the sender calls ───────────────────────────────────────────────────────────────
 
-    def send(self, method: str, head: bytes, body: bytes | None) -> None:
-        """Send a request; from now on everything that comes is its answer."""
+    def send(self, method: str, pieces: Sequence[bytes]) -> None:
+        """Send a request in one go; from now on everything that comes is its answer."""
         self._begin(method)
-        if body:
-            self._transport.writelines((head, body))
-        else:
-            self._transport.write(head)
+        self._transport.writelines(pieces)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -95,25 +92,31 @@ class Connection(asyncio.Protocol):
         """Whether the answer was read to its end and the server takes another request."""
         return self.is_open and self.is_complete and self._is_kept and not self._pieces
 
-    async def head(self, seconds: float) -> None:
-        """Return once status and headers are there."""
-        while not self._has_head:
-            if self._failure is not None:
-                raise self._failure
-            if not self.is_open:
+    def news(self, seconds: float) -> "asyncio.Future[None]":
+        """Return what is done once anything has happened; raise if nothing can any more.
+
+        One timer serves a connection: it is moved, not made.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if not self.is_open:
+            if not self.has_head:
                 raise Disconnected
-            await self._wait(seconds)
+            raise broken("the upstream's answer was cut off", "upstream_truncated")
+        loop = self._loop
+        until = self._until = loop.time() + seconds
+        if self._timer is None or self._timer.when() > until:
+            self._stop_timer()
+            self._timer = loop.call_at(until, self._look)
+        waiter = self._waiter = loop.create_future()
+        return waiter
 
     async def piece(self, seconds: float) -> bytes:
         """Return what has come of the body, as soon as there is some; nothing at its end."""
         while not self._pieces:
             if self.is_complete:
                 return b""
-            if self._failure is not None:
-                raise self._failure
-            if not self.is_open:
-                raise broken("the upstream's answer was cut off", "upstream_truncated")
-            await self._wait(seconds)
+            await self.news(seconds)
         return self.taken()
 
     async def pour(self, sink: Sink, seconds: float) -> bool:
@@ -128,13 +131,9 @@ class Connection(asyncio.Protocol):
                         await sink.room()
                 if self.is_complete:
                     return True
-                if self._failure is not None:
-                    raise self._failure
-                if not self.is_open:
-                    raise broken("the upstream's answer was cut off", "upstream_truncated")
                 self._sink, self._seconds = sink, seconds
                 try:
-                    await self._wait(seconds)
+                    await self.news(seconds)
                 finally:
                     self._sink = None
                 if self._refusal is not None:
@@ -201,18 +200,6 @@ class Connection(asyncio.Protocol):
 
     # ── waiting ─────────────────────────────────────────────────────────────────────────────
 
-    async def _wait(self, seconds: float) -> None:
-        """Wait for anything to happen. One timer serves a connection: it is moved, not made."""
-        self._until = self._loop.time() + seconds
-        if self._timer is None or self._timer.when() > self._until:
-            self._stop_timer()
-            self._timer = self._loop.call_at(self._until, self._look)
-        waiter = self._waiter = self._loop.create_future()
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-
     def _look(self) -> None:
         self._timer = None
         if self._waiter is None or self._waiter.done():
@@ -248,7 +235,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self._break(f"the upstream's answer cannot be read: {type(exc).__name__}")
-        if not self._has_head and self._received > MAX_HEAD_BYTES:
+        if not self.has_head and self._received > MAX_HEAD_BYTES:
             self._break("the head of the upstream's answer is too long")
         if self._held > HIGH_WATER_BYTES and not self._is_paused and self.is_open:
             self._is_paused = True
@@ -260,7 +247,7 @@ class Connection(asyncio.Protocol):
                 self._hand_over(self._sink)
             if self.is_complete or self._failure is not None:
                 self._wake()
-        elif self._has_head or self._failure is not None:
+        elif self.has_head or self._failure is not None:
             self._wake()
 
     def _break(self, message: str) -> None:
@@ -272,7 +259,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The other side has gone, or we have."""
         self.is_open = False
-        if self._has_head and exc is None and self._ends_with_line():
+        if self.has_head and exc is None and self._ends_with_line():
             self.is_complete = True
         self._stop_timer()
         self._wake()
@@ -307,7 +294,7 @@ class Connection(asyncio.Protocol):
         if status < 200:
             return
         self.status = status
-        self._has_head = True
+        self.has_head = True
         self._is_kept = bool(self._parser.should_keep_alive())
         if self._method == "HEAD":
             # The parser waits for a body that never comes.
@@ -321,5 +308,5 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The answer is all there."""
-        if self._has_head:
+        if self.has_head:
             self.is_complete = True

@@ -9,7 +9,7 @@ import asyncio
 import ssl
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from types import TracebackType
@@ -46,14 +46,10 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     url: str
     headers: dict[str, str] = {}
-    body: bytes | None = None
+    body: Sequence[bytes] | None = None
+    """In pieces: what is long is put together only on the line."""
     may_repeat: bool = False
     """Whether it may be sent twice though it is a POST: it changes nothing where it goes."""
-
-    @property
-    def is_harmless(self) -> bool:
-        """Whether it makes no difference if the other side gets it twice."""
-        return self.may_repeat or self.method in _SAFE
 
 
 class HttpAnswer(Protocol):
@@ -131,7 +127,7 @@ class PooledClient:
     def __init__(
         self, timeouts: TimeoutSettings | None = None, *, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._timeouts = timeouts or TimeoutSettings()
+        self.timeouts = timeouts or TimeoutSettings()
         self._idle: dict[_Origin, list[Connection]] = {}
         self._all: set[Connection] = set()
         self._openings: dict[tuple[str, str], _Opening] = {}
@@ -148,57 +144,26 @@ class PooledClient:
 
     def exchange(self, request: HttpRequest) -> "_Exchange":
         """Send the request; see `HttpClient`."""
-        return _Exchange(self, request, self._timeouts.chunk_seconds)
+        return _Exchange(self, request)
 
-    def _opening(self, request: HttpRequest) -> _Opening:
-        """Return how a request begins: most go where another went, with the same headers."""
+    def written(self, request: HttpRequest) -> tuple[_Origin, list[bytes]]:
+        """Return where a request goes, and what is sent there."""
+        # Most go where another went, with the same headers.
         key = (request.method, request.url)
-        known = self._openings.get(key)
-        if known is not None and known.headers == request.headers:
-            return known
-        if len(self._openings) >= MOST_OPENINGS:
-            self._openings.clear()
-        made = self._openings[key] = _open(request)
-        return made
-
-    async def send(self, request: HttpRequest) -> tuple[Connection, _Origin]:
-        """Return a connection on which the head of the answer has come."""
-        _, origin, head = self._opening(request)
+        opening = self._openings.get(key)
+        if opening is None or opening.headers != request.headers:
+            if len(self._openings) >= MOST_OPENINGS:
+                self._openings.clear()
+            opening = self._openings[key] = _open(request)
+        _, origin, head = opening
         body = request.body
-        if body is not None or request.method in _HAS_BODY:
-            head = b"%bcontent-length: %d\r\n\r\n" % (head, len(body) if body else 0)
-        else:
-            head += b"\r\n"
-        is_harmless = request.is_harmless
-        for left in range(STALE_TRIES, -1, -1):
-            kept = self._take_kept(origin, is_harmless) if left else None
-            connection = kept or await self._connect(origin)
-            connection.send(request.method, head, body)
-            try:
-                await connection.head(self._timeouts.first_byte_seconds)
-            except Disconnected:
-                self.drop(connection)
-                is_stale = kept is not None and connection.is_untouched
-                if not (is_stale and is_harmless):
-                    raise broken(
-                        "the upstream closed the connection without an answer",
-                        "upstream_disconnected",
-                    ) from None
-            except TimeoutError as exc:
-                self.drop(connection)
-                raise broken(
-                    f"no answer from the upstream within {self._timeouts.first_byte_seconds:g} s",
-                    "upstream_first_byte_timeout",
-                    status=504,
-                ) from exc
-            except BaseException:
-                self.drop(connection)
-                raise
-            else:
-                return connection, origin
-        raise AssertionError("the last try returns or raises")
+        if body is None and request.method not in _HAS_BODY:
+            return origin, [head, b"\r\n"]
+        size = sum(map(len, body)) if body else 0
+        return origin, [b"%bcontent-length: %d\r\n\r\n" % (head, size), *(body or ())]
 
-    def _take_kept(self, origin: _Origin, is_harmless: bool) -> Connection | None:
+    def take_kept(self, origin: _Origin, is_harmless: bool) -> Connection | None:
+        """Return a connection that was kept, if there is one that can be trusted with a request."""
         kept = self._idle.get(origin)
         if not kept:
             return None
@@ -240,12 +205,13 @@ class PooledClient:
         self._all.discard(connection)
         connection.abort()
 
-    async def _connect(self, origin: _Origin) -> Connection:
+    async def connect(self, origin: _Origin) -> Connection:
+        """Return a new connection."""
         loop = asyncio.get_running_loop()
         if origin.is_tls and self._tls is None:
             self._tls = ssl.create_default_context()
         try:
-            async with asyncio.timeout(self._timeouts.connect_seconds):
+            async with asyncio.timeout(self.timeouts.connect_seconds):
                 _, connection = await loop.create_connection(
                     lambda: Connection(loop),
                     origin.host,
@@ -254,7 +220,7 @@ class PooledClient:
                 )
         except TimeoutError as exc:
             raise broken(
-                f"no connection to the upstream within {self._timeouts.connect_seconds:g} s",
+                f"no connection to the upstream within {self.timeouts.connect_seconds:g} s",
                 "upstream_connect_timeout",
                 status=504,
             ) from exc
@@ -271,24 +237,47 @@ class PooledClient:
 class _Exchange:
     """One request and its answer; leaving it keeps the connection, or closes it."""
 
-    def __init__(self, client: PooledClient, request: HttpRequest, chunk_seconds: float) -> None:
+    def __init__(self, client: PooledClient, request: HttpRequest) -> None:
         self._client = client
         self._request = request
-        self._chunk_seconds = chunk_seconds
         self._inflate: zlib._Decompress | None = None
         self._has_enough = False
 
     async def __aenter__(self) -> "_Exchange":
-        connection, self._origin = await self._client.send(self._request)
-        self._connection = connection
-        self.status = connection.status
-        if "content-encoding" in connection.raw_headers:
+        client, request = self._client, self._request
+        self._origin, pieces = client.written(request)
+        is_harmless = request.may_repeat or request.method in _SAFE
+        for left in range(STALE_TRIES, -1, -1):
+            kept = client.take_kept(self._origin, is_harmless) if left else None
+            connection = kept or await client.connect(self._origin)
+            connection.send(request.method, pieces)
             try:
-                self._inflate = _inflater(connection.headers["content-encoding"])
+                while not connection.has_head:
+                    await connection.news(client.timeouts.first_byte_seconds)
+                if "content-encoding" in connection.raw_headers:
+                    self._inflate = _inflater(connection.headers["content-encoding"])
+            except Disconnected:
+                client.drop(connection)
+                if kept is None or not is_harmless or not connection.is_untouched:
+                    raise broken(
+                        "the upstream closed the connection without an answer",
+                        "upstream_disconnected",
+                    ) from None
+            except TimeoutError as exc:
+                client.drop(connection)
+                raise broken(
+                    f"no answer from the upstream within {client.timeouts.first_byte_seconds:g} s",
+                    "upstream_first_byte_timeout",
+                    status=504,
+                ) from exc
             except BaseException:
-                self._client.drop(connection)
+                client.drop(connection)
                 raise
-        return self
+            else:
+                self._connection = connection
+                self.status = connection.status
+                return self
+        raise AssertionError("the last try returns or raises")
 
     async def __aexit__(
         self,
@@ -324,7 +313,7 @@ class _Exchange:
     async def pour(self, sink: Sink) -> None:
         try:
             inflating = _Inflating(sink, self._inflate) if self._inflate is not None else None
-            is_ended = await self._connection.pour(inflating or sink, self._chunk_seconds)
+            is_ended = await self._connection.pour(inflating or sink, self._seconds)
         except TimeoutError as exc:
             raise self._silence() from exc
         except zlib.error as exc:
@@ -333,20 +322,24 @@ class _Exchange:
         if inflating is not None and is_ended and inflating.is_cut_off:
             raise broken("the upstream's answer was cut off", "upstream_truncated")
 
+    @property
+    def _seconds(self) -> float:
+        return self._client.timeouts.chunk_seconds
+
     def _silence(self) -> ProviderFailure:
         return broken(
-            f"the upstream said nothing for {self._chunk_seconds:g} s",
+            f"the upstream said nothing for {self._seconds:g} s",
             "upstream_chunk_timeout",
             status=504,
         )
 
     async def _next(self) -> bytes:
         try:
-            piece = await self._connection.piece(self._chunk_seconds)
+            piece = await self._connection.piece(self._seconds)
             while self._inflate is not None and piece:
                 if inflated := self._inflate.decompress(piece):
                     return inflated
-                piece = await self._connection.piece(self._chunk_seconds)
+                piece = await self._connection.piece(self._seconds)
         except TimeoutError as exc:
             raise self._silence() from exc
         except zlib.error as exc:

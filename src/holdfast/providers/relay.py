@@ -64,8 +64,9 @@ class Relay:
 async def open_relay(upstream: Upstream, request: RelayRequest) -> Relay:
     """Pass a request on; the answer is given whatever it says, unless it refuses our own key."""
     headers = {k.lower(): v for k, v in request.headers.items() if k.lower() in _SENT_ON}
+    body = (request.body,) if request.body is not None else None
     sent = upstream.request(
-        request.method, request.path, request.body, headers, may_repeat=request.may_repeat
+        request.method, request.path, body, headers, may_repeat=request.may_repeat
     )
     async with AsyncExitStack() as stack:
         answer = await stack.enter_async_context(upstream.exchange(sent))

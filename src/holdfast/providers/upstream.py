@@ -1,6 +1,6 @@
 """One upstream: where it is, who we are to it, and how it is asked over the line."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
@@ -57,7 +57,7 @@ class Upstream:
         self,
         method: str,
         path: str,
-        body: bytes | None = None,
+        body: Sequence[bytes] | None = None,
         headers: dict[str, str] | None = None,
         *,
         may_repeat: bool = False,
@@ -87,7 +87,7 @@ class Upstream:
         may_repeat: bool = False,
     ) -> bytes:
         """Return the body of a good answer; a bad one is raised as what it means."""
-        raw = None if body is None else _encode(body)
+        raw = None if body is None else (_encode(body),)
         request = self.request(method, path, raw, may_repeat=may_repeat)
         async with self._client.exchange(request) as answer:
             content = await answer.read()
@@ -108,7 +108,7 @@ class Upstream:
     ) -> None:
         """Have the events of a streamed answer followed, up to its end or the mark of it."""
         accepts = {"accept": "text/event-stream"}
-        request = self.request("POST", path, _encode(body), accepts, may_repeat=may_repeat)
+        request = self.request("POST", path, (_encode(body),), accepts, may_repeat=may_repeat)
         async with self._client.exchange(request) as answer:
             if not 200 <= answer.status < 300:
                 content = await answer.read()

@@ -40,7 +40,7 @@ async def ask(
     client: PooledClient, url: str, body: bytes = b"{}", *, may_repeat: bool = False
 ) -> bytes:
     request = HttpRequest(
-        method="POST", url=url, body=body, headers={"x-a": "b"}, may_repeat=may_repeat
+        method="POST", url=url, body=(body,), headers={"x-a": "b"}, may_repeat=may_repeat
     )
     async with client.exchange(request) as answer:
         return await answer.read()
