@@ -356,6 +356,35 @@ async def test_turns_whose_lanes_are_known_are_one_statement(open_another: Opene
         assert await caller.texts(run.session) == ["a", "A", "b"]
 
 
+async def test_appends_to_one_session_that_come_together_are_one_statement(
+    open_another: Opener,
+) -> None:
+    store = await open_another()
+    caller = Caller(store)
+    session = (await caller.append("0", key="k")).session
+    asked = await _statements_during(store, [caller.append(f"{n}", key="k") for n in range(1, 9)])
+    assert [text.split(" ")[0] for text in asked] == ["with"]
+    assert await caller.texts(session) == [f"{n}" for n in range(9)]
+    log = await caller.read.turns(session.id, limit=100)
+    assert [view.turn.number for view in log] == list(range(1, 10))
+
+
+async def test_appends_to_a_session_that_others_append_to_lose_nothing(
+    open_another: Opener,
+) -> None:
+    callers = [Caller(await open_another(), name) for name in ("one", "two")]
+    session = await callers[0].reserve("k")
+    for n in range(6):
+        await asyncio.gather(
+            *(caller.append(f"{n}", key=key) for caller in callers for key in ("k", "k", "near"))
+        )
+    assert sorted(await callers[0].texts(session)) == sorted(
+        f"{n}" for n in range(6) for _ in "1234"
+    )
+    log = await callers[0].read.turns(session.id, limit=100)
+    assert [view.turn.number for view in log] == list(range(1, 25))
+
+
 async def test_what_another_gateway_did_to_a_lane_is_seen(open_another: Opener) -> None:
     one, two = Caller(await open_another(), "one"), Caller(await open_another(), "two")
     await one.enlist()

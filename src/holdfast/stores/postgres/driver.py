@@ -14,13 +14,13 @@ from holdfast.stores.committer import Result
 from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
 from holdfast.stores.postgres.failures import explain, meaning
+from holdfast.stores.postgres.foreseen import foresee_all
 from holdfast.stores.postgres.locking import lock
-from holdfast.stores.postgres.lockstep import carry_out, gather, write_foreseen
+from holdfast.stores.postgres.lockstep import carry_out, write_foreseen
 from holdfast.stores.postgres.presence import CHANNEL, NOTIFY, Presence, messages
 from holdfast.stores.postgres.server_clock import READ_CLOCK, ServerClock
 from holdfast.stores.postgres.waves import waves
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.foresight import foresee_all, note_all
 from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.plan import Ask, Plan, Row
 
@@ -121,13 +121,14 @@ class PostgresDriver:
         if self._wary:
             self._wary -= 1
             return None
-        planned = foresee_all(commands, self._clock.now(), self._lanes)
-        chosen = gather(planned) if planned is not None else None
-        if planned is None or chosen is None:
+        foreseen = foresee_all(commands, self._clock.now(), self._lanes)
+        if foreseen is None:
             return None
+        # They are nobody's to decide on until it is known whether they are so.
+        lanes = self._lanes.set_aside()
         connection = await self._writing()
         try:
-            told = await write_foreseen(connection, chosen)
+            told = await write_foreseen(connection, foreseen.writes)
         except BaseException:
             await self._forget_writer(connection)
             raise
@@ -138,8 +139,8 @@ class PostgresDriver:
             return None
         self._doubts = 0
         self._clock.hear(told)
-        note_all(commands, planned, self._lanes)
-        return [one.decision for one in planned]
+        self._lanes.keep(lanes)
+        return list(foreseen.decisions)
 
     async def _one_by_one(self, commands: Sequence[Command[Any]]) -> list[Result]:
         loop = asyncio.get_running_loop()

@@ -5,11 +5,11 @@ The commands must be about different things, so that none of them could see what
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import asyncpg
 
-from holdfast.core.changes import SessionSaved
 from holdfast.core.commands import Command
 from holdfast.stores.postgres.dialect import (
     Parameters,
@@ -42,25 +42,6 @@ async def carry_out(
     planned = await _decide(connection, [plan(command, now, lanes) for command in commands])
     await _write(connection, [deque(one.writes) for one in planned])
     return [one.decision for one in planned]
-
-
-def gather(planned: Sequence[Planned]) -> Writes | None:
-    """Return what is to be written as one statement for all; none, if it takes more than one."""
-    chosen: Writes = {}
-    # In the order of their sessions, as everybody locks them.
-    for one in sorted(planned, key=_session_of):
-        queue = deque(one.writes)
-        for statement, parameters in _next_writes(queue):
-            chosen.setdefault(statement, []).append(parameters)
-        if queue:
-            return None
-    # All at once, in any order: in one that does not vary, so that few texts have to be prepared.
-    return dict(sorted(chosen.items(), key=lambda one: one[0].name))
-
-
-def _session_of(planned: Planned) -> str:
-    changes = planned.decision.changes
-    return changes[0].session.id if changes and isinstance(changes[0], SessionSaved) else ""
 
 
 async def write_foreseen(connection: Connection, chosen: Writes) -> float | None:
@@ -130,12 +111,12 @@ async def _write(connection: Connection, queues: list[deque[Ask]]) -> None:
     while any(queues):
         chosen: Writes = {}
         for queue in queues:
-            for statement, parameters in _next_writes(queue):
+            for statement, parameters in next_writes(queue):
                 chosen.setdefault(statement, []).append(parameters)
         await _execute(connection, chosen)
 
 
-def _next_writes(queue: deque[Ask]) -> Iterator[Ask]:
+def next_writes(queue: deque[Ask]) -> Iterator[Ask]:
     """Take what may be written at once: no table twice, but for rows that are simply added.
 
     Writes of one statement do not see each other, and a row may well be changed twice.
@@ -144,13 +125,14 @@ def _next_writes(queue: deque[Ask]) -> Iterator[Ask]:
     while queue:
         statement = queue[0][0]
         table = table_of(statement.text)
-        if table in touched and not (touched[table] == statement and _only_adds(statement)):
+        if table in touched and not (touched[table] == statement and only_adds(statement)):
             return
         touched[table] = statement
         yield queue.popleft()
 
 
-def _only_adds(statement: Statement) -> bool:
+@cache
+def only_adds(statement: Statement) -> bool:
     return statement.text.startswith("insert") and "on conflict" not in statement.text
 
 

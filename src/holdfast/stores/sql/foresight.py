@@ -5,16 +5,15 @@ row at the version that was decided on, the facts were the facts; if not, nothin
 and the command is planned with a look at what is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import blocks
 from holdfast.core import commands as cmd
-from holdfast.core.changes import Decision, SessionSaved, TurnAdded, TurnSaved
+from holdfast.core.changes import Decision, SessionSaved
 from holdfast.core.commands import Command
 from holdfast.core.facts import Facts
-from holdfast.core.ids import SessionId, TurnId
-from holdfast.stores.sql.commands import Planned, decide, marks
+from holdfast.stores.sql.commands import Planned, decide
 from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.writing import writes
 
@@ -73,36 +72,3 @@ _KNOWN: dict[type[Command[Any]], Callable[[Any, float, Lanes], Facts | None]] = 
     cmd.Extend: _of_run,
     cmd.Finish: _of_run,
 }
-
-
-def foresee_all(commands: Sequence[Command[Any]], now: float, lanes: Lanes) -> list[Planned] | None:
-    """Return what a batch writes, if none of it needs reading and no two are about one row."""
-    found: list[Planned] = []
-    sessions: set[SessionId] = set()
-    turns: list[TurnId] = []
-    for command in commands:
-        if type(command) is cmd.Deliver:
-            turns += [turn_id for turn_id, _ in command.steps]
-            found.append(Planned(Decision(None), marks(command, now)))
-            continue
-        planned = foresee(command, now, lanes)
-        if planned is None or planned.decision.woken or planned.decision.aborted:
-            return None
-        found.append(planned)
-        for change in planned.decision.changes:
-            if isinstance(change, SessionSaved):
-                if change.session.id in sessions:
-                    return None
-                sessions.add(change.session.id)
-            elif isinstance(change, TurnAdded | TurnSaved):
-                turns.append(change.turn.id)
-    return found if len(set(turns)) == len(turns) else None
-
-
-def note_all(commands: Sequence[Command[Any]], planned: Sequence[Planned], lanes: Lanes) -> None:
-    """Take in a batch that went as foreseen."""
-    for command, one in zip(commands, planned, strict=True):
-        if type(command) is cmd.Deliver:
-            lanes.forget_turns(turn_id for turn_id, _ in command.steps)
-        else:
-            lanes.note(one.decision.changes)

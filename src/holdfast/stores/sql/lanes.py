@@ -49,6 +49,8 @@ class Lanes:
         self._lanes: OrderedDict[SessionId, tuple[Lane, int]] = OrderedDict()
         self._keys: dict[tuple[Tenant, Key], SessionId] = {}
         self._turns: dict[TurnId, SessionId] = {}
+        self._before: dict[SessionId, Lane | None] | None = None
+        """How lanes were that have changed since `begin`."""
 
     @property
     def held_bytes(self) -> int:
@@ -125,6 +127,8 @@ class Lanes:
     def forget(self, session_id: SessionId) -> Lane | None:
         """Know a lane no more; return what it was."""
         known = self._lanes.pop(session_id, None)
+        if self._before is not None:
+            self._before.setdefault(session_id, known[0] if known is not None else None)
         if known is None:
             return None
         lane, size = known
@@ -143,8 +147,35 @@ class Lanes:
             if session_id is not None:
                 self.forget(session_id)
 
+    # ── what is uncertain until it is committed ─────────────────────────────────────────────
+
+    def begin(self) -> None:
+        """Remember how lanes are from here on, until they are taken back or set aside."""
+        self._before = {}
+
+    def take_back(self) -> None:
+        """Have the lanes as they were at `begin`."""
+        before, self._before = self._before or {}, None
+        for session_id, lane in before.items():
+            self.forget(session_id)
+            if lane is not None:
+                self._keep(lane)
+
+    def set_aside(self) -> list[Lane]:
+        """Know no more what was noted since `begin`; return it, to be kept once it is committed."""
+        before, self._before = self._before or {}, None
+        found = [self.forget(session_id) for session_id in before]
+        return [lane for lane in found if lane is not None]
+
+    def keep(self, lanes: Iterable[Lane]) -> None:
+        """Know these lanes: they were committed."""
+        for lane in lanes:
+            self.forget(lane.session.id)
+            self._keep(lane)
+
     def clear(self) -> None:
         """Know nothing any more."""
+        self._before = None
         self._lanes.clear()
         self._keys.clear()
         self._turns.clear()

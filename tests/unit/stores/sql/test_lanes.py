@@ -192,3 +192,45 @@ def test_the_lanes_that_were_used_last_are_kept_within_a_bound() -> None:
     assert lanes.held_bytes == 0, "what is too much by itself is not kept"
     lanes.clear()
     assert lanes.idle(SessionId("ses_5"), NOW) is None
+
+
+# ── what is uncertain until it is committed ─────────────────────────────────────────────────
+
+
+def known(lanes: Lanes) -> Session | None:
+    facts = lanes.idle(SESSION, NOW)
+    return facts.session if facts is not None else None
+
+
+def grown(session: Session) -> Session:
+    return replace(session, version=session.version + 1)
+
+
+def test_what_is_taken_back_was_never_noted() -> None:
+    lanes, before = Lanes(), a_session()
+    lanes.note([SessionAdded(before)])
+    lanes.begin()
+    lanes.note([SessionSaved(grown(before), before.version)])
+    lanes.note([SessionSaved(grown(grown(before)), before.version + 1)])
+    other = replace(a_session(2), key=Key("other"))
+    lanes.note([SessionAdded(other)])
+    lanes.take_back()
+    assert known(lanes) == before
+    assert lanes.idle(other.id, NOW) is None
+    assert lanes.held_bytes == LANE_BYTES + len(before.metadata)
+
+
+def test_what_is_set_aside_is_not_known_until_it_is_kept() -> None:
+    lanes, before = Lanes(), a_session()
+    beside = replace(a_session(2), key=Key("other"))
+    lanes.note([SessionAdded(before)])
+    lanes.note([SessionAdded(beside)])
+    lanes.begin()
+    lanes.note([SessionSaved(grown(before), before.version)])
+    aside = lanes.set_aside()
+    assert known(lanes) is None
+    assert lanes.idle(beside.id, NOW) is not None, "nothing was noted of it"
+    lanes.keep(aside)
+    assert known(lanes) == grown(before)
+    lanes.begin()
+    assert lanes.set_aside() == [], "what was kept is certain"
