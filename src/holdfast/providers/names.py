@@ -12,6 +12,8 @@ from holdfast.core.call_names import is_sendable, sendable
 SHORT = 9
 MIN_UNIQUE = 16
 """Shorter ids (`call_1`, `0`) are counted by servers that begin anew with every answer."""
+MAX_KEPT = 64
+"""Longer ids of items fit nowhere else."""
 _PREFIX = {
     "message": "msg",
     "reasoning": "rs",
@@ -35,10 +37,11 @@ class Names:
 
     def item(self, kind: str, theirs: Any, index: int) -> str:
         """Return the id of an item of this answer."""
+        if isinstance(theirs, str) and MIN_UNIQUE <= len(theirs) <= MAX_KEPT:
+            return theirs
         known = f"{index}\0{theirs}"
         if known not in self._items:
-            is_good = isinstance(theirs, str) and MIN_UNIQUE <= len(theirs) <= 64
-            self._items[known] = theirs if is_good else self._new_id(_PREFIX.get(kind, "item"))
+            self._items[known] = self._new_id(_PREFIX.get(kind, "item"))
         return self._items[known]
 
     def call(self, theirs: Any, index: int) -> str:

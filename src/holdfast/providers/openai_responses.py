@@ -28,11 +28,12 @@ from holdfast.providers.kept import (
 from holdfast.providers.names import Names, NewId
 from holdfast.providers.origin import Maker
 from holdfast.providers.replay import Replay, kept_names
-from holdfast.providers.responses_output import Ending, ResponsesOutput, whole_events
+from holdfast.providers.responses_output import ResponsesOutput, whole_events
 from holdfast.providers.responses_words import responses_words
 from holdfast.providers.retelling import Retelling
 from holdfast.providers.sse import SseEvent
 from holdfast.providers.upstream import Upstream, list_models, read_json
+from holdfast.providers.whole_response import Ending, WholeOutput
 
 PATH = "/responses"
 SEALED_REASONING = "reasoning.encrypted_content"
@@ -119,7 +120,7 @@ class ResponsesProvider:
             body = self._body(call, kept)
             data = await ask(PATH, body, names_state=names_state, may_repeat=may_repeat)
         names = self._names(call)
-        ending = ResponsesOutput(names, self._upstream.maker(call.model)).whole(data)
+        ending = WholeOutput(names, self._upstream.maker(call.model)).whole(data)
         if not self._has_read(call, kept, ending):
             raise ignored()
         return self._with_state(call, kept, names, ending)

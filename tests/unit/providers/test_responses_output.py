@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.core.errors import ProviderFailure
+from holdfast.core.session import Usage
 from holdfast.ports.provider import Answer, ModelEvent
 from holdfast.providers.names import Names
 from holdfast.providers.origin import Maker
@@ -253,3 +254,44 @@ def test_an_answer_that_came_whole_is_told_word_for_word() -> None:
         "output_item.done",
     ]
     assert events[2].data["delta"] == "hello"
+
+
+FULL = {
+    "input_tokens": 7,
+    "input_tokens_details": {"cached_tokens": 3},
+    "output_tokens": 5,
+    "output_tokens_details": {"reasoning_tokens": 2},
+    "total_tokens": 12,
+}
+NO_WRITES = {"cached_tokens": 3, "cache_write_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("told", "kept", "counted"),
+    [
+        (FULL, {**FULL, "input_tokens_details": NO_WRITES}, Usage(7, 3, 5, 2)),
+        (
+            {**FULL, "cost": 0.25},
+            {**FULL, "cost": 0.25, "input_tokens_details": NO_WRITES},
+            Usage(7, 3, 5, 2),
+        ),
+        (
+            {**FULL, "input_tokens_details": None, "output_tokens": "five"},
+            {
+                **FULL,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": "five",
+            },
+            Usage(7, 0, 0, 2),
+        ),
+        (None, None, None),
+        ({}, None, Usage()),
+    ],
+    ids=["in full", "with more", "with less", "none", "empty"],
+)
+def test_a_usage_is_kept_as_it_was_told_with_the_details_that_it_left_out(
+    told: Any, kept: Any, counted: Usage | None
+) -> None:
+    answer = an_output().whole(whole(usage=told)).answer
+    assert answer.usage == counted
+    assert (answer.usage_detail and msgspec.json.decode(answer.usage_detail)) == kept
