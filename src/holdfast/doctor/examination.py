@@ -8,7 +8,7 @@ from holdfast.doctor.findings import Finding
 from holdfast.stores.sql import checks
 from holdfast.stores.sql.appearance import Outside
 from holdfast.stores.sql.plan import Plan, Row
-from holdfast.stores.sql.statements import Statement
+from holdfast.stores.sql.wording import Statement
 from holdfast.stores.store import SqlStore
 
 LEAST_FREE_BYTES = 1024**3

@@ -12,14 +12,15 @@ from holdfast.stores.postgres.dialect import (
     write_many,
 )
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.statements import Statement
+from holdfast.stores.sql.wording import Form, Statement
 
 SETS = "unnest($1::text[], $2::int8[]) as b(p1, p2)"
 UPSERT = " on conflict (a) do update set b = excluded.b"
 TEXT_INT = Parameters(("text", "int8"))
+SHORT = [one.statement for one in vars(sql).values() if isinstance(one, Form)]
 EVERY_WRITE = [
     one
-    for one in [*vars(sql).values(), *sql.ERASURES]
+    for one in [*vars(sql).values(), *sql.ERASURES, *SHORT]
     if isinstance(one, Statement) and not one.text.startswith("select")
 ]
 

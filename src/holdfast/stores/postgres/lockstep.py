@@ -25,7 +25,7 @@ from holdfast.stores.postgres.server_clock import CLOCK
 from holdfast.stores.sql.commands import Planned, plan
 from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.plan import Ask, Plan, Row
-from holdfast.stores.sql.statements import Statement
+from holdfast.stores.sql.wording import Statement
 
 Connection = asyncpg.Connection
 Writes = dict[Statement, list[tuple[Any, ...]]]

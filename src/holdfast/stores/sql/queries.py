@@ -35,6 +35,7 @@ from holdfast.stores.sql.facts import (
     session_row,
 )
 from holdfast.stores.sql.plan import Plan, Row, every, one
+from holdfast.stores.sql.wording import Statement
 
 
 def session(
@@ -146,7 +147,7 @@ def _last_of(spans: list[Span], count: int | None) -> list[Span]:
     return kept
 
 
-def _rows(statement: sql.Statement, of: Session, first: int, last: int) -> Plan[list[Row]]:
+def _rows(statement: Statement, of: Session, first: int, last: int) -> Plan[list[Row]]:
     """Read one range, wherever in the line of forks it is kept."""
     found: list[Row] = []
     owner: Session | None = of

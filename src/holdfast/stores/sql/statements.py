@@ -4,8 +4,6 @@ Both databases run the same text: parameters are written `?1`, `?2`, and a drive
 them another way rewrites them. Column lists come from the row types, so they cannot drift.
 """
 
-from typing import NamedTuple
-
 import msgspec
 
 from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, IdempotencyRow, JournalRow
@@ -14,28 +12,15 @@ from holdfast.core.records import Record
 from holdfast.core.session import Session
 from holdfast.core.trail import ItemPlaceRow, TrailRow
 from holdfast.core.turn import Run, Turn
-
-
-class Statement(NamedTuple):
-    """A named text; `is_fenced` ones must change exactly one row, or the transaction is void."""
-
-    name: str
-    text: str
-    is_fenced: bool = False
-
-
-def columns(row: type[msgspec.Struct], prefix: str = "") -> str:
-    return ", ".join(prefix + name for name in row.__struct_fields__)
+from holdfast.stores.sql.wording import Statement, columns, insert, update
 
 
 def _insert(name: str, table: str, row: type[msgspec.Struct]) -> Statement:
-    marks = ", ".join(f"?{n}" for n in range(1, len(row.__struct_fields__) + 1))
-    return Statement(name, f"insert into {table} ({columns(row)}) values ({marks})")
+    return insert(name, table, row).statement
 
 
-def _update(name: str, table: str, changing: tuple[str, ...], where: str) -> Statement:
-    sets = ", ".join(f"{column} = ?{n}" for n, column in enumerate(changing, 1))
-    return Statement(name, f"update {table} set {sets} where {where}", is_fenced=True)
+def _update(name: str, table: str, changing: tuple[str, ...], *where: str) -> Statement:
+    return update(name, table, changing, where).statement
 
 
 # ── Sessions ────────────────────────────────────────────────────────────────────────────────
@@ -50,7 +35,7 @@ SESSION_CHANGING = (
 ADD_SESSION = _insert("add_session", "sessions", Session)
 
 # The fence of every write to a session: void unless the row is the one the decision was made on.
-SAVE_SESSION = _update("save_session", "sessions", SESSION_CHANGING, "id = ?22 and version = ?23")
+SAVE_SESSION = _update("save_session", "sessions", SESSION_CHANGING, "id", "version")
 
 # The same where only the log grew, or a run began or ended: what is named is written, and every
 # index visited that speaks of it.
@@ -58,12 +43,12 @@ LOG_CHANGING = (
     "version", "head_seq", "record_no", "event_no", "turn_count", "hidden_count",
     "last_user_activity_at",
 )  # fmt: skip
-SAVE_LOG = _update("save_log", "sessions", LOG_CHANGING, "id = ?8 and version = ?9")
+SAVE_LOG = _update("save_log", "sessions", LOG_CHANGING, "id", "version")
 LANE_CHANGING = (
     *LOG_CHANGING, "epoch", "active_turn_id", "active_run_id", "owner", "input_tokens",
     "cached_tokens", "output_tokens", "reasoning_tokens",
 )  # fmt: skip
-SAVE_LANE = _update("save_lane", "sessions", LANE_CHANGING, "id = ?16 and version = ?17")
+SAVE_LANE = _update("save_lane", "sessions", LANE_CHANGING, "id", "version")
 
 # The session, and whether somebody living answers for its lane, in one read.
 _SESSION_WITH_OWNER = (
@@ -128,12 +113,25 @@ TURN_CHANGING = (
 )  # fmt: skip
 
 ADD_TURN = _insert("add_turn", "turns", Turn)
-SAVE_TURN = _update("save_turn", "turns", TURN_CHANGING, "id = ?18")
+_PLAIN_TURN: dict[str, int | None] = {
+    "input": None, "rewind_after": None, "rewind_upto": None, "error_code": None,
+    "error_message": None, "is_retryable": 0, "delivered_at": None, "retry_claim": 0,
+}  # fmt: skip
+# As nearly all begin, or are complete when they come.
+ADD_BEGUN_TURN = insert(
+    "add_begun_turn", "turns", Turn, {**_PLAIN_TURN, "outcome": None, "ended_at": None}
+)
+ADD_DONE_TURN = insert("add_done_turn", "turns", Turn, {**_PLAIN_TURN, "body_hash": None})
+SAVE_TURN = _update("save_turn", "turns", TURN_CHANGING, "id")
 # What was marked on a turn meanwhile, whether it was delivered, is not for its run to know.
 BLOCK_CHANGING = ("step", "first_seq", "kept_seq", "last_seq", "ended_at")
-SAVE_BLOCK = _update("save_block", "turns", BLOCK_CHANGING, "id = ?6")
+SAVE_BLOCK = _update("save_block", "turns", BLOCK_CHANGING, "id")
 END_CHANGING = (*BLOCK_CHANGING, "outcome", "error_code", "error_message", "is_retryable")
-END_TURN = _update("end_turn", "turns", END_CHANGING, "id = ?10")
+END_TURN = _update("end_turn", "turns", END_CHANGING, "id")
+END_TURN_WELL = update(
+    "end_turn_well", "turns", END_CHANGING, ("id",),
+    {"error_code": None, "error_message": None, "is_retryable": 0},
+)  # fmt: skip
 TURN_BY_ID = Statement("turn_by_id", f"select {columns(Turn)} from turns where id = ?1")
 LATEST_TURN = Statement(
     "latest_turn",
@@ -189,7 +187,12 @@ RUN_CHANGING = (
 )  # fmt: skip
 
 ADD_RUN = _insert("add_run", "runs", Run)
-SAVE_RUN = _update("save_run", "runs", RUN_CHANGING, "id = ?15")
+ADD_BEGUN_RUN = insert("add_begun_run", "runs", Run, dict.fromkeys(RUN_CHANGING))
+SAVE_RUN = _update("save_run", "runs", RUN_CHANGING, "id")
+END_RUN_WELL = update(
+    "end_run_well", "runs", RUN_CHANGING, ("id",),
+    dict.fromkeys(("error_code", "error_message", "partial", "heals", "late")),
+)  # fmt: skip
 RUN_BY_ID = Statement("run_by_id", f"select {columns(Run)} from runs where id = ?1")
 RUNS_OF_TURN = Statement(
     "runs_of_turn", f"select {columns(Run)} from runs where turn_id = ?1 order by epoch"
@@ -202,6 +205,7 @@ LAST_RUN_OF_STEP = Statement(
 # ── Items and records ───────────────────────────────────────────────────────────────────────
 
 ADD_ITEM = _insert("add_item", "items", StoredItem)
+ADD_PLAIN_ITEM = insert("add_plain_item", "items", StoredItem, {"call_id": None, "is_partial": 0})
 ITEMS_UP = Statement(
     "items_up",
     f"select {columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
