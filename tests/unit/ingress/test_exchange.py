@@ -271,3 +271,38 @@ async def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not() -
     await settled(protocol)
     await asyncio.wait_for(line.closed.wait(), timeout=30)
     protocol.connection_lost(None)
+
+
+def poured(*pieces: bytes) -> Seen:
+    """Return an application that writes the pieces of a stream at once, and then its end."""
+
+    class Pouring(Seen):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for piece in pieces:
+                send.__self__.write(piece)
+            await asyncio.sleep(0)
+            send.__self__.write(b"last")
+            await send({"type": "http.response.body", "body": b""})
+
+    return Pouring()
+
+
+async def test_pieces_of_one_round_of_the_loop_leave_in_one_write_and_in_order() -> None:
+    protocol, line = connect(poured(b"one", b"two"))
+    protocol.data_received(asked())
+    await settled(protocol)
+    assert line.written == [
+        STREAM_HEAD + b"3\r\none\r\n3\r\ntwo\r\n",
+        b"4\r\nlast\r\n0\r\n\r\n",
+    ]
+    protocol.connection_lost(None)
+
+
+async def test_pieces_for_a_client_that_has_gone_are_not_written() -> None:
+    protocol, line = connect(poured(b"one"))
+    protocol.data_received(asked())
+    await asyncio.sleep(0)
+    protocol.connection_lost(None)
+    await settled(protocol)
+    assert line.written == []

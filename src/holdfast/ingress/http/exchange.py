@@ -51,7 +51,7 @@ class Exchange(RequestResponseCycle):
         self._held_bytes = 0
         self._has_news = False
         self._news: asyncio.Event | None = None
-        self._head: bytes | None = None
+        self._unsent = b""
         self._left_bytes: int | None = None
 
     # ── what the connection calls ───────────────────────────────────────────────────────────
@@ -116,10 +116,14 @@ class Exchange(RequestResponseCycle):
         )
 
     def write(self, body: bytes) -> None:
-        """Write a piece of such a body out at once."""
-        if self._head is not None:
-            self._leave()
-        self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        """Have a piece of such a body leave before the event loop looks for more.
+
+        What comes in one round of the loop leaves one behind the other: a client that is woken
+        by the first finds others there.
+        """
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._leave)
+        self._unsent += b"%x\r\n%b\r\n" % (len(body), body)
 
     def _begin(self, status: int, headers: list[Header]) -> None:
         self.response_started = True
@@ -144,21 +148,21 @@ class Exchange(RequestResponseCycle):
         if head.translate(None, _FIT) != b"\r\n" * count:
             raise RuntimeError("a header of the answer has characters that no header may have")
         self._left_bytes = length
-        self._head = head + b"\r\n"
+        self._unsent = head + b"\r\n"
         if length is None:
             asyncio.get_running_loop().call_soon(self._leave)
 
     def _leave(self) -> None:
-        """Write out a head that no body has come along with."""
-        if self._head is not None:
-            self.transport.write(self._head)
-            self._head = None
+        """Write out what there is."""
+        unsent, self._unsent = self._unsent, b""
+        if unsent and not self.disconnected:
+            self.transport.write(unsent)
 
     def _go_on(self, body: bytes, *, is_last: bool) -> None:
         left = self._left_bytes
         if left is None:
-            head, self._head = self._head or b"", None
-            data = b"%b%x\r\n%b\r\n" % (head, len(body), body) if body else head
+            unsent, self._unsent = self._unsent, b""
+            data = b"%b%x\r\n%b\r\n" % (unsent, len(body), body) if body else unsent
             self.transport.write(data + b"0\r\n\r\n" if is_last else data)
         else:
             if self.scope["method"] == "HEAD":
@@ -166,9 +170,9 @@ class Exchange(RequestResponseCycle):
             self._left_bytes = left = left - len(body)
             if left < 0 or (is_last and left):
                 raise RuntimeError("the body of the answer is not as long as its head says")
-            if self._head is not None:
-                self.transport.writelines((self._head, body) if body else (self._head,))
-                self._head = None
+            if self._unsent:
+                self.transport.writelines((self._unsent, body) if body else (self._unsent,))
+                self._unsent = b""
             else:
                 self.transport.write(body)
         if is_last:
