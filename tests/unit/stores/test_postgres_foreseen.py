@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.core.commands import Accept, Append, Command, Deliver, Finish
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
-from holdfast.core.items import message
+from holdfast.core.items import message, read_item
 from holdfast.core.session import begin_session
 from holdfast.stores.postgres.foreseen import Foreseen, foresee_all
 from holdfast.stores.sql import statements as sql
@@ -83,7 +85,7 @@ def test_commands_about_one_session_follow_each_other_and_write_its_row_once() -
     assert saved[-2:] == ("ses_a", before.session.version)
     assert saved[0] == answers[3].session.version == before.session.version + 3
     assert [one[-2] for one in found.writes[sql.SAVE_LOG]] == ["ses_b"]
-    assert sorted(row[:2] for row in found.writes[sql.ADD_ITEM]) == [
+    assert sorted(row[:2] for row in found.writes[sql.ADD_PLAIN_ITEM.statement]) == [
         ("ses_a", 1), ("ses_a", 2), ("ses_a", 3), ("ses_b", 1),
     ]  # fmt: skip
 
@@ -102,3 +104,11 @@ def test_a_batch_that_cannot_be_foreseen_leaves_the_lanes_as_they_were() -> None
     assert foresee_all([append("a", "1"), append("unknown", "2")], NOW, lanes) is None
     (appended,) = outcomes(foreseen(lanes, append("a", "3")))
     assert appended.turn.number == 1
+
+
+def test_items_that_are_worded_in_two_ways_are_added_at_once() -> None:
+    lanes = idle("a")
+    call = b'{"type":"function_call","call_id":"call_1","name":"f","arguments":"{}"}'
+    ended = replace(finish(lanes, "a", "1"), items=(message("assistant", "so"), read_item(call)))
+    names = [statement.name for statement in foreseen(lanes, ended).writes]
+    assert {"add_plain_item", "add_item"} < set(names)

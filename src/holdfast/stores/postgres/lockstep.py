@@ -125,7 +125,7 @@ def next_writes(queue: deque[Ask]) -> Iterator[Ask]:
     while queue:
         statement = queue[0][0]
         table = table_of(statement.text)
-        if table in touched and not (touched[table] == statement and only_adds(statement)):
+        if table in touched and not (only_adds(touched[table]) and only_adds(statement)):
             return
         touched[table] = statement
         yield queue.popleft()
