@@ -48,6 +48,8 @@ class Committer:
         self._idle: asyncio.Future[None] | None = None
         self._is_closed = False
         self._last_count = 0
+        self._is_alone = self._can_be_alone = getattr(driver, "commit_then", None) is not None
+        """Whether a single command that nobody came before in this round is carried out at once."""
         self.on_commit: Callable[[int, float], None] | None = None
         """Told of every transaction: how many commands, how many seconds."""
 
@@ -57,9 +59,12 @@ class Committer:
             raise StoreClosed("the store is closed")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Decision[Any]] = loop.create_future()
-        if self._loop is not loop:
-            self._begin(loop)
+        is_first = self._loop is not loop
+        if is_first:
+            self._take(loop)
         self._queue.append((command, done))
+        if is_first:
+            self._begin(loop)
         return done
 
     async def close(self) -> None:
@@ -70,18 +75,28 @@ class Committer:
             self._idle = self._idle or loop.create_future()
             await self._idle
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _take(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None:
             if not self._loop.is_closed():
                 # What one loop finishes does not wake another: it would wait for ever.
                 raise InvalidInput("the store is in use on another event loop; open one for each")
             self._queue.clear()  # with the loop went everybody who waited
         self._loop = loop
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._last_count > 1:
             # Whoever was woken by the same commit is about to ask, too, and shares the next one.
             loop.call_soon(loop.call_soon, self._go_on)
+        elif self._is_alone:
+            # At once, but only once in a round of the loop: whoever asks again lets others go on.
+            self._is_alone = False
+            loop.call_soon(self._end_round)
+            self._go_on()
         else:
             loop.call_soon(self._go_on)
+
+    def _end_round(self) -> None:
+        self._is_alone = self._can_be_alone
 
     def _go_on(self) -> None:
         """Commit what has gathered; if nothing has, rest."""

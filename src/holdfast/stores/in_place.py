@@ -16,7 +16,7 @@ MAX_ROWS = 64
 QUICK_SECONDS = 0.001
 """On average, a transaction in place may have the loop wait for so long."""
 FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 60.0
+LONGEST_PAUSE = 16.0
 _WEIGHT = 0.125
 
 _SHORT = frozenset({cmd.Accept, cmd.Append, cmd.Continue, cmd.Extend, cmd.Finish})

@@ -73,6 +73,7 @@ class SqliteDriver:
         reader: Executor | None = None,
         identity: Callable[[], object] = lambda: None,
         is_in_memory: bool = False,
+        pace: Pace | None = None,
     ) -> None:
         self._clock = clock
         self._writer = writer
@@ -87,7 +88,7 @@ class SqliteDriver:
         self.commit_then = self._commit_then if is_plain else None
         self._lanes = Lanes()
         self._lanes_version: int | None = None
-        self._pace = Pace()
+        self._pace = pace or Pace()
         self._rows = self._rows_moved = 0
         """Written by this connection, and by it before the log was last moved."""
 

@@ -45,8 +45,18 @@ class Witness(sqlite3.Connection):
         return found
 
 
+class Unhurried(Pace):
+    """However busy the machine is, its disk is taken for quick."""
+
+    def is_quick(self) -> bool:
+        """It is."""
+        return True
+
+
 @asynccontextmanager
-async def a_store(path: Path, kind: type[Witness]) -> AsyncIterator[SqlStore]:
+async def a_store(
+    path: Path, kind: type[Witness], pace: Pace | None = None
+) -> AsyncIterator[SqlStore]:
     """Open a store as `open_store` does, with connections of a kind."""
     file = DatabaseFile(str(path))
     file.connect().close()
@@ -57,8 +67,9 @@ async def a_store(path: Path, kind: type[Witness]) -> AsyncIterator[SqlStore]:
         )
 
     driver = SqliteDriver(
-        connect, clock=HandClock(), writer=ThreadExecutor("w"), reader=ThreadExecutor("r")
-    )
+        connect, clock=HandClock(), writer=ThreadExecutor("w"), reader=ThreadExecutor("r"),
+        pace=pace or Unhurried(),
+    )  # fmt: skip
     await driver.migrate()
     kind.asked.clear()
     store = SqlStore(driver, ProcessTokens())
@@ -146,7 +157,7 @@ async def test_short_transactions_are_made_in_place_and_long_ones_are_not(
 async def test_a_disk_that_is_slow_is_waited_for_elsewhere(
     tmp_path: Path, kind: type[Witness]
 ) -> None:
-    async with a_store(tmp_path / "a.db", kind) as store:
+    async with a_store(tmp_path / "a.db", kind, Pace(lambda: 1.0)) as store:
         caller = Caller(store)
         kind.before = staticmethod(lambda sql: time.sleep(0.05) if sql == "commit" else None)
         for text in "abc":
@@ -212,7 +223,7 @@ async def test_a_command_that_breaks_in_place_spoils_no_other_of_its_batch(
         for result in (results[0], results[2]):
             assert not isinstance(result, BaseException), result
             assert await caller.texts(result.session) == ["good"]
-        assert kind.commits() == [False, False], "each on its own, in the thread"
+        assert kind.commits() == [True, False], "the batch again, each alone, in the thread"
 
 
 async def test_the_log_begins_anew_after_enough_rows(
@@ -232,3 +243,34 @@ async def test_the_log_begins_anew_after_enough_rows(
         for n in range(400):
             await caller.append(str(n), key="k")
         assert log.stat().st_size <= 2 * length
+
+
+async def test_the_first_of_a_round_goes_at_once_and_the_others_together(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await asyncio.gather(*(caller.append("x", key=f"k{n}") for n in range(9)))
+        assert kind.commits() == [True, True]
+        await asyncio.gather(*(caller.append("y", key=f"k{n}") for n in range(9)))
+        assert kind.commits() == [True], "where many ask, all of them share"
+
+
+async def test_who_writes_without_a_pause_lets_others_go_on(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller, rounds = Caller(store), 0
+
+        async def others() -> None:
+            nonlocal rounds
+            while True:
+                rounds += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(others())
+        for n in range(20):
+            await caller.append(str(n), key="k")
+        assert rounds >= 10
+        assert all(kind.commits())
+        task.cancel()
