@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.core.session import Usage
 from holdfast.ingress.http.application import Application
+from holdfast.ingress.http.asgi import AsgiRequest, Request
 from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall, ModelEvent
 from tests.in_process import ScriptedModel, text_of
 
@@ -52,9 +53,12 @@ class Stream:
 
     async def _run(self, application: Application, scope: dict[str, Any]) -> None:
         try:
-            await application(scope, self._receive, self._send)
+            await application.serve(self._request(scope))
         finally:
             self._chunks.put_nowait(None)
+
+    def _request(self, scope: dict[str, Any]) -> Request:
+        return AsgiRequest(scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
         if not self._is_asked:

@@ -103,7 +103,7 @@ async def serve(settings: Settings) -> None:
                 proxy_headers=False,
                 server_header=False,
                 lifespan="off",
-                http=bounded_protocol(settings.limits.header_bytes),
+                http=bounded_protocol(application, settings.limits.header_bytes),
                 ws_max_size=settings.limits.body_bytes,
                 # Turns have their grace; those who wait for them get to hear how they ended.
                 timeout_graceful_shutdown=math.ceil(grace) + LAST_WORDS_SECONDS,

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.engine.settings import StreamSettings
 from holdfast.ingress.http.application import Application
+from holdfast.ingress.http.asgi import AsgiRequest, Request, Wire
 from tests.in_process import House, open_house
 from tests.streaming import Stream, TalkingModel, kinds, numbers
 
@@ -25,6 +26,11 @@ class WiredStream(Stream):
         self._keeps_up = keeps_up
         super().__init__(application, "POST", path, body, headers={"X-Session-Key": "k"})
 
+    def _request(self, scope: dict[str, Any]) -> Request:
+        request = WiredRequest(scope, self._receive, self._send)
+        request.stream = self
+        return request
+
     @property
     def is_writable(self) -> bool:
         """Whether the client keeps up."""
@@ -35,6 +41,17 @@ class WiredStream(Stream):
         assert body
         self.written += 1
         self._chunks.put_nowait(body)
+
+
+class WiredRequest(AsgiRequest):
+    """A request that came over such a wire."""
+
+    stream: WiredStream
+
+    @property
+    def wire(self) -> Wire:
+        """The client's end."""
+        return self.stream
 
 
 async def _say_all(model: TalkingModel) -> None:

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from holdfast.ingress.http.wire import BoundedProtocol
+from holdfast.ingress.http.asgi import ClientLeft, Header, Request
+from holdfast.ingress.http.wire import BoundedProtocol, bounded_protocol
 
 
 class Line(asyncio.Transport):
@@ -45,39 +47,31 @@ class Line(asyncio.Transport):
 class Seen:
     """An application that answers with what it was told to, and keeps what it was asked."""
 
-    def __init__(self, *messages: dict[str, Any]) -> None:
-        self.messages = messages
+    def __init__(self, body: bytes = b"", *headers: Header) -> None:
+        self.body, self.headers = body, headers
         self.bodies: list[bytes] = []
         self.paths: list[str] = []
         self.is_left = False
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.paths.append(scope["path"])
-        body, more = b"", True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                self.is_left = True
-                return
-            body += message["body"]
-            more = message["more_body"]
-        self.bodies.append(body)
-        for message in self.messages:
-            await send(message)
+    async def serve(self, request: Request) -> None:
+        request.max_body_bytes = 1_000_000
+        self.paths.append(request.path)
+        try:
+            self.bodies.append(await request.body())
+        except ClientLeft:
+            self.is_left = True
+        else:
+            await self.answer(request)
 
-
-def whole(body: bytes, *headers: tuple[bytes, bytes], length: int | None = None) -> Seen:
-    size = str(len(body) if length is None else length).encode()
-    listed = [*headers, (b"content-length", size)]
-    return Seen(
-        {"type": "http.response.start", "status": 200, "headers": listed},
-        {"type": "http.response.body", "body": body},
-    )
+    async def answer(self, request: Request) -> None:
+        await request.answer(200, self.headers, self.body)
 
 
 def connect(app: Seen) -> tuple[BoundedProtocol, Line]:
     config = uvicorn.Config(cast(Any, app), lifespan="off", log_config=None)
-    protocol = BoundedProtocol(config, ServerState(), {}, asyncio.get_running_loop())
+    protocol = bounded_protocol(app, 64 * 1024)(
+        config, ServerState(), {}, asyncio.get_running_loop()
+    )
     line = Line()
     protocol.connection_made(line)
     return protocol, line
@@ -85,7 +79,7 @@ def connect(app: Seen) -> tuple[BoundedProtocol, Line]:
 
 async def settled(protocol: BoundedProtocol) -> None:
     while protocol.tasks:
-        await asyncio.gather(*protocol.tasks)
+        await asyncio.gather(*protocol.tasks, return_exceptions=True)
 
 
 def asked(body: bytes = b"", *, method: bytes = b"POST", path: bytes = b"/a") -> bytes:
@@ -95,7 +89,7 @@ def asked(body: bytes = b"", *, method: bytes = b"POST", path: bytes = b"/a") ->
 
 
 async def test_a_whole_answer_leaves_in_one_write() -> None:
-    app = whole(b"hello", (b"x-a", b"1"))
+    app = Seen(b"hello", (b"x-a", b"1"))
     protocol, line = connect(app)
     protocol.data_received(asked(b"what?"))
     await settled(protocol)
@@ -109,13 +103,13 @@ def streamed(*, has_pause: bool) -> Seen:
     """Return an application that sends a stream, with or without a pause behind its head."""
 
     class Streaming(Seen):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
+        async def answer(self, request: Request) -> None:
+            await request.send({"type": "http.response.start", "status": 200, "headers": []})
             if has_pause:
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-            await send({"type": "http.response.body", "body": b"one", "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await request.send({"type": "http.response.body", "body": b"one", "more_body": True})
+            await request.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return Streaming()
 
@@ -140,7 +134,7 @@ async def test_a_piece_that_comes_with_the_head_leaves_with_it() -> None:
 
 
 async def test_a_body_in_pieces_is_read_to_its_end() -> None:
-    app = whole(b"")
+    app = Seen(b"")
     protocol, line = connect(app)
     sent = asked(b"a long question")
     protocol.data_received(sent[:-8])
@@ -155,7 +149,7 @@ async def test_a_body_in_pieces_is_read_to_its_end() -> None:
 
 
 async def test_requests_sent_at_once_are_answered_one_after_the_other() -> None:
-    app = whole(b"x")
+    app = Seen(b"x")
     protocol, line = connect(app)
     protocol.data_received(asked(b"1", path=b"/one%20") + asked(b"2", path=b"/two?q=1"))
     await settled(protocol)
@@ -165,7 +159,7 @@ async def test_requests_sent_at_once_are_answered_one_after_the_other() -> None:
 
 
 async def test_the_body_of_an_answer_to_head_stays_here() -> None:
-    protocol, line = connect(whole(b"hello"))
+    protocol, line = connect(Seen(b"hello"))
     protocol.data_received(asked(method=b"HEAD"))
     await settled(protocol)
     assert line.written == [b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"]
@@ -173,7 +167,7 @@ async def test_the_body_of_an_answer_to_head_stays_here() -> None:
 
 
 async def test_who_asks_whether_to_go_on_is_told_to() -> None:
-    app = whole(b"")
+    app = Seen(b"")
     protocol, line = connect(app)
     head = b"POST /a HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
     protocol.data_received(head)
@@ -186,7 +180,7 @@ async def test_who_asks_whether_to_go_on_is_told_to() -> None:
 
 
 async def test_who_wants_the_connection_closed_has_it_closed() -> None:
-    protocol, line = connect(whole(b"x"))
+    protocol, line = connect(Seen(b"x"))
     protocol.data_received(b"GET /a HTTP/1.1\r\nconnection: close\r\n\r\n")
     await settled(protocol)
     assert b"connection: close\r\n" in line.written[0]
@@ -196,7 +190,7 @@ async def test_who_wants_the_connection_closed_has_it_closed() -> None:
 
 async def test_a_header_that_would_begin_a_line_of_its_own_is_never_written() -> None:
     for unfit in (b"a\r\nx-evil: 1", b"a\nb", b"a\rb", b"a\0b"):
-        protocol, line = connect(whole(b"x", (b"x-a", unfit)))
+        protocol, line = connect(Seen(b"x", (b"x-a", unfit)))
         protocol.data_received(asked())
         await settled(protocol)
         assert b"".join(line.written).startswith(b"HTTP/1.1 200") is False
@@ -204,17 +198,45 @@ async def test_a_header_that_would_begin_a_line_of_its_own_is_never_written() ->
         protocol.connection_lost(None)
 
 
-async def test_an_answer_that_is_not_as_long_as_it_says_closes_the_connection() -> None:
-    for length in (4, 6):
-        protocol, line = connect(whole(b"hello", length=length))
-        protocol.data_received(asked())
-        await settled(protocol)
-        assert (line.written, line.is_closed) == ([], True)
-        protocol.connection_lost(None)
+async def test_the_body_of_a_stream_to_head_stays_here() -> None:
+    protocol, line = connect(streamed(has_pause=False))
+    protocol.data_received(asked(method=b"HEAD"))
+    await settled(protocol)
+    assert line.written == [b"HTTP/1.1 200 OK\r\n\r\n"]
+    protocol.connection_lost(None)
+
+
+@pytest.mark.parametrize("has_begun", [False, True], ids=["unanswered", "in_the_middle"])
+async def test_who_waits_for_an_application_that_broke_is_not_left_waiting(has_begun: bool) -> None:
+    class Breaking(Seen):
+        async def answer(self, request: Request) -> None:
+            if has_begun:
+                await request.send({"type": "http.response.start", "status": 200, "headers": []})
+                await request.send({"type": "http.response.body", "body": b"1", "more_body": True})
+            raise RuntimeError("broke")
+
+    protocol, line = connect(Breaking())
+    protocol.data_received(asked())
+    await asyncio.wait_for(line.closed.wait(), timeout=30)
+    assert line.written[0].startswith(b"HTTP/1.1 200" if has_begun else b"HTTP/1.1 500")
+    assert (len(line.written), protocol.tasks) == (1, set())
+    protocol.connection_lost(None)
+
+
+async def test_an_application_that_leaves_in_the_middle_leaves_nobody_waiting() -> None:
+    class Leaving(Seen):
+        async def answer(self, request: Request) -> None:
+            """Nothing."""
+
+    protocol, line = connect(Leaving())
+    protocol.data_received(asked())
+    await asyncio.wait_for(line.closed.wait(), timeout=30)
+    assert line.written[0].startswith(b"HTTP/1.1 500")
+    protocol.connection_lost(None)
 
 
 async def test_the_application_hears_that_its_client_has_gone() -> None:
-    app = whole(b"x")
+    app = Seen(b"x")
     protocol, line = connect(app)
     protocol.data_received(asked(b"a question")[:-3])
     await asyncio.sleep(0)
@@ -225,7 +247,7 @@ async def test_the_application_hears_that_its_client_has_gone() -> None:
 
 
 async def test_a_long_body_that_nobody_reads_makes_its_client_wait() -> None:
-    app = whole(b"x")
+    app = Seen(b"x")
     protocol, line = connect(app)
     sent = asked(b"a" * 300_000)
     protocol.data_received(sent[:200_000])
@@ -240,7 +262,7 @@ async def test_a_long_body_that_nobody_reads_makes_its_client_wait() -> None:
 
 
 async def test_a_head_in_pieces_counts_as_a_whole() -> None:
-    protocol, line = connect(whole(b"x"))
+    protocol, line = connect(Seen(b"x"))
     first = b"GET /a HTTP/1.1\r\nx-a: " + b"a" * 60_000 + b"\r\n"
     protocol.data_received(first)
     protocol.data_received(b"x-b: " + b"b" * 10_000 + b"\r\n\r\n")
@@ -250,7 +272,7 @@ async def test_a_head_in_pieces_counts_as_a_whole() -> None:
 
 
 async def test_a_long_body_behind_a_short_head_is_no_long_head() -> None:
-    app = whole(b"x")
+    app = Seen(b"x")
     protocol, line = connect(app)
     protocol.data_received(asked(b"a" * 100_000))
     await settled(protocol)
@@ -259,7 +281,7 @@ async def test_a_long_body_behind_a_short_head_is_no_long_head() -> None:
 
 
 async def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not() -> None:
-    app = whole(b"x")
+    app = Seen(b"x")
     protocol, line = connect(app)
     protocol.timeout_keep_alive = cast(Any, 0.05)
     protocol.data_received(asked())
@@ -277,13 +299,15 @@ def poured(*pieces: bytes) -> Seen:
     """Return an application that writes the pieces of a stream at once, and then its end."""
 
     class Pouring(Seen):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
+        async def answer(self, request: Request) -> None:
+            wire = request.wire
+            assert wire is not None
+            await request.send({"type": "http.response.start", "status": 200, "headers": []})
             for piece in pieces:
-                send.__self__.write(piece)
+                wire.write(piece)
             await asyncio.sleep(0)
-            send.__self__.write(b"last")
-            await send({"type": "http.response.body", "body": b""})
+            wire.write(b"last")
+            await request.send({"type": "http.response.body", "body": b""})
 
     return Pouring()
 

@@ -12,7 +12,9 @@ from holdfast.engine.passing import Passing
 from holdfast.engine.settings import StreamSettings
 from holdfast.ingress.http.asgi import (
     AnyReply,
+    AsgiRequest,
     ClientLeft,
+    Endpoint,
     Receive,
     Reply,
     Request,
@@ -21,7 +23,7 @@ from holdfast.ingress.http.asgi import (
     Send,
     json_reply,
 )
-from holdfast.ingress.http.auth import OPEN_PATHS, Doorkeeper
+from holdfast.ingress.http.auth import Doorkeeper
 from holdfast.ingress.http.chat_api import ChatApi
 from holdfast.ingress.http.compactions_api import CompactionsApi
 from holdfast.ingress.http.completions_api import CompletionsApi
@@ -60,8 +62,8 @@ class Application:
         self._gateway = gateway
         self._desk = desk
         self._rules = rules
-        self._doorkeeper = Doorkeeper(gateway.read, rules.doors, rules.allowed_hosts)
-        self._limit = RequestLimit(rules.requests_per_minute)
+        limit = RequestLimit(rules.requests_per_minute)
+        self._doorkeeper = Doorkeeper(gateway.read, rules.doors, rules.allowed_hosts, limit)
         self._meter = gateway.meter
         self._upstreams = upstreams
         self._routes = Routes()
@@ -73,7 +75,7 @@ class Application:
             keep_alive_seconds=turns.streams.keep_alive_seconds,
         )
         responses, chat = ResponsesApi(turns, self._relaying), ChatApi(turns, self._relaying)
-        self._sockets = ResponsesSocket(responses, turns, self._relaying, self._admit)
+        self._sockets = ResponsesSocket(responses, turns, self._relaying, self._doorkeeper.admit)
         add = self._routes.add
         add("POST", "/v1/responses", responses.create)
         add("GET", "/v1/responses/{id}", responses.get)
@@ -164,21 +166,43 @@ class Application:
         return await self._doorkeeper.is_locked()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection's request."""
+        """Serve what any server brings: a request, or a WebSocket connection."""
         if scope["type"] == "websocket":
             await self._serve_socket(scope, receive, send)
-        if scope["type"] != "http":
-            return
-        request = Request(scope, receive, max_body_bytes=self._rules.body_bytes)
+        elif scope["type"] == "http":
+            await self.serve(AsgiRequest(scope, receive, send))
+
+    async def serve(self, request: Request) -> None:
+        """Answer one request, in one shape, whatever happens."""
         request.id = self._gateway.ids.new("req")
+        request.max_body_bytes = self._rules.body_bytes
+        reply: AnyReply
         try:
-            reply = await self._reply(request)
+            if request.method == "OPTIONS" and is_preflight(request):
+                reply = Reply(b"", status=204, headers=[])
+            else:
+                await self._doorkeeper.admit(request)
+                found = self._routes.find(request)
+                endpoint: Endpoint = self._elsewhere
+                if found is not None:
+                    endpoint = found.get(request.method, self._refuse_method)
+                reply = await endpoint(request)
+        except HoldfastError as exc:
+            reply = reply_to(exc)
+            reply.headers.extend(request.bound)
         except ClientLeft:
             return
+        except Exception:  # noqa: BLE001 - the last line: it is logged, and answered in shape
+            log.exception("request.broke", request_id=request.id, path=request.path)
+            reply = problem(500, "something broke on our side", code="internal_error")
         reply.headers.append((b"x-request-id", request.id.encode()))
         if b"origin" in request.by_name:
             reply.headers.extend(cors_headers(request, self._rules.cors_origins))
-        is_sent = await reply.send(send, request)
+        is_sent = True
+        if isinstance(reply, Reply):
+            await request.answer(reply.status, reply.headers, reply.body)
+        else:
+            is_sent = await reply.send(request)
         seconds = time.monotonic() - request.began_at
         self._meter.request_answered(request.method, request.route, reply.status, seconds)
         if is_sent and reply.on_sent is not None:
@@ -186,13 +210,12 @@ class Application:
 
     async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket connection."""
-        request = Request(
-            {**scope, "method": "GET"}, receive, max_body_bytes=self._rules.body_bytes
-        )
+        query, headers = scope.get("query_string", b""), list(scope["headers"])
+        request = Request("GET", scope["path"], query, headers)
         request.id = self._gateway.ids.new("req")
         socket = Socket(scope, receive, send)
         try:
-            await self._admit(request)
+            await self._doorkeeper.admit(request)
             check_origin(request, self._rules.cors_origins)
             if request.path == "/v1/responses":
                 await self._sockets.serve(request, socket)
@@ -202,44 +225,21 @@ class Application:
         except HoldfastError as exc:
             await socket.refuse(reply_to(exc))
 
-    async def _reply(self, request: Request) -> AnyReply:
-        try:
-            if request.method == "OPTIONS" and is_preflight(request):
-                return Reply(b"", status=204, headers=[])
-            await self._admit(request)
-            found = self._routes.find(request.path)
-            if found is None:
-                relayed = await self._relaying.endpoint(request)
-                if relayed is not None:
-                    request.route = "relayed"
-                    return relayed
-                return problem(404, f"no such path: {request.path}", code="unknown_url")
-            methods, request.params, request.route = found
-            endpoint = methods.get(request.method)
-            if endpoint is None:
-                allowed = ", ".join(sorted(methods)).encode()
-                return problem(
-                    405, f"{request.method} is not allowed here", code="method_not_allowed",
-                    headers=((b"allow", allowed),),
-                )  # fmt: skip
-            return await endpoint(request)
-        except HoldfastError as exc:
-            reply = reply_to(exc)
-            reply.headers.extend(request.bound)
-            return reply
-        except ClientLeft:
-            raise
-        except Exception:  # noqa: BLE001 - the last line: it is logged, and answered in shape
-            log.exception("request.broke", request_id=request.id, path=request.path)
-            return problem(500, "something broke on our side", code="internal_error")
+    async def _elsewhere(self, request: Request) -> AnyReply:
+        """Pass on what is none of our endpoints, where an upstream may have it."""
+        relayed = await self._relaying.endpoint(request)
+        if relayed is None:
+            return problem(404, f"no such path: {request.path}", code="unknown_url")
+        request.route = "relayed"
+        return relayed
 
-    async def _admit(self, request: Request) -> None:
-        """Find out who asks, and whether they may ask more."""
-        caller = await self._doorkeeper.admit(request)
-        request.tenant = caller.tenant
-        request.is_admin = caller.is_admin
-        if self._limit.is_set and request.path not in OPEN_PATHS:
-            self._limit.take(caller.tenant)
+    async def _refuse_method(self, request: Request) -> AnyReply:
+        """Say by which methods a path can be asked."""
+        allowed = ", ".join(sorted(self._routes.find(request) or ())).encode()
+        return problem(
+            405, f"{request.method} is not allowed here", code="method_not_allowed",
+            headers=((b"allow", allowed),),
+        )  # fmt: skip
 
     async def _models(self, _: Request) -> AnyReply:
         listing = await self._upstreams.models()

@@ -3,7 +3,17 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
@@ -35,12 +45,6 @@ class Wire(Protocol):
         ...
 
 
-def _wire_of(send: Send) -> Wire | None:
-    """Return the wire that belongs to a way of sending, if it can be written to at once."""
-    owner: Any = getattr(send, "__self__", None)
-    return owner if hasattr(owner, "is_writable") else None
-
-
 class ClientLeft(Exception):
     """The client closed the connection."""
 
@@ -55,33 +59,51 @@ class BodyTooLarge(InvalidInput):
 
 
 class Request:
-    """One HTTP request. The body is read once, when asked for."""
+    """One HTTP request, and the way back to who sent it. The body is read once, when asked for."""
 
-    def __init__(self, scope: Scope, receive: Receive, *, max_body_bytes: int) -> None:
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.id = ""
+    id = ""
+    tenant: Tenant = DEFAULT_TENANT
+    is_admin = False
+    route = "unknown"
+    params: Mapping[str, str] = MappingProxyType({})
+    bound: Sequence[Header] = ()
+    """What an answer says of the session and turn that this request belongs to, once known."""
+    content = b""
+    """The body, once it has been read."""
+    max_body_bytes: int
+    _is_read = False
+
+    def __init__(self, method: str, path: str, query_string: bytes, headers: list[Header]) -> None:
+        self.method = method
+        self.path = path
+        self.query_string = query_string
         self.began_at = time.monotonic()
-        self.tenant: Tenant = DEFAULT_TENANT
-        self.params: dict[str, str] = {}
-        self.route = "unknown"
-        self.is_admin = False
-        self.bound: list[Header] = []
-        """What an answer says of the session and turn that this request belongs to, once known."""
-        self.query_string: bytes = scope.get("query_string", b"")
-        self._headers: list[Header] = scope["headers"]
+        self._headers = headers
         # Of several headers of a name the last one counts, as in a dictionary made of them.
-        self.by_name: dict[bytes, bytes] = dict(self._headers)
-        self._receive = receive
-        self._max_body_bytes = max_body_bytes
-        self.content = b""
-        """The body, once it has been read."""
-        self._is_read = False
+        self.by_name = dict(headers)
+
+    async def receive(self) -> tuple[bytes, bool]:
+        """Return what has come of the body, and whether there is more; or raise `ClientLeft`."""
+        raise NotImplementedError
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Write out a head, or a piece of the body, as ASGI has them."""
+        raise NotImplementedError
+
+    @property
+    def wire(self) -> Wire | None:
+        """What the pieces of an answer can be written to at once, if there is such a thing."""
+        return None
+
+    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        """Write out a whole answer."""
+        listed = [*headers, (b"content-length", b"%d" % len(body))]
+        await self.send({"type": "http.response.start", "status": status, "headers": listed})
+        await self.send({"type": "http.response.body", "body": body})
 
     def frame(self, body: bytes) -> "Request":
         """Return a request with this one's headers and caller, and a body of its own."""
-        scope = {"method": "POST", "path": self.path, "headers": self._headers}
-        request = Request(scope, self._receive, max_body_bytes=self._max_body_bytes)
+        request = Request("POST", self.path, b"", self._headers)
         request.id, request.tenant = self.id, self.tenant
         request.content, request._is_read = body, True
         return request
@@ -125,32 +147,50 @@ class Request:
         """Return the whole body, bounded."""
         if self._is_read:
             return self.content
-        most, size = self._max_body_bytes, 0
-        if _announced(self.by_name.get(b"content-length")) > most:
+        most, size = self.max_body_bytes, 0
+        length = self.by_name.get(b"content-length")
+        # The wire has seen to it that this is a number.
+        if length is not None and length.isdigit() and int(length[:MAX_DIGITS]) > most:
             raise BodyTooLarge(f"a request body has at most {most} bytes")
-        body = b""
-        chunks = [body]
-        more = True
-        while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientLeft
-            body = message.get("body", b"")
-            size += len(body)
+        pieces: list[bytes] = []
+        is_more = True
+        while is_more:
+            piece, is_more = await self.receive()
+            pieces.append(piece)
+            size += len(piece)
             if size > most:
                 raise BodyTooLarge(f"a request body has at most {most} bytes")
-            chunks += (body,)
-            more = "more_body" in message and message["more_body"]
         # Most bodies come in one piece, and stay the bytes they came in.
-        self.content, self._is_read = body if size == len(body) else b"".join(chunks), True
+        self.content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._is_read = True
         return self.content
 
     async def until_left(self) -> None:
         """Return when the client has gone."""
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                return
+        with suppress(ClientLeft):
+            while True:
+                await self.receive()
+
+
+class AsgiRequest(Request):
+    """A request that any server brings, by ASGI."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query, headers = scope.get("query_string", b""), list(scope["headers"])
+        super().__init__(scope["method"], scope["path"], query, headers)
+        self._receive = receive
+        self._send = send
+
+    async def receive(self) -> tuple[bytes, bool]:
+        """Return what has come of the body, and whether there is more; or raise `ClientLeft`."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Write out a head, or a piece of the body, as ASGI has them."""
+        await self._send(message)
 
 
 def header_text(value: bytes) -> str:
@@ -159,11 +199,6 @@ def header_text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return value.decode("latin-1")
-
-
-def _announced(length: bytes | None) -> int:
-    """Return how long a body says it is; the wire has seen to it that this is a number."""
-    return int(length[:MAX_DIGITS]) if length is not None and length.isdigit() else 0
 
 
 class Reply:
@@ -177,13 +212,6 @@ class Reply:
         self.headers = list(headers)
         self.on_sent: Callable[[], None] | None = None
 
-    async def send(self, send: Send, _: Request) -> bool:
-        """Write it out; return whether all of it left."""
-        self.headers.append((b"content-length", b"%d" % len(self.body)))
-        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
-        await send({"type": "http.response.body", "body": self.body})
-        return True
-
 
 class LongReply(ABC):
     """An answer that comes bit by bit."""
@@ -194,18 +222,18 @@ class LongReply(ABC):
         self.on_left: Callable[[], Awaitable[None]] | None = None
         self.headers = [*headers, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
-    async def send(self, send: Send, request: Request) -> bool:
+    async def send(self, request: Request) -> bool:
         """Write it out as it comes, until it ends or the client leaves; return whether it ended.
 
         What cannot be continued is broken off: a client must not take it for the end.
         """
         try:
-            return await self._send(send, request)
+            return await self._send(request)
         finally:
             await self.close()
 
-    async def _send(self, send: Send, request: Request) -> bool:
-        pump = asyncio.create_task(self._pump(send), name="holdfast-stream")
+    async def _send(self, request: Request) -> bool:
+        pump = asyncio.create_task(self._pump(request), name="holdfast-stream")
         left = asyncio.create_task(request.until_left(), name="holdfast-client")
         try:
             await asyncio.wait({pump, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -219,10 +247,11 @@ class LongReply(ABC):
             await self.on_left()
         return False
 
-    async def _pump(self, send: Send) -> bool:
+    async def _pump(self, request: Request) -> bool:
+        send = request.send
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         try:
-            last = await self.pour(send, _wire_of(send))
+            last = await self.pour(send, request.wire)
         except HoldfastError as exc:
             log.info("stream.broken_off", code=exc.code, reason=exc.message)
             return False
@@ -300,16 +329,19 @@ class Routes:
                 found += [(method, "/".join(segments), one) for method, one in methods.items()]
         return sorted(found, key=lambda route: (route[1], route[0]))
 
-    def find(self, path: str) -> tuple[dict[str, Endpoint], dict[str, str], str] | None:
-        """Return a path's endpoints by method, what its braces matched, and its pattern."""
+    def find(self, request: Request) -> dict[str, Endpoint] | None:
+        """Return the endpoints of a request's path by method; the request is told its route."""
+        path = request.path
         exact = self._exact.get(path)
         if exact is not None:
-            return exact, {}, path
+            request.route = path
+            return exact
         segments = path.split("/")
         for pattern, methods in self._patterns.get(len(segments), ()):
             params = _match(pattern, segments)
             if params is not None:
-                return methods, params, "/".join(pattern)
+                request.params, request.route = params, "/".join(pattern)
+                return methods
         return None
 
 

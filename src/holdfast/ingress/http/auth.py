@@ -13,6 +13,7 @@ import msgspec
 from holdfast.core.access import NotAllowed, NotAuthenticated, hash_key
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
 from holdfast.ingress.http.asgi import Request
+from holdfast.ingress.http.limits import RequestLimit
 from holdfast.ports.store import Reader
 
 REFRESH_SECONDS = 2.0
@@ -40,15 +41,22 @@ class Caller(msgspec.Struct, frozen=True):
 
 _AT_HOME = Caller(DEFAULT_TENANT, True)
 """Everybody, in a house without keys."""
+_PASSING_BY = Caller(DEFAULT_TENANT, False)
+"""Who looks from outside whether the house stands."""
 
 
 class Doorkeeper:
     """Lets requests in, or not."""
 
     def __init__(
-        self, read: Reader, doors: Sequence[Door] = (), allowed_hosts: Sequence[str] = ()
+        self,
+        read: Reader,
+        doors: Sequence[Door],
+        allowed_hosts: Sequence[str],
+        limit: RequestLimit,
     ) -> None:
         self._read = read
+        self._limit = limit
         self._doors = tuple(doors)
         self._hosts = LOOPBACK_HOSTS | {host.lower() for host in allowed_hosts}
         self._good_hosts: set[bytes | None] = set()
@@ -63,16 +71,22 @@ class Doorkeeper:
             await self._refresh()
         return self._is_locked
 
-    async def admit(self, request: Request) -> Caller:
-        """Return who asks; refuse who may not."""
+    async def admit(self, request: Request) -> None:
+        """Find out who asks, and whether they may ask more; refuse who may not."""
         if request.began_at >= self._fresh_until:
             await self._refresh()
-        if not self._is_locked:
-            if request.by_name.get(b"host") not in self._good_hosts:
-                self._check_host(request)
-            return _AT_HOME
+        caller = _AT_HOME
+        if self._is_locked:
+            caller = self._caller(request)
+        elif request.by_name.get(b"host") not in self._good_hosts:
+            self._check_host(request)
+        request.tenant, request.is_admin = caller.tenant, caller.is_admin
+        if self._limit.is_set and request.path not in OPEN_PATHS:
+            self._limit.take(caller.tenant)
+
+    def _caller(self, request: Request) -> Caller:
         if request.path in OPEN_PATHS:
-            return Caller(DEFAULT_TENANT, False)
+            return _PASSING_BY
         caller = self._find(_presented(request))
         if caller is None:
             raise NotAuthenticated("a valid API key is needed: Authorization: Bearer …")

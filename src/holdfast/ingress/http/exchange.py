@@ -1,58 +1,66 @@
-"""One request over a connection of ours, and its answer, as ASGI has them.
+"""One request over a connection of ours, and its answer.
 
-Uvicorn's own does the same in many more steps. The head of an answer whose length is known waits
-for the body and leaves with it, in one write; every other head leaves with what there is of its
-body, or at once.
+A whole answer leaves in one write; the head of any other leaves with what there is of its body,
+or at once.
 """
 
 import asyncio
 import logging
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.server import ServerState
 
-from holdfast.ingress.http.asgi import Header, Scope
+from holdfast.ingress.http.asgi import ClientLeft, Header, Request, Wire
 
 HELD_BYTES = 64 * 1024
 """How much of a body is held unread before its client has to wait."""
+_CLOSE = (b"connection", b"close")
 _BODILESS = (204, 304)
 _FIT = bytes(byte for byte in range(256) if (byte >= 0x20 and byte != 0x7F) or byte == 0x09)
 """What a line of a head may have in it: no control character but a tab."""
+_line = b": ".join
+_log = logging.getLogger("uvicorn.error")
 
 
-class Exchange(RequestResponseCycle):
+class Connection(Protocol):
+    """Where requests come from, one after the other."""
+
+    server_state: ServerState
+    tasks: set[asyncio.Task[None]]
+
+    def finish(self, exchange: "Exchange") -> None:
+        """Go on with what comes behind an exchange whose answer has been written."""
+        ...
+
+    def break_off(self, exchange: "Exchange") -> None:
+        """Leave nobody waiting for the rest of an answer, or for all of it."""
+        ...
+
+
+class Exchange(Request):
     """Gives the application what came, and writes out what it answers."""
 
-    logger = logging.getLogger("uvicorn.error")
-    scope: Any
+    connection: Connection
+    transport: asyncio.Transport
+    flow: FlowControl
+    keep_alive = True
+    waiting_for_100_continue = False
+    disconnected = False
+    more_body = True
+    response_started = False
+    response_complete = False
+    _held_bytes = 0
+    _has_news = False
+    _news: asyncio.Event | None = None
+    _unsent = b""
+    _has_body = True
 
-    def __init__(
-        self,
-        scope: Scope,
-        transport: asyncio.Transport,
-        flow: FlowControl,
-        *,
-        default_headers: list[Header],
-        is_kept_alive: bool,
-        expects_continue: bool,
-    ) -> None:
-        self.scope = scope
-        self.transport = transport
-        self.flow = flow
-        self.default_headers = default_headers
-        self.keep_alive = is_kept_alive
-        self.waiting_for_100_continue = expects_continue
-        self.disconnected = False
-        self.more_body = True
-        self.response_started = False
-        self.response_complete = False
+    def __init__(self, method: str, path: str, query_string: bytes, headers: list[Header]) -> None:
+        super().__init__(method, path, query_string, headers)
         self._pieces: list[bytes] = []
-        self._held_bytes = 0
-        self._has_news = False
-        self._news: asyncio.Event | None = None
-        self._unsent = b""
-        self._left_bytes: int | None = None
 
     # ── what the connection calls ───────────────────────────────────────────────────────────
 
@@ -62,7 +70,21 @@ class Exchange(RequestResponseCycle):
         self._held_bytes += len(piece)
         if self._held_bytes > HELD_BYTES:
             self.flow.pause_reading()
-        self.wake()
+        self._has_news = True
+        if self._news is not None:
+            self._news.set()
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """See what came of the application's work: a client must not wait for what never comes."""
+        self.connection.tasks.discard(task)
+        failure = None if task.cancelled() else task.exception()
+        if task.cancelled() or failure is not None:
+            _log.error("a request broke", exc_info=failure)
+        elif self.response_complete or self.disconnected:
+            return
+        else:
+            _log.error("a request was left without the end of its answer")
+        self.connection.break_off(self)
 
     def wake(self) -> None:
         """Have whoever waits look at what happened."""
@@ -72,8 +94,8 @@ class Exchange(RequestResponseCycle):
 
     # ── what the application calls ──────────────────────────────────────────────────────────
 
-    async def receive(self) -> Any:
-        """Return what has come of the body since the last call, or that the client has gone."""
+    async def receive(self) -> tuple[bytes, bool]:
+        """Return what has come of the body since the last call, and whether there is more."""
         if self.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
@@ -84,12 +106,23 @@ class Exchange(RequestResponseCycle):
             await self._news.wait()
             self._news.clear()
         if self.disconnected or self.response_complete:
-            return {"type": "http.disconnect"}
+            raise ClientLeft
         self._has_news = False
         pieces, self._pieces = self._pieces, []
         self._held_bytes = 0
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        return {"type": "http.request", "body": body, "more_body": self.more_body}
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces), self.more_body
+
+    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        """Write out a whole answer, in one piece."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        length = (b"content-length", b"%d" % len(body))
+        head = self._write_head(status, (*headers, length))
+        self.response_started = True
+        self.transport.write(head if self.method == "HEAD" else head + body)
+        self.connection.finish(self)
 
     async def send(self, message: Any) -> None:
         """Write out a head, or a piece of the body."""
@@ -105,6 +138,11 @@ class Exchange(RequestResponseCycle):
             raise RuntimeError(f"{message['type']} was sent behind the end of the answer")
 
     @property
+    def wire(self) -> Wire:
+        """What the pieces of an answer can be written to at once."""
+        return self
+
+    @property
     def is_writable(self) -> bool:
         """Whether a body of any length has begun, and its client is there and keeps up."""
         return (
@@ -112,7 +150,7 @@ class Exchange(RequestResponseCycle):
             and not self.disconnected
             and self.response_started
             and not self.response_complete
-            and self._left_bytes is None
+            and self._has_body
         )
 
     def write(self, body: bytes) -> None:
@@ -125,32 +163,23 @@ class Exchange(RequestResponseCycle):
             asyncio.get_running_loop().call_soon(self._leave)
         self._unsent += b"%x\r\n%b\r\n" % (len(body), body)
 
-    def _begin(self, status: int, headers: list[Header]) -> None:
+    def _begin(self, status: int, headers: Sequence[Header]) -> None:
+        chunked = ((b"transfer-encoding", b"chunked"),)
+        self._has_body = self.method != "HEAD" and status not in _BODILESS
+        self._unsent = self._write_head(status, (*headers, *chunked) if self._has_body else headers)
         self.response_started = True
-        length: int | None = None
-        lines = [STATUS_LINE[status]]
-        for name, value in (*self.default_headers, *headers):
-            lines += (name, b": ", value, b"\r\n")
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"connection" and value == b"close":
-                self.keep_alive = False
-        count = 1 + len(self.default_headers) + len(headers)
-        if not self.keep_alive and (b"connection", b"close") not in headers:
-            lines.append(b"connection: close\r\n")
-            count += 1
-        if self.scope["method"] == "HEAD" or status in _BODILESS:
-            length = 0
-        elif length is None:
-            lines.append(b"transfer-encoding: chunked\r\n")
-            count += 1
-        head = b"".join(lines)
-        if head.translate(None, _FIT) != b"\r\n" * count:
+        asyncio.get_running_loop().call_soon(self._leave)
+
+    def _write_head(self, status: int, headers: Iterable[Header]) -> bytes:
+        lines = [*self.connection.server_state.default_headers, *headers]
+        if _CLOSE in lines:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(_CLOSE)
+        head = STATUS_LINE[status] + b"\r\n".join((*map(_line, lines), b"", b""))
+        if head.translate(None, _FIT) != b"\r\n" * (len(lines) + 2):
             raise RuntimeError("a header of the answer has characters that no header may have")
-        self._left_bytes = length
-        self._unsent = head + b"\r\n"
-        if length is None:
-            asyncio.get_running_loop().call_soon(self._leave)
+        return head
 
     def _leave(self) -> None:
         """Write out what there is."""
@@ -159,25 +188,11 @@ class Exchange(RequestResponseCycle):
             self.transport.write(unsent)
 
     def _go_on(self, body: bytes, *, is_last: bool) -> None:
-        left = self._left_bytes
-        if left is None:
-            unsent, self._unsent = self._unsent, b""
+        unsent, self._unsent = self._unsent, b""
+        if self._has_body:
             data = b"%b%x\r\n%b\r\n" % (unsent, len(body), body) if body else unsent
             self.transport.write(data + b"0\r\n\r\n" if is_last else data)
-        else:
-            if self.scope["method"] == "HEAD":
-                body = b""
-            self._left_bytes = left = left - len(body)
-            if left < 0 or (is_last and left):
-                raise RuntimeError("the body of the answer is not as long as its head says")
-            if self._unsent:
-                self.transport.writelines((self._unsent, body) if body else (self._unsent,))
-                self._unsent = b""
-            else:
-                self.transport.write(body)
+        elif unsent:
+            self.transport.write(unsent)
         if is_last:
-            self.response_complete = True
-            self.wake()
-            if not self.keep_alive:
-                self.transport.close()
-            self.on_response()
+            self.connection.finish(self)

@@ -27,8 +27,6 @@ class RequestLimit:
 
     def take(self, tenant: Tenant) -> None:
         """Count a request, or refuse it and say when to come back."""
-        if not self.is_set:
-            return
         now = time.monotonic()
         left, at = self._buckets.get(tenant, (float(self._size), now))
         left = min(float(self._size), left + (now - at) * self._size / 60.0)

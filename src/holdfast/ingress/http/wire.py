@@ -1,24 +1,33 @@
 """The wire below HTTP: heads that are bounded, and refusals of what is no HTTP in the one shape.
 
 Uvicorn reads a head of any length, refuses in plain text, and sets a timer for every answer; this
-is its protocol with all three mended.
+is its protocol with all three mended. The application is given each request as it is, and not in
+the words of ASGI, which only WebSocket connections speak here.
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from holdfast.ingress.http.asgi import Request
 from holdfast.ingress.http.exchange import Exchange
 from holdfast.ingress.http.problems import problem_value
 
-_REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
 _encode = msgspec.json.Encoder().encode
 MOST_NAMES, MOST_NAME_BYTES = 512, 64
 """How many names of headers are remembered, and how long each is at most."""
+
+
+class Application(Protocol):
+    """Who answers requests."""
+
+    async def serve(self, request: Request) -> None:
+        """Answer one."""
+        ...
 
 
 class HeadTooLong(Exception):
@@ -28,11 +37,13 @@ class HeadTooLong(Exception):
 class BoundedProtocol(HttpToolsProtocol):
     """One connection; a request's path and headers have a length that they do not go beyond."""
 
-    max_head_bytes = 64 * 1024
+    application: Application
+    max_head_bytes: int
 
-    cycle: Exchange
+    cycle: Any
     parser: Any
     scope: Any
+    pipeline: Any
 
     _came_bytes = 0
     """What came since the head that is being read began, without the piece it began in."""
@@ -76,11 +87,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone, or we have."""
         self.connections.discard(self)
-        exchange = self.cycle
-        if exchange:  # there is none before the first request
+        exchange: Exchange | None = self.cycle
+        if exchange is not None:  # there is none before the first request
             if not exchange.response_complete:
                 exchange.disconnected = True
             exchange.wake()
+            # Nothing is left in a circle: an exchange knows its connection.
+            self.cycle = None
+            self.pipeline.clear()
         self.flow.resume_writing()
         if exc is None:
             self.transport.close()
@@ -96,14 +110,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._most_bytes = self._piece_bytes
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a whole header."""
         # Clients send the same few with every request: their names are lowered once.
         name = _LOWERED[name] if name in _LOWERED else _lowered(name)
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
         self.headers += ((name, value),)
 
     def on_headers_complete(self) -> None:
@@ -112,40 +123,25 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._most_bytes > self.max_head_bytes:
             self._measure_head()
         parser = self.parser
-        version = parser.get_http_version()
-        path, raw_path, query = _read_url(self.url)
-        scope = self.scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "root_path": "",
-            "headers": self.headers,
-            "method": parser.get_method().decode("ascii"),
-            "path": path,
-            "raw_path": raw_path,
-            "query_string": query,
-        }
+        path, query = _read_url(self.url)
+        method = parser.get_method().decode("ascii")
         self._is_upgrading = parser.should_upgrade() and self._should_upgrade()
         if self._is_upgrading:
+            self.scope = {"method": method, "headers": self.headers}
             return
+        exchange = Exchange(method, path, query, self.headers)
+        exchange.connection, exchange.transport, exchange.flow = self, self.transport, self.flow
+        if not parser.should_keep_alive() or parser.get_http_version() == "1.0":
+            exchange.keep_alive = False
+        if exchange.by_name.get(b"expect", b"").lower() == b"100-continue":
+            exchange.waiting_for_100_continue = True
         before: Exchange | None = self.cycle
-        self.cycle = exchange = Exchange(
-            scope,
-            self.transport,
-            self.flow,
-            default_headers=self.server_state.default_headers,
-            is_kept_alive=version != "1.0" and parser.should_keep_alive(),
-            expects_continue=self.expect_100_continue,
-        )
-        exchange.on_response = self.on_response_complete
+        self.cycle = exchange
         if before is None or before.response_complete:
-            self._start_asgi_task(exchange, self.app)
+            self._start(exchange)
         else:
             self.flow.pause_reading()
-            self.pipeline.appendleft((exchange, self.app))
+            self.pipeline.appendleft(exchange)
 
     def _measure_head(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
@@ -153,10 +149,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._is_head_too_long = True
             raise HeadTooLong
 
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        task = self.loop.create_task(cycle.run_asgi(app))
+    def _start(self, exchange: Exchange) -> None:
+        task = self.loop.create_task(self.application.serve(exchange))
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(exchange.ended)
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body; nobody wants what comes behind the answer."""
@@ -173,18 +169,30 @@ class BoundedProtocol(HttpToolsProtocol):
 
     # ── between two requests ────────────────────────────────────────────────────────────────
 
-    def on_response_complete(self) -> None:
+    def finish(self, exchange: Exchange) -> None:
         """Go on with the next request, or wait for one: one timer serves a whole connection."""
+        exchange.response_complete = True
+        exchange.wake()
         self.server_state.total_requests += 1
+        if not exchange.keep_alive:
+            self.transport.close()
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            self._start(self.pipeline.pop())
             return
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._look_again_in(self.timeout_keep_alive)
+
+    def break_off(self, exchange: Exchange) -> None:
+        """Close the connection; who has seen nothing of an answer is told that there is none."""
+        if exchange.response_started or exchange.disconnected:
+            self.transport.close()
+        else:
+            self._refuse(500, "something broke on our side", code="internal_error")
 
     def _look_again_in(self, seconds: float) -> None:
         look = self.timeout_keep_alive_handler
@@ -218,8 +226,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_refused = True
         body = _encode(problem_value(status, message, code=code))
         head = (
-            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-            b"connection: close\r\n\r\n" % (status, _REASONS[status], len(body))
+            b"%bcontent-type: application/json\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n\r\n" % (STATUS_LINE[status], len(body))
         )
         self.transport.write(head + body)
         self.transport.close()
@@ -236,14 +244,14 @@ def _lowered(name: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _read_url(url: bytes) -> tuple[str, bytes, bytes]:
-    """Return the path of a URL, the path as it was written, and the query."""
+def _read_url(url: bytes) -> tuple[str, bytes]:
+    """Return the path of a URL, and the query."""
     parsed = httptools.parse_url(url)
     path = parsed.path.decode("ascii")
-    return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
+    return unquote(path) if "%" in path else path, parsed.query or b""
 
 
-def bounded_protocol(max_head_bytes: int) -> type[BoundedProtocol]:
-    """Return the protocol with heads of at most so many bytes."""
-    made: dict[str, Any] = {"max_head_bytes": max_head_bytes}
+def bounded_protocol(application: Application, max_head_bytes: int) -> type[BoundedProtocol]:
+    """Return the protocol that brings an application requests, with heads of so many bytes."""
+    made: dict[str, Any] = {"application": application, "max_head_bytes": max_head_bytes}
     return type("BoundedProtocol", (BoundedProtocol,), made)
