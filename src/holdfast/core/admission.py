@@ -47,12 +47,13 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return repeat(command, facts)
     if command.is_internal:
         return _accept_internal(command, facts)
-    if is_unmarked_repeat(command, facts):
+    if facts.turn is not None and is_unmarked_repeat(command, facts):
         return repeat(command, facts)
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)
-    full = tenant_full(command.limits, facts)
-    refusal = unusable(command, facts) or _moved(command, facts) or full
+    refusal = (
+        unusable(command, facts) or _moved(command, facts) or tenant_full(command.limits, facts)
+    )
     if refusal is not None:
         return refuse(refusal)
     if facts.session is None:
@@ -69,8 +70,10 @@ def _moved(command: Accept, facts: Facts) -> HoldfastError | None:
     session = facts.session
     if session is not None and command.after_turn not in (None, session.turn_count):
         return SessionMoved("another turn came between this one and its parent")
-    settled = settled_seq(facts.session, facts.active) if facts.session is not None else 0
-    if command.seen_seq is None or command.seen_seq == settled:
+    if command.seen_seq is None:
+        return None
+    settled = settled_seq(session, facts.active) if session is not None else 0
+    if command.seen_seq == settled:
         return None
     return SessionMoved("the session moved on while the request was compared with it")
 
@@ -135,13 +138,18 @@ def _admit(
     command: Accept, facts: Facts, draft: Draft, *, is_rolled_over: bool
 ) -> Decision[Admission]:
     """Put a new turn into the lane: at once, at the end, or at the front, as it asked."""
-    is_free, waiting, _ = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
+    is_free, waiting = True, facts.waiting
+    if facts.active is not None:
+        is_free, waiting, _ = settle_gone(
+            draft, facts, worker=command.worker, limits=command.limits
+        )
     is_first = is_free and waiting.count == 0
-    if is_first and draft.session.head_seq == 0 and command.brought is not None:
+    if command.brought is not None and is_first and draft.head_seq == 0:
         command = bring(command, draft, command.brought)
-    position = tail_position(draft.session.turn_count, waiting, facts.active)
+    session = draft.session
+    position = tail_position(session.turn_count, waiting, facts.active)
     if not is_first:
-        refusal = _refusal(command, draft.session, waiting)
+        refusal = _refusal(command, session, waiting)
         if refusal is not None:
             return refuse(refusal)
         if command.on_busy in ("interrupt", "rollback"):
@@ -195,7 +203,7 @@ def _cut_in(command: Accept, facts: Facts, draft: Draft) -> Facts:
 def _joins(command: Accept, facts: Facts) -> bool:
     """Whether the input answers calls for which the lane is held."""
     session = facts.session
-    if session is None or not session.is_held or facts.active is None:
+    if facts.active is None or session is None or not session.is_held:
         return False
     if session.hold_until is not None and session.hold_until <= facts.now:
         return False

@@ -21,7 +21,7 @@ from holdfast.core.errors import (
 from holdfast.core.facts import Facts
 from holdfast.core.lane import still_seen, tail_position
 from holdfast.core.session import Session, begin_session
-from holdfast.core.turn import USER_ACTIVITY, Turn
+from holdfast.core.turn import BLANK_TURN, USER_ACTIVITY, Turn
 
 
 def continue_turn(command: Continue, facts: Facts) -> Decision[Appended]:
@@ -102,7 +102,8 @@ def _write(command: Continue, facts: Facts, draft: Draft) -> Decision[Appended]:
         turn = replace(turn, kept_seq=last, last_seq=last)
         draft.add_turn(turn)
     else:
-        turn = _moved_to_head(draft, facts, turn)
+        if turn.last_seq != draft.head_seq:
+            turn = _moved_to_head(draft, facts, turn)
         last = draft.append(command.items, turn.number)
         turn = replace(turn, step=command.ordinal, kept_seq=last, last_seq=last, ended_at=facts.now)
         draft.save_turn(turn, "block")
@@ -115,16 +116,14 @@ def _write(command: Continue, facts: Facts, draft: Draft) -> Decision[Appended]:
         )  # fmt: skip
         draft.add(IdempotencyAdded(row))
     draft.tell("items.appended", turn, first_seq=last - len(command.items) + 1, last_seq=last)
-    return draft.decide(Appended(draft.stored(), turn))
+    return draft.decide(Appended(draft.session, turn))
 
 
 def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
-    """Bring the block of a turn to the head, if others came behind it."""
+    """Bring the block of a turn to the head: others came behind it."""
     first, last = turn.first_seq, turn.last_seq
     assert first is not None
     assert last is not None
-    if last == draft.head_seq:
-        return turn
     if first <= last:
         draft.hide("move", (first, last), facts.hidden, turn.id)
     first = draft.head_seq + 1
@@ -134,7 +133,8 @@ def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
 
 def _begun(command: Continue, session: Session, facts: Facts) -> Turn:
     """Return the turn as its first batch begins it: there is nothing that would tell its end."""
-    return Turn(
+    return replace(
+        BLANK_TURN,
         id=command.spare_turn_id or command.turn_id,
         session_id=session.id,
         tenant=session.tenant,
@@ -143,24 +143,12 @@ def _begun(command: Continue, session: Session, facts: Facts) -> Turn:
         source=command.source,
         owner=command.worker,
         step=command.ordinal,
-        attempts=0,
-        input=None,
-        request=b"",
         body_hash=command.body_hash,
-        rewind_after=None,
-        rewind_upto=None,
         first_seq=session.head_seq + 1,
-        kept_seq=None,
-        last_seq=None,
         outcome="completed",
-        error_code=None,
-        error_message=None,
-        is_retryable=False,
         accepted_at=facts.now,
         started_at=facts.now,
         ended_at=facts.now,
-        delivered_at=None,
-        retry_claim=0,
     )
 
 

@@ -23,7 +23,7 @@ TurnPart = Literal["block", "end", "all"]
 """How much of a turn's row changes: where its items are, how it ended with them, or anything."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """A fact of a session, numbered per session, for those who follow it."""
 
     session_id: SessionId

@@ -42,7 +42,7 @@ class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this worker has a handler for turns that nobody waits for on a socket."""
 
 
-class Started(msgspec.Struct, frozen=True):
+class Started(msgspec.Struct, frozen=True, gc=False):
     """The turn has the lane; `fence` is what its writes must carry."""
 
     turn: Turn
@@ -189,7 +189,7 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     """Of the whole history, this answer included, where later requests may repeat it."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """The run's end, as recorded."""
 
     turn: Turn
@@ -274,7 +274,7 @@ class Append(Command["Appended"], frozen=True, kw_only=True):
     limits: LaneLimits = LaneLimits()
 
 
-class Appended(msgspec.Struct, frozen=True):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """Where the items stand now: they are the last ones of their turn."""
 
     session: Session

@@ -37,10 +37,8 @@ from holdfast.core.trail import ItemPlaceRow, TrailRow
 from holdfast.core.turn import Run, Turn
 
 OutcomeT = TypeVar("OutcomeT")
-LOG_FIELDS = frozenset(
-    {"head_seq", "record_no", "event_no", "turn_count", "hidden_count", "last_user_activity_at"}
-)
-"""What changes in a session's row when only its log grows."""
+LOG_FIELDS = frozenset({"turn_count", "hidden_count", "last_user_activity_at"})
+"""What changes in a session's row when only its log grows, beside what is numbered in it."""
 LANE_FIELDS = LOG_FIELDS | {
     "epoch", "active_turn_id", "active_run_id", "owner", "input_tokens", "cached_tokens",
     "output_tokens", "reasoning_tokens",
@@ -55,17 +53,26 @@ class Draft:
     What changes in the row is collected as well, and made into a session when somebody looks.
     """
 
+    __slots__ = (
+        "_aborted", "_changes", "_fields", "_is_new", "_session", "_wakes", "before", "event_no",
+        "head_seq", "now", "record_no",
+    )  # fmt: skip
+
     def __init__(self, session: Session, *, now: float, is_new: bool = False) -> None:
         self.now = now
-        self.head_seq = session.head_seq
-        """Where the log ends, with what was appended here."""
         self.before = session
         """The session as it was read."""
+        self.head_seq = session.head_seq
+        """Where the log ends, with what was appended here."""
+        self.record_no = session.record_no
+        """How many records there are, with those that were written here."""
+        self.event_no = session.event_no
         self._fields: dict[str, Any] = {}
+        """What else is new in the row."""
         self._session: Session | None = session
         self._is_new = is_new
         self._changes: list[Change] = []
-        self._aborted: list[RunId] = []
+        self._aborted: tuple[RunId, ...] = ()
         self._wakes = False
 
     @property
@@ -76,37 +83,43 @@ class Draft:
         return self._session
 
     def _made(self) -> Session:
-        if self._is_new:
-            return replace(self.before, **self._fields)
-        return replace(self.before, version=self.before.version + 1, **self._fields)
+        before = self.before
+        return replace(
+            before,
+            version=before.version if self._is_new else before.version + 1,
+            head_seq=self.head_seq,
+            record_no=self.record_no,
+            event_no=self.event_no,
+            **self._fields,
+        )
 
     def set(self, **fields: Any) -> None:
         """Change fields of the session."""
         self._fields.update(fields)
         self._session = None
 
-    @property
-    def record_no(self) -> int:
-        """How many records there are, with those that were written here."""
-        no: int = self._fields.get("record_no", self.before.record_no)
-        return no
-
     def take_lane(self, turn_id: TurnId, run_id: RunId, owner: WorkerId) -> int:
         """Give the lane to a run and return its epoch."""
         epoch: int = self._fields.get("epoch", self.before.epoch) + 1
-        self.set(epoch=epoch, active_turn_id=turn_id, active_run_id=run_id, owner=owner)
-        self._end_hold()
+        self._hand_over(turn_id, run_id, owner)
+        self._fields["epoch"] = epoch
         return epoch
 
     def free_lane(self) -> None:
         """Have nobody hold the lane."""
-        self.set(active_turn_id=None, active_run_id=None, owner=None)
-        self._end_hold()
+        self._hand_over(None, None, None)
 
-    def _end_hold(self) -> None:
+    def _hand_over(
+        self, turn_id: TurnId | None, run_id: RunId | None, owner: WorkerId | None
+    ) -> None:
+        fields = self._fields
+        fields["active_turn_id"] = turn_id
+        fields["active_run_id"] = run_id
+        fields["owner"] = owner
         # Where the lane was not kept for tools, what says so is left alone, and its index too.
         if self.before.hold_until is not None:
-            self.set(hold_until=None, pending_calls=None)
+            fields["hold_until"] = fields["pending_calls"] = None
+        self._session = None
 
     def add(self, change: Change) -> None:
         """Write one more row."""
@@ -116,26 +129,28 @@ class Draft:
         self, items: Iterable[NewItem], turn_number: int, *, is_partial: bool = False
     ) -> int:
         """Append items at the head, giving each the next sequence number and an id of its own."""
-        session_id = self.before.id
-        stored = [
-            StoredItem(
-                session_id,
-                seq,
-                turn_number,
-                item.kind,
-                item.item_id or mint_name(item.kind, session_id, seq),
-                item.call_id,
-                item.fingerprint,
-                is_partial,
-                item.body,
+        session_id, seq = self.before.id, self.head_seq
+        stored: list[StoredItem] = []
+        for item in items:
+            seq += 1
+            stored.append(
+                StoredItem(
+                    session_id,
+                    seq,
+                    turn_number,
+                    item.kind,
+                    item.item_id or mint_name(item.kind, session_id, seq),
+                    item.call_id,
+                    item.fingerprint,
+                    is_partial,
+                    item.body,
+                )
             )
-            for seq, item in enumerate(items, self.head_seq + 1)
-        ]
         if stored:
             self._changes.append(ItemsAdded(tuple(stored)))
-            self._fields["head_seq"] = self.head_seq = stored[-1].seq
+            self.head_seq = seq
             self._session = None
-        return self.head_seq
+        return seq
 
     def hide(
         self,
@@ -169,8 +184,8 @@ class Draft:
         body: bytes | None = None,
     ) -> int:
         """Write a record over a range and return its number."""
-        no = self.record_no + 1
-        self.set(record_no=no)
+        self.record_no = no = self.record_no + 1
+        self._session = None
         self._changes.append(
             RecordAdded(
                 Record(self.before.id, no, kind, span[0], span[1], turn_id, undoes, body, self.now)
@@ -180,22 +195,13 @@ class Draft:
 
     def tell(self, kind: str, turn: Turn | None = None, **detail: Any) -> None:
         """Write a fact for those who follow the session."""
-        no: int = self._fields.get("event_no", self.before.event_no) + 1
-        self._fields["event_no"] = no
+        self.event_no = no = self.event_no + 1
         self._session = None
-        self._changes.append(
-            EventAdded(
-                Event(
-                    self.before.id,
-                    no,
-                    self.before.tenant,
-                    kind,
-                    turn.id if turn else None,
-                    _encode(detail) if detail else b"{}",
-                    self.now,
-                )
-            )
-        )
+        before = self.before
+        turn_id = turn.id if turn is not None else None
+        body = _encode(detail) if detail else b"{}"
+        event = Event(before.id, no, before.tenant, kind, turn_id, body, self.now)
+        self._changes.append(EventAdded(event))
 
     def add_turn(self, turn: Turn) -> None:
         """Write a new turn."""
@@ -213,10 +219,8 @@ class Draft:
         """Write a run's new state."""
         self._changes.append(RunSaved(run))
 
-    def journal(self, turn: Turn, entry: JournalEntry | None) -> None:
+    def journal(self, turn: Turn, entry: JournalEntry) -> None:
         """Keep a batch of the stream of the turn's present step."""
-        if entry is None:
-            return
         row = JournalRow(
             turn.id, turn.step, entry.first, entry.last, self.before.id, entry.body
         )  # fmt: skip
@@ -244,21 +248,17 @@ class Draft:
 
     def abort(self, run_id: RunId) -> None:
         """Have the run's worker stop, wherever it is."""
-        self._aborted.append(run_id)
+        self._aborted += (run_id,)
         self._wakes = True
-
-    def stored(self) -> Session:
-        """Return the session as this draft leaves it, its version included."""
-        if self._session is None or not self._fields:
-            self._session = self._made()
-        return self._session
 
     def changes(self) -> tuple[Change, ...]:
         """Return the changes so far, the session's own row first: its fence guards the rest."""
+        session = self._session
+        if session is None or session is self.before:
+            session = self._session = self._made()
         if self._is_new:
-            return (SessionAdded(self.session), *self._changes)
-        saved = SessionSaved(self.stored(), self.before.version, self._part())
-        return (saved, *self._changes)
+            return (SessionAdded(session), *self._changes)
+        return (SessionSaved(session, self.before.version, self._part()), *self._changes)
 
     def _part(self) -> Part:
         changed = self._fields.keys()
@@ -269,4 +269,4 @@ class Draft:
     def decide(self, outcome: OutcomeT) -> Decision[OutcomeT]:
         """Close the draft."""
         woken = (self.before.id,) if self._wakes else ()
-        return Decision(outcome, self.changes(), woken, tuple(self._aborted))
+        return Decision(outcome, self.changes(), woken, self._aborted)

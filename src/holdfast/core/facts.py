@@ -33,7 +33,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     """Its `compaction` items."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One session as it is now, under its lock; what a command does not need stays empty."""
 
     now: float

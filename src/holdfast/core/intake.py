@@ -8,7 +8,7 @@ from holdfast.core.draft import Draft
 from holdfast.core.facts import Waiting
 from holdfast.core.lane import tail_position
 from holdfast.core.session import Session
-from holdfast.core.turn import Source, Turn
+from holdfast.core.turn import BLANK_TURN, Source, Turn
 
 
 def new_turn(command: Accept | Append, session: Session, position: int, now: float) -> Turn:
@@ -16,7 +16,8 @@ def new_turn(command: Accept | Append, session: Session, position: int, now: flo
     rewind = command.rewind if isinstance(command, Accept) else None
     if rewind is not None and rewind[1] > session.head_seq:
         rewind = None  # It speaks of another generation's log: this one never was that long.
-    return Turn(
+    return replace(
+        BLANK_TURN,
         id=command.turn_id,
         session_id=session.id,
         tenant=session.tenant,
@@ -24,25 +25,11 @@ def new_turn(command: Accept | Append, session: Session, position: int, now: flo
         position=position,
         source=command.source,
         owner=command.worker,
-        step=0,
-        attempts=0,
-        input=None,
         request=command.request if isinstance(command, Accept) else b"",
         body_hash=command.body_hash,
         rewind_after=rewind[0] if rewind else None,
         rewind_upto=rewind[1] if rewind else None,
-        first_seq=None,
-        kept_seq=None,
-        last_seq=None,
-        outcome=None,
-        error_code=None,
-        error_message=None,
-        is_retryable=False,
         accepted_at=now,
-        started_at=None,
-        ended_at=None,
-        delivered_at=None,
-        retry_claim=0,
     )
 
 
@@ -59,8 +46,9 @@ def remember(command: Accept | Append, draft: Draft, turn: Turn) -> None:
 
 def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> Turn:
     """Write items at the head as a turn that has nothing left to do."""
-    position = tail_position(draft.session.turn_count, Waiting())
-    turn = new_turn(command, draft.session, position, draft.now)
+    session = draft.session
+    position = tail_position(session.turn_count, Waiting())
+    turn = new_turn(command, session, position, draft.now)
     first = draft.head_seq + 1
     last = draft.append(command.items, turn.number)
     draft.set(turn_count=turn.number)

@@ -15,7 +15,7 @@ from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import RunId, WorkerId
 from holdfast.core.items import ERASED_ITEM, NewItem, StoredItem
 from holdfast.core.records import Span, visible_spans
-from holdfast.core.turn import RUN_AGAIN, Fence, Outcome, Run, Turn, storable
+from holdfast.core.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, Turn, storable
 
 WORKER_LOST = "worker_lost"
 
@@ -72,7 +72,8 @@ def started(draft: Draft, turn: Turn, run: Run, *, is_rolled_over: bool = False)
 
 def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
     """Return the run that a worker begins now; what it answers will stand behind the head."""
-    return Run(
+    return replace(
+        BLANK_RUN,
         id=run_id,
         turn_id=turn.id,
         session_id=draft.before.id,
@@ -81,21 +82,7 @@ def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
         worker=turn.owner,
         step=turn.step,
         first_seq=draft.head_seq + 1,
-        last_seq=None,
-        record_no=None,
-        outcome=None,
-        error_code=None,
-        error_message=None,
         started_at=draft.now,
-        ended_at=None,
-        input_tokens=None,
-        cached_tokens=None,
-        output_tokens=None,
-        reasoning_tokens=None,
-        partial=None,
-        result=None,
-        heals=None,
-        late=None,
     )
 
 
@@ -105,7 +92,9 @@ def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> 
     if turn.first_seq is None:
         if turn.rewind_after is not None and turn.rewind_upto is not None:
             draft.hide("rewind", (turn.rewind_after + 1, turn.rewind_upto), hidden, turn.id)
-        return _appended(draft, turn, items)
+        first = draft.head_seq + 1
+        last = draft.append(items, turn.number)
+        return first, last, last
     assert turn.kept_seq is not None
     assert turn.last_seq is not None
     is_seen = bool(visible_spans(hidden, turn.first_seq, turn.kept_seq))
@@ -117,12 +106,8 @@ def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> 
     # Where all of it is hidden, who asks again means what was asked.
     kept = still_seen(block, hidden) if is_seen else _asked(block, turn.kept_seq)
     draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id)
-    return _appended(draft, turn, [item.anew() for item in kept if not item.is_partial])
-
-
-def _appended(draft: Draft, turn: Turn, items: Sequence[NewItem]) -> _Block:
     first = draft.head_seq + 1
-    last = draft.append(items, turn.number)
+    last = draft.append([item.anew() for item in kept if not item.is_partial], turn.number)
     return first, last, last
 
 

@@ -50,7 +50,8 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.save_run(replace(run, partial=pack_items(command.partial)))
     elif command.items and run.partial is not None:
         draft.save_run(replace(run, partial=None))
-    draft.journal(turn, command.journal)
+    if command.journal is not None:
+        draft.journal(turn, command.journal)
     return draft.decide(draft.session)
 
 
@@ -77,24 +78,14 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
         turn = keep_partial(draft, turn, pack_items(command.partial))
     run = _ended_run(run, command, draft)
     draft.save_run(run)
-    draft.journal(turn, command.journal)
+    if command.journal is not None:
+        draft.journal(turn, command.journal)
     if command.usage is not None:
         count_usage(draft, command.usage)
-    if command.outcome == "completed" and command.completion is not None:
-        kept = command.completion
-        draft.add(
-            CompletionAdded(
-                CompletionRow(
-                    turn.id, turn.step, session.tenant, session.id, kept.model, kept.metadata,
-                    facts.now,
-                )
-            )
-        )  # fmt: skip
-    if command.outcome == "completed":
-        draft.leave_trail(command.trail)
-    if command.outcome == "completed" and command.provider_state is not None:
-        _keep_state(draft, command.provider_state, command, facts)
-    if command.outcome == "completed" and command.pending_calls:
+    is_completed = command.outcome == "completed"
+    if is_completed:
+        _keep_for_later(draft, turn, command, facts)
+    if is_completed and command.pending_calls:
         turn = _hold(draft, turn, command)
     else:
         draft.free_lane()
@@ -109,6 +100,20 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     if facts.waiting.count:
         draft.wake()
     return draft.decide(Ended(turn, draft.session, run))
+
+
+def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> None:
+    """Write what later requests may look for: the completion, the trail, a provider's state."""
+    kept, session = command.completion, draft.before
+    if kept is not None:
+        row = CompletionRow(
+            turn.id, turn.step, session.tenant, session.id, kept.model, kept.metadata, facts.now
+        )  # fmt: skip
+        draft.add(CompletionAdded(row))
+    if command.trail:
+        draft.leave_trail(command.trail)
+    if command.provider_state is not None:
+        _keep_state(draft, command.provider_state, command, facts)
 
 
 def _keep_state(draft: Draft, state: ProviderState, command: Finish, facts: Facts) -> None:

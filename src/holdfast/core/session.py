@@ -9,7 +9,7 @@ from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 SessionStatus = Literal["idle", "running", "retired"]
 
 
-class Session(msgspec.Struct, frozen=True):
+class Session(msgspec.Struct, frozen=True, gc=False):
     """The row of a session; its fields are the columns, in their order.
 
     The lane is part of it: `active_turn_id` holds it. While a run works, `active_run_id` and

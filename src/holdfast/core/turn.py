@@ -31,7 +31,7 @@ def storable(message: str | None) -> str | None:
     return message.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-class Turn(msgspec.Struct, frozen=True):
+class Turn(msgspec.Struct, frozen=True, gc=False):
     """The row of a turn. `input` is kept here until the turn starts and its items enter the log."""
 
     id: TurnId
@@ -77,7 +77,7 @@ class Turn(msgspec.Struct, frozen=True):
         return "running" if has_live_owner else "interrupted"
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """The row of a run; it answered the items `first_seq` to `last_seq`, under `record_no`.
 
     `late` is what a run tried to write after it had lost its session.
@@ -106,6 +106,24 @@ class Run(msgspec.Struct, frozen=True):
     result: bytes | None
     heals: bytes | None
     late: bytes | None
+
+
+BLANK_TURN = Turn(
+    id=TurnId(""), session_id=SessionId(""), tenant=Tenant(""), number=0, position=0,
+    source="user", owner=WorkerId(""), step=0, attempts=0, input=None, request=b"",
+    body_hash=None, rewind_after=None, rewind_upto=None, first_seq=None, kept_seq=None,
+    last_seq=None, outcome=None, error_code=None, error_message=None, is_retryable=False,
+    accepted_at=0.0, started_at=None, ended_at=None, delivered_at=None, retry_claim=0,
+)  # fmt: skip
+"""What turns are made from, by filling in what is known of them."""
+BLANK_RUN = Run(
+    id=RunId(""), turn_id=TurnId(""), session_id=SessionId(""), generation=0, epoch=0,
+    worker=WorkerId(""), step=0, first_seq=0, last_seq=None, record_no=None, outcome=None,
+    error_code=None, error_message=None, started_at=0.0, ended_at=None, input_tokens=None,
+    cached_tokens=None, output_tokens=None, reasoning_tokens=None, partial=None, result=None,
+    heals=None, late=None,
+)  # fmt: skip
+"""What runs are made from."""
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
