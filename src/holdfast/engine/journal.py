@@ -42,8 +42,7 @@ class JournalWriter:
 
     def pass_on(self, events: Sequence[AnyEvent]) -> int:
         """Pass on what the model says, and return how much it was."""
-        for event in events:
-            self._partial.see(event)
+        self._partial.see(events)
         size = self._live.publish(events)
         if self._timer is None or self._live.unkept_bytes > WINDOW_BYTES:
             self._note()

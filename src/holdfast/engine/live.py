@@ -92,7 +92,8 @@ class LiveResponse:
         self.unkept_bytes += size
         if not self.is_journalled:
             self._shrink(first)
-        self._wake()
+        for listener in self._listeners:
+            listener()
         return size
 
     def _number(self, event: ModelEvent, number: int) -> StreamEvent:

@@ -1,12 +1,13 @@
 """What a stream has said so far: items it finished, and the text of those it has not."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.core.items import NewItem, write_item
 from holdfast.core.stream import Delta
-from holdfast.ports.provider import AnyEvent
+from holdfast.ports.provider import AnyEvent, ModelEvent
 
 _encode = msgspec.json.Encoder().encode
 _TEXTS = frozenset({"response.output_text.delta", "response.refusal.delta"})
@@ -24,15 +25,18 @@ class PartialOutput:
         self.has_output = False
         """Whether anything has been said at all."""
 
-    def see(self, event: AnyEvent) -> None:
-        """Take in one event."""
-        self.has_output = True
-        if isinstance(event, Delta):
-            if event.type in _TEXTS:
+    def see(self, events: Sequence[AnyEvent]) -> None:
+        """Take in the events that came together."""
+        for event in events:
+            self.has_output = True
+            if not isinstance(event, Delta):
+                self._see(event)
+            elif event.type in _TEXTS:
                 parts = self._texts.setdefault(event.output_index, {})
                 parts.setdefault(event.type, []).append(event.delta)
                 self.has_news = True
-            return
+
+    def _see(self, event: ModelEvent) -> None:
         data = event.data
         index = data.get("output_index", 0)
         if event.type.startswith("response.output_item."):

@@ -24,8 +24,7 @@ async def resume_live(
         events = await recorded.events(view, begun, last)
         if not events:
             break
-        for event in events:
-            torn.see(ModelEvent(event.type, msgspec.json.decode(event.body)))
+        torn.see([ModelEvent(one.type, msgspec.json.decode(one.body)) for one in events])
         last = events[-1].number
     if last < 0:
         live = LiveResponse(begun)

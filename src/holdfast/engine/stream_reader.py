@@ -85,25 +85,14 @@ class StreamReader:
 
     async def _wait(self, live: LiveResponse, seconds: float, hand: Hand | None) -> bool:
         """Wait until there is something to do, for so long at most; return whether there is."""
-        watch = _Watch(self, live, seconds, hand)
+        watch = _Watch(live, self._after, seconds, hand)
         live.listen(watch.hear)
         try:
             return await watch.waiter
         finally:
             live.unlisten(watch.hear)
             watch.timer.cancel()
-
-    def give(self, live: LiveResponse, hand: Hand) -> bool:
-        """Give what there is away; return whether all of it was taken and more may come."""
-        if live.is_ended or self._after + 1 < live.first_held:
-            return False
-        while events := live.after(self._after, TAKE_BYTES):
-            if not hand(events):
-                return False
-            self._after = events[-1].number
-            if self._after + 1 == live.next_number:
-                break
-        return not live.is_cut
+            self._after = watch.after
 
     async def _catch_up(self, live: LiveResponse) -> Sequence[StreamEvent]:
         """Feed a reader that fell behind what is in memory."""
@@ -173,11 +162,10 @@ class StreamReader:
 class _Watch:
     """A reader that waits. One timer and one future serve as many events as are given away."""
 
-    def __init__(
-        self, reader: StreamReader, live: LiveResponse, seconds: float, hand: Hand | None
-    ) -> None:
-        self._reader = reader
+    def __init__(self, live: LiveResponse, after: int, seconds: float, hand: Hand | None) -> None:
         self._live = live
+        self.after = after
+        """The number of the last event that was given away."""
         self._seconds = seconds
         self._hand = hand
         self._loop = asyncio.get_running_loop()
@@ -187,13 +175,21 @@ class _Watch:
 
     def hear(self) -> None:
         """There is news: give it away, or have the reader see to it."""
+        live, hand = self._live, self._hand
         if self.waiter.done():
             return
+        if hand is None or live.is_ended or live.is_cut or self.after + 1 < live.first_held:
+            self.waiter.set_result(True)
+            return
+        self._heard_at = self._loop.time()
         try:
-            if self._hand is not None and self._reader.give(self._live, self._hand):
-                self._heard_at = self._loop.time()
-            else:
-                self.waiter.set_result(True)
+            while events := live.after(self.after, TAKE_BYTES):
+                if not hand(events):
+                    self.waiter.set_result(True)
+                    return
+                self.after = events[-1].number
+                if self.after + 1 == live.next_number:
+                    return
         except Exception as exc:  # noqa: BLE001 - the reader's to raise, not the run's
             self.waiter.set_exception(exc)
 

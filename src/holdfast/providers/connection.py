@@ -180,7 +180,9 @@ class Connection(asyncio.Protocol):
     def _hand_over(self, sink: Sink) -> None:
         """Give what has come to somebody who waits for it; what they raise is raised there."""
         try:
-            if sink.take(self.taken()):
+            # Reading is not paused: whoever waits has taken everything that came before.
+            pieces, self._pieces, self._held = self._pieces, [], 0
+            if sink.take(pieces[0] if len(pieces) == 1 else b"".join(pieces)):
                 self._until = self._loop.time() + self._seconds
                 return
             self._is_full = True
@@ -237,9 +239,6 @@ class Connection(asyncio.Protocol):
             self._break(f"the upstream's answer cannot be read: {type(exc).__name__}")
         if not self.has_head and self._received > MAX_HEAD_BYTES:
             self._break("the head of the upstream's answer is too long")
-        if self._held > HIGH_WATER_BYTES and not self._is_paused and self.is_open:
-            self._is_paused = True
-            self._transport.pause_reading()
         if self._then is not None:
             self._let_go(len(data))
         elif self._sink is not None and self._waiter is not None and not self._waiter.done():
@@ -249,6 +248,9 @@ class Connection(asyncio.Protocol):
                 self._wake()
         elif self.has_head or self._failure is not None:
             self._wake()
+        if self._held > HIGH_WATER_BYTES and not self._is_paused and self.is_open:
+            self._is_paused = True
+            self._transport.pause_reading()
 
     def _break(self, message: str) -> None:
         if not self.is_complete:

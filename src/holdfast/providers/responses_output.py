@@ -141,14 +141,15 @@ class ResponsesOutput(WholeOutput):
 
     def _is_copy(self, number: object, data: bytes) -> bool:
         """Whether a server that numbers its events has sent this one before."""
-        before = self._number
         last, self._last = self._last, data
         if not isinstance(number, int):
             return False
+        before, self._number = self._number, number
+        if number == before:
+            return self._is_numbered and data == last
         if before is not None and number > before:
             self._is_numbered = True
-        self._number = number
-        return self._is_numbered and number == before and data == last
+        return False
 
     def _take_whole(self, data: bytes) -> list[ModelEvent]:
         self.ending = self.whole(data)

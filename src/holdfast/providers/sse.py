@@ -34,18 +34,13 @@ class SseSplitter:
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that are complete with `chunk`."""
-        if (
-            chunk.endswith(b"\n\n")
-            and chunk.find(b"\n\n") == len(chunk) - 2
-            and self._is_begun
-            and not self._kept
-            and not self._is_after_cr
-            and b"\r" not in chunk
-        ):
-            # What most chunks are: one event, whole.
-            self._ends_in_line_end = False
-            event = _read_block(chunk[:-2])
-            return [event] if event is not None else []
+        if self._is_begun and not self._kept and not self._is_after_cr and chunk.endswith(b"\n"):
+            lines = chunk.splitlines()
+            if not lines.pop() and b"" not in lines:
+                # What most chunks are: one event, whole.
+                self._ends_in_line_end = False
+                event = _read_block(lines)
+                return [event] if event is not None else []
         if not self._is_begun:
             chunk = self._without_bom(chunk)
         if self._is_after_cr and chunk:
@@ -82,24 +77,19 @@ class SseSplitter:
         self._size = len(rest)
         # An end that stands before the rest has been used up with it.
         self._ends_in_line_end = rest.endswith(b"\n")
-        return [event for block in blocks if (event := _read_block(block)) is not None]
+        return [event for block in blocks if (event := _read_block(block.split(b"\n"))) is not None]
 
 
-def _read_block(block: bytes) -> SseEvent | None:
+def _read_block(lines: list[bytes]) -> SseEvent | None:
     """Return the event of a block; most have one line of data, behind their name or alone."""
-    if block.startswith(b"event: "):
-        end = block.find(b"\n")
-        if block.startswith(b"data: ", end + 1) and block.find(b"\n", end + 7) < 0:
-            return SseEvent(block[7:end].decode("utf-8", "replace") or "message", block[end + 7 :])
-    elif block.startswith(b"data: ") and b"\n" not in block:
-        return SseEvent("message", block[6:])
-    return _read_lines(block)
-
-
-def _read_lines(block: bytes) -> SseEvent | None:
+    match lines:
+        case [name, told] if name.startswith(b"event: ") and told.startswith(b"data: "):
+            return SseEvent(name[7:].decode("utf-8", "replace") or "message", told[6:])
+        case [told] if told.startswith(b"data: "):
+            return SseEvent("message", told[6:])
     kind = b""
     data: list[bytes] = []
-    for line in block.split(b"\n"):
+    for line in lines:
         if line.startswith(b"data:"):
             data.append(line[6:] if line[5:6] == b" " else line[5:])
         elif line.startswith(b"event:"):

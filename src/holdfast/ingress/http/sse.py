@@ -8,6 +8,7 @@ from holdfast.engine.stream_reader import Hand
 from holdfast.ingress.http.asgi import SSE, Header, LongReply, Send, Wire
 
 DONE = b"data: [DONE]\n\n"
+_EVENT = b"event: %b\ndata: %b\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 Tell = Callable[[Sequence[StreamEvent]], bytes]
@@ -31,8 +32,9 @@ class Source(Protocol):
 
 def event_texts(events: Sequence[StreamEvent]) -> bytes:
     """Return events as they are written."""
-    texts = [b"event: %b\ndata: %b\n\n" % (one.type.encode(), one.body) for one in events]
-    return texts[0] if len(texts) == 1 else b"".join(texts)
+    if len(events) == 1:
+        return _EVENT % (events[0].type.encode(), events[0].body)
+    return b"".join([_EVENT % (one.type.encode(), one.body) for one in events])
 
 
 class EventReply(LongReply):
