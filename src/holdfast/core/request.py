@@ -4,6 +4,7 @@ Requests of both APIs are kept in the words of the Responses API; what only Chat
 beside them. Values stay the bytes they came in.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -35,18 +36,10 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Of the history that the request brought or repeated, where its answer may be found by it."""
 
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(TurnRequest).decode
-
-
-def write_request(request: TurnRequest) -> bytes:
-    """Return the request as a turn keeps it."""
-    return _encode(request)
-
-
-def read_request(kept: bytes) -> TurnRequest:
-    """Return what `write_request` wrote."""
-    return _decode(kept)
+write_request: Callable[[TurnRequest], bytes] = msgspec.json.Encoder().encode
+"""Return the request as a turn keeps it."""
+read_request: Callable[[bytes], TurnRequest] = msgspec.json.Decoder(TurnRequest).decode
+"""Return what `write_request` wrote."""
 
 
 def response_id(turn_id: str, step: int) -> str:

@@ -20,10 +20,14 @@ class RandomIds:
 
     def __init__(self) -> None:
         self._dice: list[str] = []
+        self._at, self._time = 0, ""
 
     def new(self, prefix: str) -> str:
         """Return a new id. Chance is fetched for many ids at a time, and none of it used twice."""
         if not self._dice:
             rolled = secrets.token_hex(10 * IDS_AT_ONCE)
             self._dice = [rolled[at : at + 20] for at in range(0, len(rolled), 20)]
-        return f"{prefix}_{int(time.time() * 1000):011x}{self._dice.pop()}"
+        at = int(time.time() * 1000)
+        if at != self._at:
+            self._at, self._time = at, f"_{at:011x}"
+        return prefix + self._time + self._dice.pop()

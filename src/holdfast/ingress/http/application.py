@@ -205,8 +205,8 @@ class Application:
             is_sent = await reply.send(request)
         seconds = time.monotonic() - request.began_at
         self._meter.request_answered(request.method, request.route, reply.status, seconds)
-        if is_sent and reply.on_sent is not None:
-            reply.on_sent()
+        if is_sent and reply.delivers is not None:
+            self._gateway.delivered(*reply.delivers)
 
     async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket connection."""

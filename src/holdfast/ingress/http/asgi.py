@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from holdfast.core.errors import HoldfastError, InvalidInput
-from holdfast.core.ids import DEFAULT_TENANT, Tenant
+from holdfast.core.ids import DEFAULT_TENANT, Tenant, TurnId
 from holdfast.engine.log import log
 
 Scope = dict[str, Any]
@@ -78,7 +78,7 @@ class Request:
         self.path = path
         self.query_string = query_string
         self.began_at = time.monotonic()
-        self._headers = headers
+        self.headers = headers
         # Of several headers of a name the last one counts, as in a dictionary made of them.
         self.by_name = dict(headers)
 
@@ -103,7 +103,7 @@ class Request:
 
     def frame(self, body: bytes) -> "Request":
         """Return a request with this one's headers and caller, and a body of its own."""
-        request = Request("POST", self.path, b"", self._headers)
+        request = Request("POST", self.path, b"", self.headers)
         request.id, request.tenant = self.id, self.tenant
         request.content, request._is_read = body, True
         return request
@@ -117,14 +117,9 @@ class Request:
         """Return a header's bytes; of several, the last one."""
         return self.by_name.get(name)
 
-    @property
-    def has_doubled_headers(self) -> bool:
-        """Whether a header was sent more than once."""
-        return len(self.by_name) != len(self._headers)
-
     def raw_headers(self, name: bytes) -> list[bytes]:
         """Return the bytes of every header of a name."""
-        return [value for key, value in self._headers if key == name]
+        return [value for key, value in self.headers if key == name]
 
     def query(self) -> dict[str, str]:
         """Return the query parameters."""
@@ -204,21 +199,25 @@ def header_text(value: bytes) -> str:
 class Reply:
     """A whole answer."""
 
+    delivers: tuple[TurnId, int] | None = None
+    """The turn and step that it answers, which is noted once all of it has left."""
+
     def __init__(
         self, body: bytes, *, status: int = 200, headers: Iterable[Header] = (JSON,)
     ) -> None:
         self.body = body
         self.status = status
         self.headers = list(headers)
-        self.on_sent: Callable[[], None] | None = None
 
 
 class LongReply(ABC):
     """An answer that comes bit by bit."""
 
+    delivers: tuple[TurnId, int] | None = None
+    """The turn and step that it answers, which is noted once all of it has left."""
+
     def __init__(self, headers: Iterable[Header] = (SSE,)) -> None:
         self.status = 200
-        self.on_sent: Callable[[], None] | None = None
         self.on_left: Callable[[], Awaitable[None]] | None = None
         self.headers = [*headers, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 

@@ -44,7 +44,8 @@ class ChatApi:
             return self._turns.stream(ticket, out, ChatChunks(asked))
         answered = await self._turns.answer(request, ticket)
         reply = json_reply(completion(answered.response), headers=out)
-        return self._turns.noting(ticket, reply)
+        reply.delivers = ticket.turn.id, ticket.step
+        return reply
 
 
 def _asked(fields: Fields, instructions: str | None) -> TurnRequest:

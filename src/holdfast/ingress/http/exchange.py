@@ -52,27 +52,35 @@ class Exchange(Request):
     more_body = True
     response_started = False
     response_complete = False
+    news: asyncio.Event | None = None
+    """Set when something happens, for whoever waits for that."""
     _held_bytes = 0
-    _has_news = False
-    _news: asyncio.Event | None = None
+    _pieces: list[bytes] | None = None
+    """What of the body nobody has been told of; none at its end."""
     _unsent = b""
     _has_body = True
-
-    def __init__(self, method: str, path: str, query_string: bytes, headers: list[Header]) -> None:
-        super().__init__(method, path, query_string, headers)
-        self._pieces: list[bytes] = []
 
     # ── what the connection calls ───────────────────────────────────────────────────────────
 
     def take(self, piece: bytes) -> None:
         """Take in what came of the body."""
-        self._pieces.append(piece)
+        if self._pieces is None:
+            self._pieces = [piece]
+        else:
+            self._pieces.append(piece)
         self._held_bytes += len(piece)
         if self._held_bytes > HELD_BYTES:
             self.flow.pause_reading()
-        self._has_news = True
-        if self._news is not None:
-            self._news.set()
+        if self.news is not None:
+            self.news.set()
+
+    def end_body(self) -> None:
+        """All of the body has come."""
+        self.more_body = False
+        if self._pieces is None:
+            self._pieces = []
+        if self.news is not None:
+            self.news.set()
 
     def ended(self, task: asyncio.Task[None]) -> None:
         """See what came of the application's work: a client must not wait for what never comes."""
@@ -86,12 +94,6 @@ class Exchange(Request):
             _log.error("a request was left without the end of its answer")
         self.connection.break_off(self)
 
-    def wake(self) -> None:
-        """Have whoever waits look at what happened."""
-        self._has_news = True
-        if self._news is not None:
-            self._news.set()
-
     # ── what the application calls ──────────────────────────────────────────────────────────
 
     async def receive(self) -> tuple[bytes, bool]:
@@ -99,18 +101,17 @@ class Exchange(Request):
         if self.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
-        if not (self._has_news or self.disconnected or self.response_complete):
+        while not (self.disconnected or self.response_complete):
+            pieces = self._pieces
+            if pieces is not None:
+                self._pieces, self._held_bytes = None, 0
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces), self.more_body
             self.flow.resume_reading()
-            if self._news is None:
-                self._news = asyncio.Event()
-            await self._news.wait()
-            self._news.clear()
-        if self.disconnected or self.response_complete:
-            raise ClientLeft
-        self._has_news = False
-        pieces, self._pieces = self._pieces, []
-        self._held_bytes = 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces), self.more_body
+            if self.news is None:
+                self.news = asyncio.Event()
+            await self.news.wait()
+            self.news.clear()
+        raise ClientLeft
 
     async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """Write out a whole answer, in one piece."""

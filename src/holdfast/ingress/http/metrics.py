@@ -49,7 +49,7 @@ class _Spread:
     def _row(self) -> tuple[list[int], list[float]]:
         return [0] * (len(self._buckets) + 1), [0.0]
 
-    def add(self, amount: float, *labels: str) -> None:
+    def add(self, amount: float, labels: Labels = ()) -> None:
         counts, total = self._rows[labels]
         counts[bisect_left(self._buckets, amount)] += 1
         total[0] += amount
@@ -128,7 +128,7 @@ class PrometheusMeter:
 
     def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
         """Count a call."""
-        self._upstream.add(seconds, name, outcome)
+        self._upstream.add(seconds, (name, outcome))
 
     def committed(self, commands: int, seconds: float) -> None:
         """Count a transaction."""
@@ -141,7 +141,7 @@ class PrometheusMeter:
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
-        self._requests.add(seconds, method, route, str(status))
+        self._requests.add(seconds, (method, route, str(status)))
 
     def collect(self) -> "Iterable[Metric]":
         """Return everything, as Prometheus's library takes it."""

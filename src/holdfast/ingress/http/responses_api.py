@@ -76,7 +76,8 @@ class ResponsesApi:
         else:
             facts = (await self._turns.answer(request, ticket)).response
         reply = Reply(write_response(facts), headers=[JSON, *request.bound])
-        return self._turns.noting(ticket, reply)
+        reply.delivers = ticket.turn.id, ticket.step
+        return reply
 
     async def place(
         self, request: Request, headers: SessionHeaders, wanted: ResponseRequest

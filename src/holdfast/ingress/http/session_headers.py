@@ -42,7 +42,7 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_session_headers(request: Request) -> SessionHeaders:
     """Return what the headers say, or refuse what they cannot mean."""
-    if request.has_doubled_headers:
+    if len(request.by_name) != len(request.headers):
         _refuse_doubled(request)
     sent = request.by_name
     said: dict[str, Any] = {}
@@ -139,9 +139,10 @@ def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]
         (b"x-session-generation", b"%d" % session.generation),
     ]
     if turn_id is not None:
-        headers += ((b"x-turn-id", turn_id.encode()),)
-    if session.key is not None:
-        headers += ((b"x-session-key", echo_key(session.key)),)
+        headers.append((b"x-turn-id", turn_id.encode()))
+    key = session.key
+    if key is not None:
+        headers.append((b"x-session-key", key.encode() if key.isascii() else echo_key(key)))
     return headers
 
 

@@ -107,7 +107,7 @@ class Transcripts:
         """Answer with the items that were added, and note when the answer has left."""
         turn = done.turn
         reply = json_reply(await self._appended(request, done, count))
-        reply.on_sent = lambda: self._gateway.delivered(turn.id, turn.step)
+        reply.delivers = turn.id, turn.step
         return reply
 
     async def _appended(self, request: Request, done: Appended, count: int) -> dict[str, Any]:

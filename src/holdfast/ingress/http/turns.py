@@ -2,9 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
-from functools import partial
 from hashlib import blake2b
-from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -32,11 +30,10 @@ from holdfast.engine.recognition import Recognised, are_new, find_repeated, reco
 from holdfast.engine.recorded import shown_records
 from holdfast.engine.responder import Answered
 from holdfast.engine.settings import StreamSettings
-from holdfast.ingress.http.asgi import Header, LongReply, Reply, Request
+from holdfast.ingress.http.asgi import Header, LongReply, Request
 from holdfast.ingress.http.session_headers import SessionHeaders, answer_headers
 from holdfast.ingress.http.sse import EventReply, Tell, event_texts
 
-ReplyT = TypeVar("ReplyT", Reply, LongReply)
 RECOGNITION_TRIES = 16
 
 
@@ -218,7 +215,8 @@ class TurnDesk:
     ) -> LongReply:
         """Return a stream of a turn; what its client's leaving means is a setting."""
         seconds = self.streams.keep_alive_seconds
-        reply = self.noting(ticket, EventReply(ticket.reader(), seconds, headers, tell=tell))
+        reply = EventReply(ticket.reader(), seconds, headers, tell=tell)
+        reply.delivers = ticket.turn.id, ticket.step
         is_kept = self.streams.on_disconnect == "complete" or ticket.turn.source != "user"
         if not is_kept:
             reply.on_left = ticket.abandon
@@ -242,11 +240,6 @@ class TurnDesk:
             left.cancel()
             await asyncio.gather(left, return_exceptions=True)
 
-    def noting(self, ticket: Ticket, reply: ReplyT) -> ReplyT:
-        """Have the answer noted as delivered once all of it has left."""
-        reply.on_sent = partial(self.gateway.delivered, ticket.turn.id, ticket.step)
-        return reply
-
 
 def _behind(end: TrailRow) -> Target:
     return Target(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
@@ -256,9 +249,9 @@ def _is_new(headers: SessionHeaders, target: Target, items: Sequence[NewItem]) -
     """Whether a request is known to repeat nothing, without a look at what is stored."""
     if headers.is_internal or target.parent is not None:
         return True
-    if headers.is_bound:
-        return not headers.sends_everything and are_new(items)
-    return target.session_id is not None
+    if headers.key is None and headers.session_id is None:
+        return target.session_id is not None
+    return not headers.sends_everything and are_new(items)
 
 
 async def body_hash(request: Request) -> bytes:

@@ -91,7 +91,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if exchange is not None:  # there is none before the first request
             if not exchange.response_complete:
                 exchange.disconnected = True
-            exchange.wake()
+            if exchange.news is not None:
+                exchange.news.set()
             # Nothing is left in a circle: an exchange knows its connection.
             self.cycle = None
             self.pipeline.clear()
@@ -164,15 +165,15 @@ class BoundedProtocol(HttpToolsProtocol):
         """The request is all there."""
         exchange = self.cycle
         if not (self._is_upgrading or exchange.response_complete):
-            exchange.more_body = False
-            exchange.wake()
+            exchange.end_body()
 
     # ── between two requests ────────────────────────────────────────────────────────────────
 
     def finish(self, exchange: Exchange) -> None:
         """Go on with the next request, or wait for one: one timer serves a whole connection."""
         exchange.response_complete = True
-        exchange.wake()
+        if exchange.news is not None:
+            exchange.news.set()
         self.server_state.total_requests += 1
         if not exchange.keep_alive:
             self.transport.close()
