@@ -17,6 +17,7 @@ from holdfast.core.errors import (
     StoreUnavailable,
 )
 from holdfast.core.ids import RunId, SessionId, WorkerId
+from holdfast.stores.committer import FEW
 from holdfast.stores.postgres import open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.store import SqlStore
@@ -369,6 +370,57 @@ async def test_appends_to_one_session_that_come_together_are_one_statement(
     assert [view.turn.number for view in log] == list(range(1, 10))
 
 
+async def test_batches_about_different_sessions_are_at_the_database_side_by_side(
+    open_another: Opener, postgres_url: str
+) -> None:
+    caller = Caller(await open_another())
+    keys = [f"k{n}" for n in range(2 * FEW)]
+    held, *_ = [(await caller.append("a", key=key)).session for key in keys]
+    blocker = await asyncpg.connect(postgres_url)
+    try:
+        async with blocker.transaction():
+            await blocker.execute("select 1 from sessions where id = $1 for update", held.id)
+            writing = [asyncio.create_task(caller.append("b", key=key)) for key in keys]
+            async with asyncio.timeout(SECONDS):
+                # The second half does not wait for the first one.
+                await asyncio.gather(*writing[FEW:])
+            assert not any(one.done() for one in writing[:FEW])
+        await asyncio.gather(*writing)
+    finally:
+        await blocker.close()
+    assert await caller.texts(held) == ["a", "b"]
+
+
+async def test_nothing_is_decided_on_a_lane_that_is_not_committed(
+    open_another: Opener, postgres_url: str
+) -> None:
+    caller = Caller(await open_another())
+    session = (await caller.append("a", key="k")).session
+    other = await asyncpg.connect(postgres_url)
+    try:
+        async with other.transaction():
+            # The version that the first append is about to make comes to mean something else.
+            await other.execute(
+                "update sessions set version = version + 1 where id = $1", session.id
+            )
+            first = asyncio.create_task(caller.append("b", key="k"))
+            await _until(lambda: _is_waited_for(other))
+            second = asyncio.create_task(caller.append("c", key="k"))
+            for _ in range(10):
+                await other.execute("select 1")
+        await asyncio.gather(first, second)
+    finally:
+        await other.close()
+    assert sorted(await caller.texts(session)) == ["a", "b", "c"]
+    log = await caller.read.turns(session.id, limit=100)
+    assert [view.turn.number for view in log] == [1, 2, 3]
+
+
+async def _is_waited_for(connection: asyncpg.Connection) -> bool:
+    asked = "select exists (select 1 from pg_locks where not granted)"
+    return bool(await connection.fetchval(asked))
+
+
 async def test_appends_to_a_session_that_others_append_to_lose_nothing(
     open_another: Opener,
 ) -> None:
@@ -430,7 +482,7 @@ async def _statements_during(store: SqlStore, work: Sequence[Awaitable[object]])
     """Return the statements that the writer of a store sends while something is done."""
     driver = store._driver
     assert isinstance(driver, PostgresDriver)
-    connection = await driver._writing()
+    (connection,) = driver._writers
     asked: list[str] = []
 
     def note(record: asyncpg.connection.LoggedQuery) -> None:

@@ -11,6 +11,8 @@ from holdfast.core.commands import Command
 from holdfast.core.errors import InvalidInput, StoreClosed, StoreUnavailable
 
 MAX_BATCH = 256
+FEW = 16
+"""Fewer commands than this are not worth two transactions beside each other."""
 
 Result = Decision[Any] | BaseException
 
@@ -21,7 +23,8 @@ class Driver(Protocol):
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out the commands in one transaction; answer each, once all is durable.
 
-        A command that cannot be carried out answers with its exception and spoils no other.
+        A command that cannot be carried out answers with its exception and spoils no other. With
+        an attribute `lines`, a driver says how many batches it may be given at once.
         """
         ...
 
@@ -36,7 +39,7 @@ _Job = tuple[Command[Any], "asyncio.Future[Decision[Any]]"]
 
 
 class Committer:
-    """Commands that arrive while a transaction is under way share the next one."""
+    """Commands that arrive while transactions are under way share the next one."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -44,7 +47,11 @@ class Committer:
         self._queue: deque[_Job] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         """Whose commands are under way; none, while there are none."""
-        self._task: asyncio.Task[None] | None = None
+        self._lines: int = getattr(driver, "lines", 1)
+        self._under_way = 0
+        self._is_called = False
+        """Whether `_go_on` is about to be called."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._idle: asyncio.Future[None] | None = None
         self._is_closed = False
         self._last_count = 0
@@ -63,7 +70,7 @@ class Committer:
         if is_first:
             self._take(loop)
         self._queue.append((command, done))
-        if is_first:
+        if is_first or (self._under_way < self._lines and not self._is_called):
             self._begin(loop)
         return done
 
@@ -81,9 +88,12 @@ class Committer:
                 # What one loop finishes does not wake another: it would wait for ever.
                 raise InvalidInput("the store is in use on another event loop; open one for each")
             self._queue.clear()  # with the loop went everybody who waited
+            self._under_way = 0
+            self._tasks.clear()
         self._loop = loop
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_called = True
         if self._last_count > 1:
             # Whoever was woken by the same commit is about to ask, too, and shares the next one.
             loop.call_soon(loop.call_soon, self._go_on)
@@ -99,24 +109,37 @@ class Committer:
         self._is_alone = self._can_be_alone
 
     def _go_on(self) -> None:
-        """Commit what has gathered; if nothing has, rest."""
-        if not self._queue:
+        """Commit what has gathered; if nothing has, and nothing is under way, rest."""
+        self._is_called = False
+        while self._queue and self._under_way < self._lines:
+            self._commit_some()
+        if not self._queue and not self._under_way:
             self._loop = None
             if self._idle is not None and not self._idle.done():
                 self._idle.set_result(None)
-            return
-        count = self._last_count = min(len(self._queue), MAX_BATCH)
+
+    def _commit_some(self) -> None:
+        count = len(self._queue)
+        if count >= FEW:
+            count = -(-count // (self._lines - self._under_way))
+        count = self._last_count = min(count, MAX_BATCH)
         jobs = [self._queue.popleft() for _ in range(count)]
+        self._under_way += 1
         began = time.monotonic()
 
         def settle(results: list[Result] | None, error: BaseException | None) -> None:
+            self._under_way -= 1
             if results is None:
                 _fail(jobs, error or StoreUnavailable("the store stopped during a commit"))
             else:
                 if self.on_commit is not None:
                     self.on_commit(count, time.monotonic() - began)
                 _answer(jobs, results)
-            self._go_on()
+            if self._under_way and self._loop is not None and not self._is_called:
+                # There is work meanwhile: those who were woken here may come along.
+                self._begin(self._loop)
+            else:
+                self._go_on()
 
         try:
             self._commit_then([command for command, _ in jobs], settle)
@@ -138,7 +161,9 @@ class Committer:
             else:
                 settle(results, None)
 
-        self._task = asyncio.get_running_loop().create_task(commit(), name="holdfast-committer")
+        task = asyncio.get_running_loop().create_task(commit(), name="holdfast-committer")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def _answer(jobs: Sequence[_Job], results: Sequence[Result]) -> None:

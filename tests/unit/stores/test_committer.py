@@ -11,7 +11,7 @@ from holdfast.core.changes import Decision
 from holdfast.core.commands import Command, Reserve
 from holdfast.core.errors import InvalidInput, StoreClosed
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
-from holdfast.stores.committer import Committer, Result
+from holdfast.stores.committer import FEW, Committer, Result
 
 
 def command(name: str) -> Command[Any]:
@@ -57,6 +57,43 @@ async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
     driver.may_end.set()
     await asyncio.gather(first, *rest)
     assert driver.batches == [1, 5]
+
+
+class TwoLines(Held):
+    """A driver that takes two batches at once."""
+
+    lines = 2
+
+
+async def test_a_driver_of_two_lines_is_given_many_commands_in_halves() -> None:
+    driver = TwoLines()
+    committer = Committer(driver)
+    some = [asyncio.create_task(submitted(committer, f"s{n}")) for n in range(2 * FEW)]
+    await asyncio.to_thread(driver.begun.wait)
+    rest = [asyncio.create_task(submitted(committer, f"r{n}")) for n in range(5)]
+    await asyncio.sleep(0)
+    assert driver.batches == [FEW, FEW]
+    driver.may_end.set()
+    found = await asyncio.gather(*some, *rest)
+    assert driver.batches == [FEW, FEW, 5], "what comes meanwhile shares the next one"
+    assert len({id(one) for one in found}) == 2 * FEW + 5
+    await committer.close()
+
+
+async def test_what_comes_while_a_line_is_free_does_not_wait() -> None:
+    driver = TwoLines()
+    committer = Committer(driver)
+    first = asyncio.create_task(submitted(committer, "first"))
+    await asyncio.to_thread(driver.begun.wait)
+    driver.begun.clear()
+    second = asyncio.create_task(submitted(committer, "second"))
+    await asyncio.to_thread(driver.begun.wait)
+    assert driver.batches == [1, 1]
+    closing = asyncio.create_task(committer.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    driver.may_end.set()
+    await asyncio.gather(first, second, closing)
 
 
 async def test_a_second_event_loop_is_refused_while_the_first_one_commits() -> None:

@@ -14,9 +14,10 @@ from holdfast.stores.committer import Result
 from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
 from holdfast.stores.postgres.failures import explain, meaning
-from holdfast.stores.postgres.foreseen import foresee_all
+from holdfast.stores.postgres.foreseen import Foreseen, foresee_all
 from holdfast.stores.postgres.locking import lock
 from holdfast.stores.postgres.lockstep import carry_out, write_foreseen
+from holdfast.stores.postgres.passage import Passage
 from holdfast.stores.postgres.presence import CHANNEL, NOTIFY, Presence, messages
 from holdfast.stores.postgres.server_clock import READ_CLOCK, ServerClock
 from holdfast.stores.postgres.waves import waves
@@ -26,6 +27,8 @@ from holdfast.stores.sql.plan import Ask, Plan, Row
 
 ResultT = TypeVar("ResultT")
 
+WRITERS = 2
+"""While one batch is at the database, another one is decided on here."""
 READERS = 8
 ALONE_TRIES = 10
 ALONE_SECONDS = 20.0
@@ -40,7 +43,9 @@ BEGIN_READ = "begin isolation level repeatable read read only"
 
 
 class PostgresDriver:
-    """Runs plans on PostgreSQL: one writer, a pool of readers, and somebody who listens."""
+    """Runs plans on PostgreSQL: few writers, a pool of readers, and somebody who listens."""
+
+    lines = WRITERS
 
     def __init__(
         self, connector: Connector, clock: ServerClock, presence: Presence, *, origin: str
@@ -49,7 +54,9 @@ class PostgresDriver:
         self._clock = clock
         self._presence = presence
         self._origin = origin
-        self._writer: asyncpg.Connection | None = None
+        self._writers: list[asyncpg.Connection] = []
+        """Connections for writing that nobody uses now."""
+        self._passage = Passage()
         self._lanes = Lanes()
         self._wary = 0
         self._doubts = 0
@@ -62,8 +69,9 @@ class PostgresDriver:
             async with connection.transaction():
                 await self._migrate(connection)
         except Exception as exc:
-            await self._forget_writer(connection)
+            self._forget_writer(connection)
             raise explain(exc) from exc
+        self._writers.append(connection)
         self._readers = await asyncpg.create_pool(
             min_size=0,
             max_size=READERS,
@@ -103,9 +111,8 @@ class PostgresDriver:
     async def close(self) -> None:
         """Let go of every connection; one that does not answer is dropped."""
         await self._presence.close()
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            await close_quietly(writer)
+        while self._writers:
+            await close_quietly(self._writers.pop())
         if self._readers is not None:
             readers, self._readers = self._readers, None
             try:
@@ -118,29 +125,40 @@ class PostgresDriver:
 
     async def _write_foreseen(self, commands: Sequence[Command[Any]]) -> list[Result] | None:
         """Write a batch that needs no reading, in one round trip; none, if it has to be read."""
-        if self._wary:
-            self._wary -= 1
-            return None
-        foreseen = foresee_all(commands, self._clock.now(), self._lanes)
+        foreseen = await self._foresee(commands)
         if foreseen is None:
             return None
-        # They are nobody's to decide on until it is known whether they are so.
-        lanes = self._lanes.set_aside()
-        connection = await self._writing()
-        try:
-            told = await write_foreseen(connection, foreseen.writes)
-        except BaseException:
-            await self._forget_writer(connection)
-            raise
-        if told is None:
-            self._lanes.clear()
-            self._doubts = min(2 * self._doubts + 1, MOST_DOUBTS)
-            self._wary = self._doubts
-            return None
-        self._doubts = 0
-        self._clock.hear(told)
-        self._lanes.keep(lanes)
-        return list(foreseen.decisions)
+        known, lanes = self._lanes, self._lanes.set_aside()
+        with self._passage.beside_others():
+            connection = await self._writing()
+            try:
+                told = await write_foreseen(connection, foreseen.writes)
+            except BaseException:
+                self._forget_writer(connection)
+                raise
+            self._writers.append(connection)
+            if told is None:
+                self._lanes.clear()
+                self._doubts = min(2 * self._doubts + 1, MOST_DOUBTS)
+                self._wary = self._doubts
+                return None
+            self._doubts = 0
+            self._clock.hear(told)
+            # If everything was forgotten meanwhile, so is this.
+            known.keep(lanes)
+            return list(foreseen.decisions)
+
+    async def _foresee(self, commands: Sequence[Command[Any]]) -> Foreseen | None:
+        """Decide on a batch from memory; for lanes that are under way it waits."""
+        while True:
+            if self._wary:
+                self._wary -= 1
+                return None
+            if not self._passage.is_taken:
+                foreseen = foresee_all(commands, self._clock.now(), self._lanes)
+                if foreseen is not None or self._passage.is_empty:
+                    return foreseen
+            await self._passage.change()
 
     async def _one_by_one(self, commands: Sequence[Command[Any]]) -> list[Result]:
         loop = asyncio.get_running_loop()
@@ -173,15 +191,17 @@ class PostgresDriver:
         raise AssertionError("the last try returns")
 
     async def _transact(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        connection = await self._begin()
-        try:
-            results = await self._carry_out(connection, commands)
-            await self._notify(connection, results)
-            await connection.execute("commit")
-        except BaseException as exc:
-            await self._roll_back(connection, exc)
-            raise
-        return results
+        async with self._passage.alone():
+            connection = await self._begin()
+            try:
+                results = await self._carry_out(connection, commands)
+                await self._notify(connection, results)
+                await connection.execute("commit")
+            except BaseException as exc:
+                await self._roll_back(connection, exc)
+                raise
+            self._writers.append(connection)
+            return results
 
     async def _begin(self) -> asyncpg.Connection:
         """Begin a transaction; a connection that died in its sleep is replaced, nothing is lost."""
@@ -189,35 +209,39 @@ class PostgresDriver:
         try:
             await connection.execute(BEGIN)
         except BaseException as exc:
-            await self._forget_writer(connection)
+            self._forget_writer(connection)
             if meaning(exc) != "gone":
                 raise
-            connection = await self._writing()
+            connection = await self._connector.connect()
             await connection.execute(BEGIN)
         return connection
 
     async def _writing(self) -> asyncpg.Connection:
-        if self._writer is None or self._writer.is_closed():
-            self._lanes.clear()
-            self._writer = await self._connector.connect()
-        return self._writer
+        """Return a connection that nobody else uses, to be given back or forgotten."""
+        while self._writers:
+            connection = self._writers.pop()
+            if not connection.is_closed():
+                return connection
+            self._lanes = Lanes()
+        return await self._connector.connect()
 
-    async def _forget_writer(self, connection: asyncpg.Connection) -> None:
-        if self._writer is connection:
-            self._writer = None
-        self._lanes.clear()
+    def _forget_writer(self, connection: asyncpg.Connection) -> None:
+        """Drop a connection, and every lane with it: what is behind another one may differ."""
+        self._lanes = Lanes()
         connection.terminate()
 
     async def _roll_back(self, connection: asyncpg.Connection, exc: BaseException) -> None:
         """Leave nothing of a failed transaction; a connection that cannot do that is dropped."""
         self._lanes.clear()
         if connection.is_closed() or meaning(exc) == "gone" or not isinstance(exc, Exception):
-            await self._forget_writer(connection)
+            self._forget_writer(connection)
             return
         try:
             await connection.execute("rollback")
         except Exception:  # noqa: BLE001 - the failure that matters is the one being raised
-            await self._forget_writer(connection)
+            self._forget_writer(connection)
+        else:
+            self._writers.append(connection)
 
     async def _carry_out(
         self, connection: asyncpg.Connection, commands: Sequence[Command[Any]]
