@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.context import project
 from holdfast.core.items import StoredItem
+from holdfast.core.prefixes import Strand
 from holdfast.engine.projections import Projections
 from holdfast.providers.names import call_ids
 from holdfast.providers.origin import Maker
@@ -51,7 +52,7 @@ def test_a_history_that_grows_is_told_as_if_it_came_at_once(
         history = project(log[:cut])
         for replay in ways:
             told = retelling.write("s", replay, history)
-            assert told == b",".join(bytes(item) for item in replay.items(history))
+            assert b"".join(told) == b",".join(replay.items(history))
             assert set(retelling.call_ids("s", replay, history)) == call_ids(history)
 
 
@@ -63,7 +64,38 @@ def test_another_history_under_the_same_name_is_told_as_it_is(
     for log in (one, other, one):
         history = project(log)
         told = retelling.write("s", way, history)
-        assert told == b",".join(bytes(item) for item in way.items(history))
+        assert b"".join(told) == b",".join(way.items(history))
+
+
+@given(log=logs, cuts=cuts, way=ways)
+def test_a_log_of_which_more_and_more_is_seen_is_shown_and_told_as_if_it_came_at_once(
+    log: list[StoredItem], cuts: list[int], way: Replay
+) -> None:
+    projections, retelling = Projections(), Retelling()
+    whole = Strand(log)
+    seen = []
+    for cut in [*cuts, len(log)]:
+        shown = projections.project("s", whole.upto(min(cut, len(log))))
+        told = retelling.write("s", way, shown)
+        seen.append((shown, project(log[:cut]), told))
+    for shown, expected, told in seen:
+        assert shown == expected
+        assert b"".join(told) == b",".join(way.items(expected))
+
+
+def test_a_long_history_is_told_in_few_pieces_and_what_was_told_before_is_not_copied() -> None:
+    body = b'{"type":"message","role":"user","content":"%s"}' % (b"x" * 100)
+    retelling, replay = Retelling(), Replay(maker=Maker("p", "a", "m"))
+    history, copied = Strand[bytes]([]), 0
+    before: tuple[bytes, ...] = ()
+    for _ in range(1000):
+        history = history.grown([body, body])
+        told = retelling.write("s", replay, history)
+        copied += sum(len(piece) for piece in told if piece not in before)
+        assert len(told) < 12
+        before = told
+    assert b"".join(before) == b",".join([body] * 2000)
+    assert copied < 30 * len(body) * 2000
 
 
 def test_what_is_held_is_bounded_in_bytes() -> None:

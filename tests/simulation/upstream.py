@@ -114,7 +114,7 @@ class Upstream:
         assert run is not None
         script = _read_script(call.fields[FIELD])
         self._remember_or_fail(call)
-        heard = self._model.hear(run, script, call.items, self._next_moment())
+        heard = self._model.hear(run, script, list(call.items), self._next_moment())
         if script.ending == "kill" and heard.step == 0:
             self._kill()
         try:

@@ -2,14 +2,66 @@
 
 It is found again by what the list holds, item for item, never by a name or a number alone: what is
 found can therefore not be out of date. Bounded in bytes; the longest unused goes first.
+A list that only grows is held once, by everybody who has seen some of it: whether one beginning
+goes on from another is then known without a look at their items.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Generic, TypeVar, overload
 
 ItemT = TypeVar("ItemT")
 MadeT = TypeVar("MadeT")
+
+
+class Strand(Sequence[ItemT]):
+    """The first `length` items of a list that is only ever added to; it is never changed."""
+
+    __slots__ = ("length", "shared")
+
+    def __init__(self, shared: list[ItemT]) -> None:
+        self.shared = shared
+        self.length = len(shared)
+
+    @staticmethod
+    def of(items: Sequence[ItemT]) -> "Strand[ItemT]":
+        """Return items as a strand: their own, where they are not one."""
+        return items if isinstance(items, Strand) else Strand(list(items))
+
+    def grown(self, new: Iterable[ItemT]) -> "Strand[ItemT]":
+        """Return a longer one; where another grew from here before, it is a list of its own."""
+        shared = self.shared if len(self.shared) == self.length else self[:]
+        shared += new
+        return Strand(shared)
+
+    def upto(self, length: int) -> "Strand[ItemT]":
+        """Return a shorter one."""
+        shorter = Strand(self.shared)
+        shorter.length = length
+        return shorter
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[ItemT]:
+        return islice(self.shared, self.length)
+
+    @overload
+    def __getitem__(self, at: int) -> ItemT: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[ItemT]: ...
+    def __getitem__(self, at: int | slice) -> ItemT | list[ItemT]:
+        return self.shared[: self.length][at]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        if isinstance(other, Strand) and other.shared is self.shared:
+            return other.length == self.length
+        return self[:] == list(other)
+
+    __hash__ = None  # type: ignore[assignment] # as lists have none
 
 
 class Prefix(Generic[ItemT, MadeT]):
@@ -17,7 +69,7 @@ class Prefix(Generic[ItemT, MadeT]):
 
     __slots__ = ("items", "made", "size")
 
-    def __init__(self, items: list[ItemT], made: MadeT, size: int) -> None:
+    def __init__(self, items: Strand[ItemT], made: MadeT, size: int) -> None:
         self.items = items
         self.made = made
         self.size = size
@@ -32,13 +84,15 @@ class Prefixes(Generic[ItemT, MadeT]):
         self._kept: OrderedDict[Hashable, Prefix[ItemT, MadeT]] = OrderedDict()
         self.held_bytes = 0
 
-    def find(self, key: Hashable, items: Sequence[ItemT]) -> Prefix[ItemT, MadeT] | None:
+    def find(self, key: Hashable, items: Strand[ItemT]) -> Prefix[ItemT, MadeT] | None:
         """Return what is known of how `items` begin."""
         if key not in self._kept:
             return None
         kept = self._kept[key]
-        # Items that are the same objects are not looked into: this is a walk over pointers.
-        if items[: len(kept.items)] != kept.items:
+        length = kept.items.length
+        if length > items.length:
+            return None
+        if kept.items.shared is not items.shared and items[:length] != kept.items[:]:
             return None
         self._kept.move_to_end(key)
         return kept

@@ -101,7 +101,7 @@ class Compactor:
 
     # ── before and after ────────────────────────────────────────────────────────────────────
 
-    async def fit(self, asked: Asked) -> list[StoredItem]:
+    async def fit(self, asked: Asked) -> Sequence[StoredItem]:
         """Return what to show: the history, or less of it where it would not fit."""
         wish = read_wish(asked.request.fields)
         if wish.truncation == "disabled" and not wish.compacts:
@@ -122,7 +122,7 @@ class Compactor:
         fields = {k: raw for k, raw in request.fields.items() if k != "context_management"}
         return replace(request, fields=fields)
 
-    async def shrink(self, asked: Asked, failure: ProviderFailure) -> list[StoredItem] | None:
+    async def shrink(self, asked: Asked, failure: ProviderFailure) -> Sequence[StoredItem] | None:
         """Return less than was refused, or None."""
         wish = read_wish(asked.request.fields)
         put = _put(asked)
@@ -191,18 +191,20 @@ class Compactor:
 
     # ── leaving out ─────────────────────────────────────────────────────────────────────────
 
-    def _truncated(self, put: Put, history: list[StoredItem], bounds: Bounds) -> list[StoredItem]:
+    def _truncated(
+        self, put: Put, history: Sequence[StoredItem], bounds: Bounds
+    ) -> Sequence[StoredItem]:
         """Return the history without its oldest part, for this request alone."""
         made = plan(history, replace(self._room(put, bounds.most), summary_tokens=0))
         return history if made is None else truncated(history, made)
 
     async def _shorten(
         self, asked: Asked, bounds: Bounds, reason: CompactionReason
-    ) -> list[StoredItem] | None:
+    ) -> Sequence[StoredItem] | None:
         """Compact until the request is within its bounds, or nothing more can be left out."""
         if self.settings.mode == "off":
             return None
-        history: list[StoredItem] | None = None
+        history: Sequence[StoredItem] | None = None
         put = _put(asked)
         room = self._room(put, bounds.goal)
         for is_last in (False, True):

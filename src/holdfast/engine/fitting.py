@@ -5,6 +5,7 @@ which a summary or a shortened output may stand for a range of the log. The log 
 by that somebody, fenced by the run; here it is only asked for.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -26,7 +27,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     provider: Provider
     model: str
     """The model that is asked; after a fall-back not the one that the request names."""
-    history: list[StoredItem]
+    history: Sequence[StoredItem]
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ class Fitting(Protocol):
         """Take in how many tokens a call had, as its provider counted."""
         ...
 
-    async def fit(self, asked: Asked) -> list[StoredItem]:
+    async def fit(self, asked: Asked) -> Sequence[StoredItem]:
         """Return what to show, before it is sent; the same list where nothing must be done.
 
         Raises nothing for a request that cannot be made to fit: its provider judges it.
@@ -67,7 +68,7 @@ class Fitting(Protocol):
         """Have one summary stand for all that was said so far, if that is less."""
         ...
 
-    async def shrink(self, asked: Asked, failure: ProviderFailure) -> list[StoredItem] | None:
+    async def shrink(self, asked: Asked, failure: ProviderFailure) -> Sequence[StoredItem] | None:
         """Return strictly less than was refused as too long; None when there is no less.
 
         Provider state that holds the longer history is dropped by the caller, for this model.

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.context import project
 from holdfast.core.items import StoredItem
-from holdfast.core.prefixes import Prefix, Prefixes
+from holdfast.core.prefixes import Prefix, Prefixes, Strand
 
 MAX_BYTES = 16 * 1024 * 1024
 ITEM_BYTES = 64
@@ -18,7 +18,7 @@ ITEM_BYTES = 64
 
 
 class _Made(msgspec.Struct, frozen=True):
-    bodies: list[bytes]
+    bodies: Strand[bytes]
     call_ids: frozenset[str]
     quarantined: frozenset[int]
 
@@ -39,40 +39,40 @@ class Projections:
         session_id: str,
         history: Sequence[StoredItem],
         quarantined: frozenset[int] = frozenset(),
-    ) -> list[bytes]:
+    ) -> Strand[bytes]:
         """Return the bodies of a valid request; see `core.context.project`."""
-        history = list(history)  # ours: what is kept of it must not change
-        known = self._kept.find(session_id, history)
-        if known is not None and _goes_on(known, history, quarantined):
-            done, made, size = len(known.items), known.made, known.size
-        else:
-            done, made, size = 0, _Made([], frozenset(), quarantined), 0
-        new = history[done:]
-        shown = made.bodies + project(new, quarantined)
+        strand = Strand.of(history)
+        done, made, size = 0, _Made(Strand([]), frozenset(), quarantined), 0
+        known = self._kept.find(session_id, strand)
+        if known is not None and _goes_on(known, strand, quarantined):
+            done, made, size = known.items.length, known.made, known.size
+        new = strand.shared[done : strand.length]
         settled = _settled(new)
-        bodies = shown
-        if 0 < settled < len(new):
-            bodies = made.bodies + project(new[:settled], quarantined)
+        ended = new if settled == len(new) else new[:settled]
+        bodies = project(ended, quarantined)
+        grown = made.bodies.grown(bodies)
+        shown = grown if ended is new else made.bodies.grown(project(new, quarantined))
         # A message that is not shown ends nothing.
-        if settled and bodies and bodies[-1] == new[settled - 1].body:
-            ended = new[:settled]
-            named = {item.call_id for item in ended if item.call_id}
-            call_ids = made.call_ids | named if named else made.call_ids
-            size += sum([len(item.body) + ITEM_BYTES for item in ended])
-            made = _Made(bodies, call_ids, quarantined)
-            self._kept.keep(session_id, Prefix(history[: done + settled], made, size))
-        return list(shown)
+        if bodies and bodies[-1] == ended[-1].body:
+            named = set()
+            for item in ended:
+                size += len(item.body) + ITEM_BYTES
+                if item.call_id:
+                    named.add(item.call_id)
+            made = _Made(grown, made.call_ids | named if named else made.call_ids, quarantined)
+            self._kept.keep(session_id, Prefix(strand.upto(done + settled), made, size))
+        return shown
 
 
 def _goes_on(
-    known: Prefix[StoredItem, _Made], history: list[StoredItem], quarantined: frozenset[int]
+    known: Prefix[StoredItem, _Made], history: Strand[StoredItem], quarantined: frozenset[int]
 ) -> bool:
     made = known.made
     if made.quarantined != quarantined:
         return False
     if not made.call_ids:
         return True
-    return not any(item.call_id in made.call_ids for item in history[len(known.items) :])
+    return not any(item.call_id in made.call_ids for item in history[known.items.length :])
 
 
 def _settled(items: list[StoredItem]) -> int:

@@ -22,7 +22,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     provider: Provider
     model: str
-    history: list[StoredItem]
+    history: Sequence[StoredItem]
     turn_number: int
     use: StateUse | None = None
     state: Remembered | None = None

@@ -68,7 +68,7 @@ class ActiveRun:
         if self._on_lost is not None:
             self._on_lost()
 
-    async def items(self) -> list[StoredItem]:
+    async def items(self) -> Sequence[StoredItem]:
         """Return what the turn may see: the history, compacted where it is, and its own items."""
         self._shown_records = self.session.record_no
         return await self._store.read.context(self.session)

@@ -18,7 +18,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """One request to a model, complete in itself."""
 
     model: str
-    items: list[bytes]
+    items: Sequence[bytes]
     """The whole projected history and the new input, as the bytes of its items."""
     fields: dict[str, msgspec.Raw] = {}
     """Everything else that was asked, in the words of the Responses API."""

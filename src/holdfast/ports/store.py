@@ -165,7 +165,7 @@ class Reader(Protocol):
         """
         ...
 
-    async def context(self, session: Session) -> list[StoredItem]:
+    async def context(self, session: Session) -> Sequence[StoredItem]:
         """Return the log as a model may be shown it: ranges that were compacted as their summary.
 
         The cost grows with what is shown, not with what a summary stands for.

@@ -84,7 +84,7 @@ def ignored() -> ProviderFailure:
     )
 
 
-async def verify(upstream: Upstream, conversation: str, expected: Sequence[msgspec.Raw]) -> None:
+async def verify(upstream: Upstream, conversation: str, expected: Sequence[bytes]) -> None:
     """Raise unless a conversation holds what it is expected to, and nothing else.
 
     The newest items are looked at first, and no more pages than what was put there can fill twice.

@@ -16,6 +16,7 @@ from holdfast.providers.sse import SseEvent
 from holdfast.providers.upstream import Upstream, list_models, read_json
 
 PATH = "/chat/completions"
+_encode = msgspec.json.Encoder().encode
 ALTERNATION = "roles must alternate"
 _OURS = frozenset({"store", "stream", "messages", "model", "metadata", "stream_options"})
 _ONE_ANSWER: dict[str, tuple[Any, ...]] = {
@@ -72,7 +73,7 @@ class ChatProvider:
         """Return the whole answer."""
         output = self._output(call)
         try:
-            data = await self._upstream.ask(PATH, self._body(call), may_repeat=True)
+            data = await self._upstream.ask(PATH, (_encode(self._body(call)),), may_repeat=True)
         except ProviderFailure as failure:
             raise self._placed(failure, call) from None
         output.take(read_json(data))
@@ -85,7 +86,7 @@ class ChatProvider:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         try:
             follower = _Following(output, listener)
-            await self._upstream.follow(PATH, body, follower, may_repeat=True)
+            await self._upstream.follow(PATH, (_encode(body),), follower, may_repeat=True)
         except ProviderFailure as failure:
             # The model had finished; only what the server adds at the end is missing.
             if not (output.is_finished and failure.provider_code == "upstream_truncated"):

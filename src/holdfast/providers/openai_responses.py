@@ -4,8 +4,8 @@ Replay is complete in itself and stored nowhere. The other two leave a cache wit
 which is sent back to its maker alone.
 """
 
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -36,6 +36,7 @@ from holdfast.providers.upstream import Upstream, list_models, read_json
 from holdfast.providers.whole_response import Ending, WholeOutput
 
 PATH = "/responses"
+_encode = msgspec.json.Encoder().encode
 SEALED_REASONING = "reasoning.encrypted_content"
 _REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "codex")
 NOTHING_SAID = (
@@ -106,21 +107,24 @@ class ResponsesProvider:
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
         kept = await self._kept(call) if self._mode != "replay" else None
-        return await self._answer(call, kept)
-
-    async def _answer(self, call: ModelCall, kept: Kept | None) -> Answer:
-        body = self._body(call, kept)
-        names_state = call.state is not None
-        ask, may_repeat = self._upstream.ask, changes_nothing(body)
-        try:
-            data = await ask(PATH, body, names_state=names_state, may_repeat=may_repeat)
-        except ProviderFailure as failure:
-            if not self._learns_from(failure, call.model, body):
-                raise self._placed(failure, call) from None
+        while True:
             body = self._body(call, kept)
-            data = await ask(PATH, body, names_state=names_state, may_repeat=may_repeat)
-        names = self._names(call)
+            try:
+                data = await self._upstream.ask(
+                    PATH,
+                    self._written(call, kept, body),
+                    names_state=call.state is not None,
+                    may_repeat=changes_nothing(body),
+                )
+            except ProviderFailure as failure:
+                if not self._learns_from(failure, call.model, body):
+                    raise self._placed(failure, call) from None
+            else:
+                break
+        names = Names(self._new_id, partial(self._taken, call))
         ending = WholeOutput(names, self._upstream.maker(call.model)).whole(data)
+        if kept is None:
+            return ending.answer
         if not self._has_read(call, kept, ending):
             raise ignored()
         return self._with_state(call, kept, names, ending)
@@ -131,20 +135,20 @@ class ResponsesProvider:
         if self._is_unproven(call, kept):
             # Whether it remembers is seen in its last word; until it has shown that it does,
             # nothing is passed on before that.
-            answer = await self._answer(replace(call, is_stream=False), kept)
+            answer = await self.answer(replace(call, is_stream=False))
             listener.hear(whole_events(answer.items))
             return answer
         return await self._follow(call, kept, listener)
 
     async def _follow(self, call: ModelCall, kept: Kept | None, listener: Listener) -> Answer:
-        names = self._names(call)
+        names = Names(self._new_id, partial(self._taken, call))
         output = ResponsesOutput(names, self._upstream.maker(call.model))
         while True:
             body = {**self._body(call, kept), "stream": True}
             try:
                 await self._upstream.follow(
                     PATH,
-                    body,
+                    self._written(call, kept, body),
                     _Following(output, listener),
                     names_state=call.state is not None,
                     may_repeat=changes_nothing(body),
@@ -169,6 +173,7 @@ class ResponsesProvider:
     # ── the request ─────────────────────────────────────────────────────────────────────────
 
     def _body(self, call: ModelCall, kept: Kept | None) -> dict[str, Any]:
+        """Return everything that a request says beside its input."""
         words = responses_words(call.chat_fields, self._upstream.name) if call.chat_fields else {}
         is_stored = kept is not None
         body: dict[str, Any] = {**words, **call.fields, "model": call.model, "store": is_stored}
@@ -176,12 +181,29 @@ class ResponsesProvider:
             del body["metadata"]
         if not call.is_stream and "stream_options" in body:
             del body["stream_options"]
+        body.pop("input", None)
         if call.session_id is not None and "prompt_cache_key" not in body:
             body["prompt_cache_key"] = call.session_id
         if self._seals and _reasons(call.model) and call.model not in self._unsealing:
             _include_seals(body)
-        self._show(call, kept, body)
+        if kept is not None and kept.conversation is not None:
+            body["conversation"] = kept.conversation
+        elif kept is not None and kept.response is not None:
+            body["previous_response_id"] = kept.response
         return body
+
+    def _written(self, call: ModelCall, kept: Kept | None, body: dict[str, Any]) -> list[bytes]:
+        """Return a request's body in pieces: what it says, and behind it its input."""
+        replay = self._replay(call)
+        told: Sequence[bytes]
+        if kept is None or call.state is None:
+            told = self._retelling.write(call.session_id, replay, call.items) or (NOTHING_SAID,)
+        else:
+            known = call.items[: len(call.items) - len(call.new_items)]
+            taken = kept_names(known, call.new_items)
+            new = replay.write(call.new_items, call.items, taken).items
+            told = (b",".join([_in_their_names(item, kept.calls) for item in new]),)
+        return [_encode(body)[:-1] + b',"input":[', *told, b"]}"]
 
     def _replay(self, call: ModelCall) -> Replay:
         maker = self._upstream.maker(call.model)
@@ -197,21 +219,6 @@ class ResponsesProvider:
             failure.places = tuple(sources[place : place + 1])
         return failure
 
-    def _show(self, call: ModelCall, kept: Kept | None, body: dict[str, Any]) -> None:
-        replay = self._replay(call)
-        if kept is None or call.state is None:
-            told = self._retelling.write(call.session_id, replay, call.items)
-            body["input"] = msgspec.Raw(b"[%s]" % (told or NOTHING_SAID))
-        else:
-            known = call.items[: len(call.items) - len(call.new_items)]
-            taken = kept_names(known, call.new_items)
-            new = replay.write(call.new_items, call.items, taken).items
-            body["input"] = [_in_their_names(item, kept.calls) for item in new]
-        if kept is not None and kept.conversation is not None:
-            body["conversation"] = kept.conversation
-        elif kept is not None and kept.response is not None:
-            body["previous_response_id"] = kept.response
-
     # ── what the server keeps ───────────────────────────────────────────────────────────────
 
     async def _kept(self, call: ModelCall) -> Kept | None:
@@ -224,7 +231,7 @@ class ResponsesProvider:
             return kept
         if self._mode == "chain":
             return Kept()
-        made = read_json(await self._upstream.ask("/conversations", {}, may_repeat=True))
+        made = read_json(await self._upstream.ask("/conversations", (b"{}",), may_repeat=True))
         if not isinstance(made.get("id"), str):
             raise broken("the upstream made no conversation", "upstream_broken_answer")
         return Kept(conversation=made["id"])
@@ -272,11 +279,8 @@ class ResponsesProvider:
     def _state(maker: Maker, kept: Kept) -> ProviderState:
         return maker.remember(msgspec.json.encode(kept))
 
-    def _names(self, call: ModelCall) -> Names:
-        def find_taken() -> Iterable[str]:
-            return self._retelling.call_ids(call.session_id, self._replay(call), call.items)
-
-        return Names(self._new_id, find_taken)
+    def _taken(self, call: ModelCall) -> Iterable[str]:
+        return self._retelling.call_ids(call.session_id, self._replay(call), call.items)
 
     def _learns_from(self, failure: ProviderFailure, model: str, body: dict[str, Any]) -> bool:
         """Whether the server refused only that reasoning be sealed: then it is not asked again."""
@@ -304,11 +308,11 @@ def _reasons(model: str) -> bool:
     return model.rpartition("/")[2].startswith(_REASONING_MODELS)
 
 
-def _in_their_names(item: msgspec.Raw, calls: dict[str, str]) -> msgspec.Raw:
+def _in_their_names(item: bytes, calls: dict[str, str]) -> bytes:
     if not calls:
         return item
     value = msgspec.json.decode(item)
     theirs = calls.get(value.get("call_id"))
     if theirs is None:
         return item
-    return msgspec.Raw(msgspec.json.encode({**value, "call_id": theirs}))
+    return _encode({**value, "call_id": theirs})

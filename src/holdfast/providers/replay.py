@@ -50,15 +50,13 @@ class _Head(msgspec.Struct, gc=False):
 _read_head = msgspec.json.Decoder(_Head).decode
 
 
-_Shown = tuple[int, _Head, bytes]
-"""An item's place in the history, what it is, and how it is written."""
-
-
 class Written(msgspec.Struct, frozen=True):
     """The input of a request, and for each item the place in the history that it came from."""
 
-    items: list[msgspec.Raw]
+    items: list[bytes]
     sources: list[int]
+    call_ids: set[str]
+    """The ids of the calls in the history, shown or not."""
     is_settled: bool
     """Whether nothing that comes behind can change how this is written: it ends with a message
     that is shown, and no reference in it may find something that comes later."""
@@ -73,9 +71,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     is_plain: bool = False
     """True once the maker has refused the form: then words, calls and outputs are all there is."""
 
-    def items(
-        self, history: Sequence[bytes], among: Sequence[bytes] | None = None
-    ) -> list[msgspec.Raw]:
+    def items(self, history: Sequence[bytes], among: Sequence[bytes] | None = None) -> list[bytes]:
         """Return the input items of a request; references are looked up `among` all there is."""
         return self.write(history, among).items
 
@@ -86,11 +82,16 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         taken: set[str] | None = None,
     ) -> Written:
         """Return the input of a request; `taken` are the ids before it, and then also its own."""
-        shown: list[_Shown] = []
+        items: list[bytes] = []
+        sources: list[int] = []
+        heads: list[_Head] = []
         taken = set() if taken is None else taken
-        has_references, is_ended = False, False
+        named: set[str] = set()
+        has_references, has_reasoning, is_ended = False, False, False
         for place, given in enumerate(history):
             head, body = _read_head(given), given
+            if head.call_id is not None:
+                named.add(head.call_id)
             is_ended = head.type is None or head.type == "message"
             if head.type == "item_reference":
                 has_references = True
@@ -99,15 +100,17 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
                     continue
                 head, body = _read_head(found), found
             written = self._write(head, body, taken)
-            if written is not None:
-                shown.append((place, head, written))
-            is_ended = is_ended and written is not None
-        kept = _with_successors(shown)
-        return Written(
-            [msgspec.Raw(one[2]) for one in kept],
-            [one[0] for one in kept],
-            is_settled=is_ended and not has_references,
-        )
+            if written is None:
+                is_ended = False
+                continue
+            has_reasoning = has_reasoning or head.type == "reasoning"
+            items.append(written)
+            sources.append(place)
+            heads.append(head)
+        if has_reasoning:
+            led = _with_successors(heads)
+            items, sources = [items[at] for at in led], [sources[at] for at in led]
+        return Written(items, sources, named, is_settled=is_ended and not has_references)
 
     def _write(self, head: _Head, body: bytes, taken: set[str]) -> bytes | None:
         kind = head.type or "message"
@@ -171,14 +174,12 @@ def find_referred(name: Any, history: Sequence[bytes]) -> bytes | None:
     return None
 
 
-def _with_successors(shown: list[_Shown]) -> list[_Shown]:
-    """Leave out reasoning that is not followed by what it led to."""
-    if "reasoning" not in [one[1].type for one in shown]:
-        return shown
-    kept: list[_Shown] = []
-    for one in reversed(shown):
-        if one[1].type != "reasoning" or (kept and _is_made(kept[-1][1])):
-            kept.append(one)
+def _with_successors(heads: list[_Head]) -> list[int]:
+    """Return the places of items without the reasoning that is not followed by what it led to."""
+    kept: list[int] = []
+    for at in range(len(heads) - 1, -1, -1):
+        if heads[at].type != "reasoning" or (kept and _is_made(heads[kept[-1]])):
+            kept.append(at)
     kept.reverse()
     return kept
 

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.prefixes import Prefix, Prefixes
+from holdfast.core.prefixes import Prefix, Prefixes, Strand
 from holdfast.providers.names import call_ids
 from holdfast.providers.replay import Replay
 
 MAX_BYTES = 16 * 1024 * 1024
 ITEM_BYTES = 16
+SHORT_PIECE = 4096
+"""A piece that is shorter is never left alone."""
 
 
 class _Told(msgspec.Struct, frozen=True):
-    joined: bytes = b""
+    pieces: tuple[bytes, ...] = ()
     taken: frozenset[str] = frozenset()
     call_ids: frozenset[str] = frozenset()
 
@@ -36,34 +38,51 @@ class Retelling:
         """About how much memory they take."""
         return self._told.held_bytes
 
-    def write(self, session_id: str | None, replay: Replay, history: Sequence[bytes]) -> bytes:
-        """Return the items of a request's input, as JSON, without the brackets around them."""
-        items = list(history)
+    def write(
+        self, session_id: str | None, replay: Replay, history: Sequence[bytes]
+    ) -> tuple[bytes, ...]:
+        """Return the items of a request's input, as JSON in pieces, without brackets around it."""
+        strand = Strand.of(history)
         key = (session_id, replay)
-        known = self._told.find(key, items) if session_id is not None else None
-        told, new = (known.made, items[len(known.items) :]) if known else (_NOTHING, items)
+        known = self._told.find(key, strand) if session_id is not None else None
+        told, done, size = _NOTHING, 0, 0
+        if known is not None:
+            told, done, size = known.made, known.items.length, known.size
         taken = set(told.taken)
-        written = replay.write(new, items, taken)
-        joined = b",".join([told.joined, *written.items] if told.joined else written.items)
+        written = replay.write(strand.shared[done : strand.length], strand, taken)
+        new = b",".join(written.items)
+        pieces = _longer(told.pieces, new) if new else told.pieces
         if session_id is not None and written.is_settled:
-            named = call_ids(new)
+            named = written.call_ids
             told = _Told(
-                joined,
+                pieces,
                 frozenset(taken) if taken else told.taken,
                 told.call_ids | named if named else told.call_ids,
             )
-            size = len(joined) + ITEM_BYTES * len(items)
-            self._told.keep(key, Prefix(items, told, size))
-        return joined
+            size += len(new) + ITEM_BYTES * (strand.length - done)
+            self._told.keep(key, Prefix(strand, told, size))
+        return pieces
 
     def call_ids(
         self, session_id: str | None, replay: Replay, history: Sequence[bytes]
     ) -> frozenset[str] | set[str]:
         """Return the ids of the calls in a history."""
-        items = list(history)
-        known = self._told.find((session_id, replay), items) if session_id else None
+        strand = Strand.of(history)
+        known = self._told.find((session_id, replay), strand) if session_id else None
         if known is None:
-            return call_ids(items)
-        if len(known.items) == len(items):
-            return known.made.call_ids
-        return known.made.call_ids | call_ids(items[len(known.items) :])
+            return call_ids(strand)
+        return known.made.call_ids | call_ids(strand[known.items.length :])
+
+
+def _longer(pieces: tuple[bytes, ...], new: bytes) -> tuple[bytes, ...]:
+    """Return pieces with more behind them, each twice as long as the next at least.
+
+    So there are few of them, and hardly any byte of a long history is copied for a short answer.
+    """
+    if not pieces:
+        return (new,)
+    size, kept = len(new) + 1, len(pieces)
+    while kept and len(pieces[kept - 1]) < max(2 * size, SHORT_PIECE):
+        kept -= 1
+        size += len(pieces[kept])
+    return (*pieces[:kept], b"".join((*pieces[kept:], b",", new)))

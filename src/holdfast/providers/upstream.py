@@ -17,7 +17,6 @@ from holdfast.providers.sse import EventTooLong, SseEvent, SseSplitter
 
 DONE = b"[DONE]"
 """The mark behind the last event."""
-_encode = msgspec.json.Encoder().encode
 MOST_MAKERS = 1024
 
 
@@ -80,15 +79,14 @@ class Upstream:
     async def ask(
         self,
         path: str,
-        body: Any = None,
+        body: Sequence[bytes] | None = None,
         *,
         method: str = "POST",
         names_state: bool = False,
         may_repeat: bool = False,
     ) -> bytes:
         """Return the body of a good answer; a bad one is raised as what it means."""
-        raw = None if body is None else (_encode(body),)
-        request = self.request(method, path, raw, may_repeat=may_repeat)
+        request = self.request(method, path, body, may_repeat=may_repeat)
         async with self._client.exchange(request) as answer:
             content = await answer.read()
             if not 200 <= answer.status < 300:
@@ -100,7 +98,7 @@ class Upstream:
     async def follow(
         self,
         path: str,
-        body: Any,
+        body: Sequence[bytes],
         follower: "Follower",
         *,
         names_state: bool = False,
@@ -108,7 +106,7 @@ class Upstream:
     ) -> None:
         """Have the events of a streamed answer followed, up to its end or the mark of it."""
         accepts = {"accept": "text/event-stream"}
-        request = self.request("POST", path, (_encode(body),), accepts, may_repeat=may_repeat)
+        request = self.request("POST", path, body, accepts, may_repeat=may_repeat)
         async with self._client.exchange(request) as answer:
             if not 200 <= answer.status < 300:
                 content = await answer.read()

@@ -8,6 +8,7 @@ from holdfast.core.commands import Bury, Command, Renew
 from holdfast.core.errors import HoldfastError, StoreClosed
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.items import StoredItem
+from holdfast.core.prefixes import Strand
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import Record, Span
 from holdfast.core.session import Session
@@ -91,7 +92,7 @@ class SqlReader:
         """Return a page of a session's items."""
         return await self._run(lambda _: queries.items(session, query))
 
-    async def context(self, session: Session) -> list[StoredItem]:
+    async def context(self, session: Session) -> Strand[StoredItem]:
         """Return the log as a model may be shown it: what is not known of it yet is read."""
         known = self._transcripts.find(session)
         if known is not None:
@@ -101,10 +102,10 @@ class SqlReader:
             query = ItemQuery(after=head_seq, limit=None)
             new = await self._run(lambda _: queries.items(session, query))
             if is_as_stored(new):
-                items += new
+                items = items.grown(new)
                 self._transcripts.keep(session, items)
                 return items
-        items = await self._run(lambda _: records.context(session))
+        items = Strand(await self._run(lambda _: records.context(session)))
         self._transcripts.keep(session, items)
         return items
 

@@ -13,6 +13,7 @@ from holdfast.core.changes import Change, ContentErased, ItemErased, ItemsAdded,
 from holdfast.core.compaction import NOT_SHOWN
 from holdfast.core.ids import SessionId
 from holdfast.core.items import StoredItem
+from holdfast.core.prefixes import Strand
 from holdfast.core.session import Session
 
 MAX_BYTES = 24 * 1024 * 1024
@@ -31,6 +32,7 @@ class _Entry:
         self.record_no = record_no
         self.head_seq = head_seq
         self.items = items
+        """Only ever added to: those who were given it see what they saw."""
         self.size = _size(items)
 
 
@@ -60,20 +62,20 @@ class Transcripts:
                 case ItemErased() | ContentErased():
                     self.drop(change.session_id)
 
-    def find(self, session: Session) -> tuple[list[StoredItem], int] | None:
+    def find(self, session: Session) -> tuple[Strand[StoredItem], int] | None:
         """Return what is known of a session's context, and up to which item, if anything is."""
         entry = self._entries.get(session.id)
         if entry is None or not _fits(entry, session):
             return None
         self._entries.move_to_end(session.id)
-        return list(entry.items), entry.head_seq
+        return Strand(entry.items), entry.head_seq
 
-    def keep(self, session: Session, items: list[StoredItem]) -> None:
+    def keep(self, session: Session, items: Strand[StoredItem]) -> None:
         """Remember what a session's context was at its head; what a fork shows is not its own."""
         if session.parent_id is not None:
             return
         self.drop(session.id)
-        entry = _Entry(session.record_no, session.head_seq, list(items))
+        entry = _Entry(session.record_no, session.head_seq, items[:])
         if entry.size * 2 <= self._max_bytes:
             self._entries[session.id] = entry
             self._bytes += entry.size

@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from holdfast.core.compaction import Compaction
 from holdfast.core.errors import ItemNotFound
 from holdfast.core.ids import SessionId
 from holdfast.core.items import StoredItem
+from holdfast.core.prefixes import Strand
 from holdfast.core.session import Session
 from holdfast.engine.clock import SystemClock
 from holdfast.stores.opening import open_store
@@ -36,7 +37,7 @@ async def callers(tmp_path: Path) -> AsyncIterator[tuple[Caller, Caller]]:
         yield made[0], made[1]
 
 
-async def as_read(caller: Caller, session: Session) -> list[StoredItem]:
+async def as_read(caller: Caller, session: Session) -> Sequence[StoredItem]:
     """Return a context as the store has it, past every cache."""
     store = caller.store
     assert isinstance(store, SqlStore)
@@ -146,7 +147,7 @@ async def test_what_is_held_is_bounded_in_bytes_and_the_oldest_goes_first(
     held = Transcripts(max_bytes=10 * each)
     for number in range(30):
         session = _session(like, f"s{number}")
-        held.keep(session, [_item(session.id, 1, 1000)])
+        held.keep(session, Strand([_item(session.id, 1, 1000)]))
         assert held.held_bytes <= 10 * each
     assert held.find(_session(like, "s0")) is None
     assert held.find(_session(like, "s29")) is not None
@@ -157,6 +158,6 @@ async def test_a_transcript_that_would_push_out_all_others_is_not_held(
 ) -> None:
     session = _session(await callers[0].reserve("k"), "s")
     held = Transcripts(max_bytes=4000)
-    held.keep(session, [_item("s", 1, 5000)])
+    held.keep(session, Strand([_item("s", 1, 5000)]))
     assert held.find(session) is None
     assert held.held_bytes == 0

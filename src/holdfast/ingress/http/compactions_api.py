@@ -1,6 +1,7 @@
 """Compaction over HTTP: of a session, of a request that is kept nowhere, listed and undone."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -141,7 +142,7 @@ class CompactionsApi:
 
     async def _history(
         self, request: Request, target: Target
-    ) -> tuple[list[StoredItem], list[StoredItem]]:
+    ) -> tuple[Sequence[StoredItem], Sequence[StoredItem]]:
         """Return the log that a request continues: all of it, and as a model is shown it."""
         session = await self._turns.known_session(request, target)
         if session is None:
