@@ -249,14 +249,15 @@ class SqliteDriver:
     def _carry_out(self, connection: sqlite3.Connection, command: Command[Any], now: float) -> Any:
         foreseen = foresee(command, now, self._lanes)
         if foreseen is not None:
-            decision, (fence, *rest) = foreseen
-            if connection.execute(fence[0].text, fence[1]).rowcount == 1:
+            decision, writes = foreseen.decision, foreseen.writes
+            fence, parameters = writes[0]
+            if connection.execute(fence.text, parameters).rowcount == 1:
                 self._lanes.note(decision.changes)
-                _write(connection, rest)
+                _write(connection, writes[1:])
                 return decision
-        decision, writes = _drive(connection, plan(command, now, self._lanes))
-        _write(connection, writes)
-        return decision
+        planned = _drive(connection, plan(command, now, self._lanes))
+        _write(connection, planned.writes)
+        return planned.decision
 
     def _read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         try:

@@ -59,8 +59,8 @@ def _decide(
     planned = foresee(command, now, lanes)
     if planned is None:
         return None
-    decision, asks = planned
-    if decision.woken or decision.aborted or not batch.add(decision.changes, asks):
+    decision = planned.decision
+    if decision.woken or decision.aborted or not batch.add(decision.changes, planned.writes):
         return None
     lanes.note(decision.changes)
     return decision

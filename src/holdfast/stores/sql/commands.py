@@ -1,7 +1,9 @@
 """A command as a plan: read its facts, let core decide, write the changes."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from holdfast.core import (
     access,
@@ -69,7 +71,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
 _ON_LANES = frozenset({cmd.Accept, cmd.Append, cmd.Extend, cmd.Finish, cmd.RecordHeal})
 
 
-class Planned(NamedTuple):
+class Planned(msgspec.Struct, frozen=True):
     """A decision, and the statements that carry it out."""
 
     decision: Decision[Any]
@@ -90,11 +92,6 @@ def plan(command: Command[Any], now: float, lanes: Lanes) -> Plan[Planned]:
     decision = decided[1](command, known)
     lanes.note(decision.changes)
     return Planned(decision, writes(decision.changes))
-
-
-def decide(command: Command[Any], facts: Facts) -> Decision[Any]:
-    """Return what is decided on a command, if these are the facts."""
-    return _DECIDED[type(command)][1](command, facts)
 
 
 def _plan_other(command: Command[Any], now: float, lanes: Lanes) -> Plan[Planned]:

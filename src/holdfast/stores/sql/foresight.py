@@ -8,34 +8,52 @@ and the command is planned with a look at what is.
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core import blocks
+from holdfast.core import admission, appending, blocks, run_end
 from holdfast.core import commands as cmd
 from holdfast.core.changes import Decision, SessionSaved
 from holdfast.core.commands import Command
 from holdfast.core.facts import Facts
-from holdfast.stores.sql.commands import Planned, decide
+from holdfast.stores.sql.commands import Planned
 from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.writing import writes
 
 
 def foresee(command: Command[Any], now: float, lanes: Lanes) -> Planned | None:
     """Return what needs no reading, for a command of which enough is known."""
-    decision = _decision(command, now, lanes)
-    if decision is None or not decision.changes:
+    decide = _FORESIGHT.get(type(command))
+    if decide is None or command.again:
+        return None
+    decision = decide(command, now, lanes)
+    if decision is None:
+        return None
+    changes = decision.changes
+    if not changes or type(changes[0]) is not SessionSaved:
         return None  # A refusal has no fence that would tell whether it is due.
-    if type(decision.changes[0]) is not SessionSaved:
-        return None
-    return Planned(decision, writes(decision.changes))
+    return Planned(decision, writes(changes))
 
 
-def _decision(command: Command[Any], now: float, lanes: Lanes) -> Decision[Any] | None:
-    if type(command) is cmd.Continue:
-        return blocks.foreseen(command, now)
-    known = _KNOWN.get(type(command))
-    if known is None or command.again:
-        return None
-    facts = known(command, now, lanes)
-    return None if facts is None else decide(command, facts)
+def _continue(command: cmd.Continue, now: float, _: Lanes) -> Decision[Any] | None:
+    return blocks.foreseen(command, now)
+
+
+def _accept(command: cmd.Accept, now: float, lanes: Lanes) -> Decision[Any] | None:
+    facts = _of_turn(command, now, lanes)
+    return None if facts is None else admission.accept(command, facts)
+
+
+def _append(command: cmd.Append, now: float, lanes: Lanes) -> Decision[Any] | None:
+    facts = _of_arrival(command, now, lanes)
+    return None if facts is None else appending.append(command, facts)
+
+
+def _extend(command: cmd.Extend, now: float, lanes: Lanes) -> Decision[Any] | None:
+    facts = _of_run(command, now, lanes)
+    return None if facts is None else run_end.extend(command, facts)
+
+
+def _finish(command: cmd.Finish, now: float, lanes: Lanes) -> Decision[Any] | None:
+    facts = _of_run(command, now, lanes)
+    return None if facts is None else run_end.finish(command, facts)
 
 
 def _of_run(command: cmd.Extend | cmd.Finish, now: float, lanes: Lanes) -> Facts | None:
@@ -66,9 +84,10 @@ def _of_turn(command: cmd.Accept, now: float, lanes: Lanes) -> Facts | None:
     return _of_arrival(command, now, lanes)
 
 
-_KNOWN: dict[type[Command[Any]], Callable[[Any, float, Lanes], Facts | None]] = {
-    cmd.Accept: _of_turn,
-    cmd.Append: _of_arrival,
-    cmd.Extend: _of_run,
-    cmd.Finish: _of_run,
+_FORESIGHT: dict[type[Command[Any]], Callable[[Any, float, Lanes], Decision[Any] | None]] = {
+    cmd.Accept: _accept,
+    cmd.Append: _append,
+    cmd.Continue: _continue,
+    cmd.Extend: _extend,
+    cmd.Finish: _finish,
 }

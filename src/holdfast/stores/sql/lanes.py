@@ -9,7 +9,9 @@ must be forgotten: the version that it would have made may come to mean somethin
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any
+
+import msgspec
 
 from holdfast.core.changes import (
     Change,
@@ -28,11 +30,12 @@ from holdfast.core.turn import Fence, Run, Turn
 MAX_BYTES = 8 * 1024 * 1024
 LANE_BYTES = 2048
 """About what a lane costs beside what was said in it."""
+_SESSION = frozenset({SessionAdded, SessionSaved})
 _TURN = frozenset({TurnAdded, TurnSaved})
 _RUN = frozenset({RunAdded, RunSaved})
 
 
-class Lane(NamedTuple):
+class Lane(msgspec.Struct, frozen=True, gc=False):
     """A live session, and the turn and run that have its lane, if any; nobody waits."""
 
     session: Session
@@ -61,7 +64,9 @@ class Lanes:
 
     def idle_of_key(self, tenant: Tenant, key: Key | None, now: float) -> Facts | None:
         """Return the facts of the idle lane of a key's live session."""
-        session_id = self._keys.get((tenant, key)) if key is not None else None
+        if key is None:
+            return None
+        session_id = self._keys.get((tenant, key))
         return self.idle(session_id, now) if session_id is not None else None
 
     def idle(self, session_id: SessionId, now: float) -> Facts | None:
@@ -77,8 +82,8 @@ class Lanes:
         known = self._lanes.get(fence.session_id)
         if known is None or not fence.holds(known[0].session):
             return None
-        session, active, run = known[0]
-        return Facts(now=now, session=session, active=active, active_run=run)
+        lane = known[0]
+        return Facts(now=now, session=lane.session, active=lane.active, active_run=lane.run)
 
     # ── what is learnt ──────────────────────────────────────────────────────────────────────
 
@@ -87,42 +92,49 @@ class Lanes:
         session = facts.session
         if session is None or not session.is_live or facts.waiting.count:
             return
-        self.forget(session.id)
         if session.active_turn_id is None:
             self._keep(Lane(session))
         elif facts.active is not None and facts.active_run is not None:
             self._keep(Lane(session, facts.active, facts.active_run))
+        else:
+            self.forget(session.id)
 
     def note(self, changes: Sequence[Change]) -> None:
         """Take in what this transaction writes; a lane that is not certain then is forgotten."""
-        sessions: list[Session] = []
+        sessions: list[SessionAdded | SessionSaved] = []
         turns: list[Turn] = []
         runs: list[Run] = []
-        before: Lane | None = None
-        for change in changes:
+        written: Sequence[Any] = changes
+        for change in written:
             kind = type(change)
-            if kind is SessionSaved:
-                saved = cast(SessionSaved, change)
-                sessions.append(saved.session)
-                before = self.forget(saved.session.id)
-                if before is not None and before.session.version != saved.read_version:
-                    before = None
-            elif kind is SessionAdded:
-                before = Lane(cast(SessionAdded, change).session)
-                sessions.append(before.session)
-                self.forget(before.session.id)
-            elif kind in _TURN:
-                turns.append(cast(TurnSaved, change).turn)
+            if kind in _TURN:
+                turns.append(change.turn)
             elif kind in _RUN:
-                runs.append(cast(RunSaved, change).run)
-        lane = _after(before, sessions[0], turns, runs) if len(sessions) == 1 else None
+                runs.append(change.run)
+            elif kind in _SESSION:
+                sessions.append(change)
+        lane = self._after(sessions[0], turns, runs) if len(sessions) == 1 else None
         if lane is not None:
             self._keep(lane)
             return
+        for one in sessions:
+            self.forget(one.session.id)
         for turn in turns:
             self.forget(turn.session_id)
         for run in runs:
             self.forget(run.session_id)
+
+    def _after(
+        self, change: SessionAdded | SessionSaved, turns: Sequence[Turn], runs: Sequence[Run]
+    ) -> Lane | None:
+        """Return a lane after changes, if it is certain that nobody waits in it."""
+        session = change.session
+        if not isinstance(change, SessionSaved):
+            return _after(Lane(session), session, turns, runs)
+        known = self._lanes.get(session.id)
+        if known is None or known[0].session.version != change.read_version:
+            return None
+        return _after(known[0], session, turns, runs)
 
     def forget(self, session_id: SessionId) -> Lane | None:
         """Know a lane no more; return what it was."""
@@ -170,7 +182,6 @@ class Lanes:
     def keep(self, lanes: Iterable[Lane]) -> None:
         """Know these lanes: they were committed."""
         for lane in lanes:
-            self.forget(lane.session.id)
             self._keep(lane)
 
     def clear(self) -> None:
@@ -182,8 +193,15 @@ class Lanes:
         self._bytes = 0
 
     def _keep(self, lane: Lane) -> None:
-        """Put a lane in, which must not be there, behind all others."""
-        session, active, run = lane
+        """Put a lane in, in its own place, as the one that was used last."""
+        session, active, run = lane.session, lane.active, lane.run
+        known = self._lanes.pop(session.id, None)
+        if known is not None:
+            self._bytes -= known[1]
+            if known[0].active is not None:
+                self._turns.pop(known[0].active.id, None)
+        if self._before is not None:
+            self._before.setdefault(session.id, known[0] if known is not None else None)
         size = LANE_BYTES + len(session.metadata)
         if session.key is not None:
             self._keys[session.tenant, session.key] = session.id
@@ -199,25 +217,20 @@ class Lanes:
 
 
 def _after(
-    before: Lane | None, session: Session, turns: Sequence[Turn], runs: Sequence[Run]
+    before: Lane, session: Session, turns: Sequence[Turn], runs: Sequence[Run]
 ) -> Lane | None:
-    """Return a lane after changes, if it is certain that nobody waits in it."""
-    if before is None or not session.is_live:
-        return None
-    left = before.active
+    left, wanted = before.active, session.active_turn_id
     for turn in turns:
-        if turn.session_id != session.id:
-            return None
-        if turn.outcome is None and turn.id != session.active_turn_id:
+        if turn.session_id != session.id or (turn.outcome is None and turn.id != wanted):
             return None
         if left is not None and turn.id == left.id:
             left = None
-    if left is not None and left.id != session.active_turn_id:
+    if not session.is_live or (left is not None and left.id != wanted):
         # It lost the lane, and nothing says that it ended.
         return None
-    if session.active_turn_id is None:
+    if wanted is None:
         return Lane(session)
-    active = _named(session.active_turn_id, turns, before.active)
+    active = _named(wanted, turns, before.active)
     run = _named(session.active_run_id, runs, before.run)
     return Lane(session, active, run) if active is not None and run is not None else None
 
