@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile, takewhile
 from typing import Any, Literal
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -237,6 +238,7 @@ class TranscriptMachine(RuleBasedStateMachine):
             assert log == [entry.text for entry in book.entries]
             expected = [entry.text for entry in book.entries if not entry.is_hidden]
             assert visible == expected
+            assert self.house.do(self.read_whole(book)) == expected
             assert session.item_count == len(expected)
             assert session.head_seq == len(book.entries)
 
@@ -246,6 +248,13 @@ class TranscriptMachine(RuleBasedStateMachine):
         log = await caller.read.items(session, ItemQuery(view="log"))
         visible = await caller.read.items(session, ItemQuery())
         return session, [text_of(item) for item in log], [text_of(item) for item in visible]
+
+    async def read_whole(self, book: Book) -> list[str]:
+        """Read as clients do who come again and again, of whom little is read anew."""
+        caller = self.house.callers["a"]
+        found = await caller.read.transcript(caller.tenant, session_id=SessionId(book.id))
+        assert found is not None
+        return [item["content"][0]["text"] for item in msgspec.json.decode(found.listed)]
 
     @rule(
         data=st.data(),

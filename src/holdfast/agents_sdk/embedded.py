@@ -33,7 +33,7 @@ class EmbeddedBackend:
         )
         if found is None:
             return Read(None)
-        return Read(found.session.id, found.entries, found.session.head_seq)
+        return Read(found.session.id, found.listed, found.session.head_seq)
 
     async def history(self) -> list[bytes]:
         """Return all that was said in the live generation, what is summed up included."""

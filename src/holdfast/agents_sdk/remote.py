@@ -27,7 +27,7 @@ _ids = RandomIds()
 
 class _Transcript(msgspec.Struct, frozen=True):
     session_id: SessionId | None
-    data: list[msgspec.Raw]
+    data: msgspec.Raw
     head_seq: int = 0
 
 
@@ -153,8 +153,7 @@ class RemoteBackend:
         path = "/v1/transcript" + (f"?last={last}" if last is not None else "")
         said = await self._line.ask("GET", path, self._names(session_id))
         found = msgspec.json.decode(said, type=_Transcript)
-        entries = [(bytes(one),) for one in found.data]
-        return Read(found.session_id, entries, found.head_seq)
+        return Read(found.session_id, bytes(found.data), found.head_seq)
 
     async def history(self) -> list[bytes]:
         """Return all that was said in the live generation, what is summed up included."""

@@ -79,17 +79,17 @@ class HoldfastSession:
         lane = lane_here(self._place)
         if lane is not None:
             seen = await self._backend.transcript(lane.session_id, last)
-            return to_context(seen.entries)  # type: ignore[return-value] # plain dicts
+            return to_context(seen.listed)  # type: ignore[return-value] # plain dicts
         block = block_of(wrapper, self._place) if wrapper is not None else None
         bound = block.session_id if block is not None else None
         seen = await self._backend.transcript(bound, last)
         if wrapper is None:
-            return to_values(seen.entries)  # type: ignore[return-value] # plain dicts, as they were added
+            return to_values(seen.listed)  # type: ignore[return-value] # plain dicts, as they were added
         if block is None:
             # What the run saw is what it goes on with, whatever is cleared meanwhile.
             met = seen.session_id or await self._backend.reserve()
             keep_block(wrapper, self._place, await self._backend.new_block(met))
-        return to_context(seen.entries)  # type: ignore[return-value] # plain dicts, as they were added
+        return to_context(seen.listed)  # type: ignore[return-value] # plain dicts, as they were added
 
     async def add_items(
         self,
@@ -157,7 +157,7 @@ class HoldfastSession:
 
     async def _shorten(self, session_id: SessionId | None, *, is_forced: bool) -> None:
         seen = await self._backend.transcript(session_id, None)
-        items = to_values(seen.entries)
+        items = to_values(seen.listed)
         if self._compaction is None or not self._compaction.is_due(items, is_forced=is_forced):
             return
         shorter = to_items(await self._compaction.shorten(items))

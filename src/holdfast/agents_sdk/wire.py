@@ -1,7 +1,7 @@
 """Between the SDK's dicts and our bytes: whole lists at a time, and no object that nobody needs."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,15 +11,14 @@ from holdfast.core.ids import SessionId
 from holdfast.core.items import OUTPUT_SUFFIX, NewItem, item_value, read_item
 
 Item = dict[str, Any]
-Entry = tuple[bytes]
-"""An item's bytes, as a row of its own."""
 
 
 class Read(NamedTuple):
     """The end of what is visible of a session: none, if there is no such session."""
 
     session_id: SessionId | None
-    entries: Sequence[Entry] = ()
+    listed: bytes = b"[]"
+    """Its items, as a JSON list."""
     head_seq: int = 0
 
 
@@ -28,6 +27,7 @@ _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", 
 _write_fast = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_all = msgspec.json.Decoder(list[Item]).decode
+_split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def to_items(values: Iterable[Any]) -> tuple[NewItem, ...]:
@@ -59,24 +59,23 @@ def _utf8(text: str) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16").encode()
 
 
-def to_values(entries: Sequence[Entry]) -> list[Item]:
+def to_values(listed: bytes) -> list[Item]:
     """Return items as the SDK knows them, decoded in one go."""
-    joined = b"[" + b",".join([entry[0] for entry in entries]) + b"]"
     try:
-        return _decode_all(joined)
+        return _decode_all(listed)
     except msgspec.DecodeError:
         # A number that fits no float, say: one by one, each as well as it can be read.
-        return [item_value(entry[0]) for entry in entries]
+        return [item_value(bytes(one)) for one in _split(listed)]
 
 
-def to_context(entries: Sequence[Entry]) -> list[Item]:
+def to_context(listed: bytes) -> list[Item]:
     """Return items as a run of the SDK may be shown them: no two calls by one id.
 
     Local servers number their calls from zero in every answer, and the SDK takes calls of one id
     for one call, of which it keeps the last. The newest pair keeps its id, as it is compared with
     what a run has in hand; older ones are told apart. What is stored stays as it came.
     """
-    values = to_values(entries)
+    values = to_values(listed)
     places: dict[str, list[int]] = {}
     for place, value in enumerate(values):
         call_id = value.get("call_id")

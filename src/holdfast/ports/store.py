@@ -113,10 +113,11 @@ class Outline(msgspec.Struct, frozen=True):
 
 
 class Transcript(msgspec.Struct, frozen=True):
-    """What is visible of a session at its end, oldest first: rows of one column, the bytes."""
+    """What is visible of a session at its end, oldest first."""
 
     session: Session
-    entries: list[tuple[bytes]]
+    listed: bytes
+    """The items as they were added, as a JSON list."""
 
 
 class CompletionQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -141,8 +141,12 @@ class SqlReader:
         key: Key | None = None,
         last: int | None = None,
     ) -> Transcript | None:
-        """Return the end of what is visible, as bytes."""
-        return await self._run(lambda _: queries.transcript(tenant, session_id, key, last))
+        """Return the end of what is visible, as bytes; of a whole one, what is new is read."""
+        known = self._transcripts.readings
+        found = await self._run(lambda _: queries.transcript(tenant, session_id, key, last, known))
+        if found is not None and last is None:
+            known.keep(found.session, found.listed)
+        return found
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return a page of a session's items with a name for each."""

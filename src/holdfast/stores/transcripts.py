@@ -15,6 +15,7 @@ from holdfast.core.ids import SessionId
 from holdfast.core.items import StoredItem
 from holdfast.core.prefixes import Strand
 from holdfast.core.session import Session
+from holdfast.stores.readings import Readings
 
 MAX_BYTES = 24 * 1024 * 1024
 ITEM_BYTES = 512
@@ -43,6 +44,8 @@ class Transcripts:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[SessionId, _Entry] = OrderedDict()
         self._bytes = 0
+        self.readings = Readings()
+        """What clients read, who are shown the log as it is stored."""
 
     @property
     def held_bytes(self) -> int:
@@ -61,6 +64,7 @@ class Transcripts:
                     self._begin(change.session)
                 case ItemErased() | ContentErased():
                     self.drop(change.session_id)
+                    self.readings.drop(change.session_id)
 
     def find(self, session: Session) -> tuple[Strand[StoredItem], int] | None:
         """Return what is known of a session's context, and up to which item, if anything is."""

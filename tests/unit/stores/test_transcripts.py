@@ -44,6 +44,15 @@ async def as_read(caller: Caller, session: Session) -> Sequence[StoredItem]:
     return await SqlReader(store._driver.read).context(session)
 
 
+async def check_whole(caller: Caller, session: Session) -> None:
+    """Compare what clients are shown of a session with what they are shown past every cache."""
+    store = caller.store
+    assert isinstance(store, SqlStore)
+    afresh = SqlReader(store._driver.read)
+    shown = await afresh.transcript(caller.tenant, session_id=session.id)
+    assert await caller.read.transcript(caller.tenant, session_id=session.id) == shown
+
+
 async def _hide(caller: Caller, session: Session, dice: random.Random, *, erase: bool) -> None:
     first = dice.randint(1, max(session.head_seq, 1))
     last = min(first + dice.randint(0, 2), session.head_seq)
@@ -104,6 +113,7 @@ async def test_a_context_is_always_what_the_store_has(
             for session_id in known:
                 now = await caller.session(session_id)
                 assert await caller.read.context(now) == await as_read(caller, now)
+                await check_whole(caller, now)
 
 
 async def test_a_turn_of_a_known_session_reads_nothing() -> None:

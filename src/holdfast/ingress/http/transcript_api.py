@@ -56,10 +56,10 @@ class TranscriptApi:
         )
         if found is None:
             return json_reply({"object": "transcript", "session_id": None, "data": []})
-        body = b'{"object":"transcript","session_id":%s,"head_seq":%d,"data":[%s]}' % (
+        body = b'{"object":"transcript","session_id":%s,"head_seq":%d,"data":%s}' % (
             _encode(found.session.id),
             found.session.head_seq,
-            b",".join([entry[0] for entry in found.entries]),
+            found.listed,
         )
         return Reply(body)
 

@@ -24,6 +24,7 @@ from holdfast.ports.store import (
     Transcript,
     TurnView,
 )
+from holdfast.stores.readings import NOTHING, Readings, listed
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.facts import (
     EVERYTHING,
@@ -114,8 +115,9 @@ def items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
 
 
 def transcript(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None
-) -> Plan[Transcript | None]:
+    tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None,
+    known: Readings,
+) -> Plan[Transcript | None]:  # fmt: skip
     """Return the end of what is visible, as bytes."""
     if session_id is not None:
         row = yield from session_row(session_id)
@@ -124,13 +126,15 @@ def transcript(
     found = read_session(row) if row is not None else None
     if found is None or found.tenant != tenant or found.deleted_at is not None:
         return None
-    spans: list[Span] = [(1, found.head_seq)]
-    if found.hidden_count:
+    before = known.find(found) if last is None else None
+    spans: list[Span] = [(before.head_seq + 1 if before else 1, found.head_seq)]
+    if found.hidden_count and not before:
         spans = visible_spans((yield from find_hidden(found)), 1, found.head_seq)
-    entries: list[Row] = []
+    bodies: list[bytes] = []
     for first, end in _last_of(spans, last):
-        entries.extend((yield from _rows(sql.BODIES, found, first, end)))
-    return Transcript(found, entries)  # type: ignore[arg-type] # rows of one column
+        rows = yield from _rows(sql.BODIES, found, first, end)
+        bodies += [row[0] for row in rows]
+    return Transcript(found, listed(bodies, before.listed if before else NOTHING))
 
 
 def _last_of(spans: list[Span], count: int | None) -> list[Span]:

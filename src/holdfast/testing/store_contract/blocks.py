@@ -3,10 +3,11 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Appended, Delete, Pop, Popped
+from holdfast.core.commands import Appended, Delete, Hide, Pop, Popped, Reset
 from holdfast.core.errors import (
     IdempotencyMismatch,
     SessionBusy,
@@ -14,7 +15,8 @@ from holdfast.core.errors import (
     SessionNotFound,
     TurnNotFound,
 )
-from holdfast.core.ids import Key, Tenant, TurnId
+from holdfast.core.ids import Key, SessionId, Tenant, TurnId
+from holdfast.core.items import ERASED_ITEM
 from holdfast.core.session import Session
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller, text_of
@@ -281,12 +283,34 @@ class BlockContract:
         stranger = Tenant("stranger")
         assert await caller.read.transcript(stranger, session_id=session.id) is None
 
+    async def test_a_transcript_that_is_read_again_has_what_others_did_meanwhile(
+        self, caller: Caller, other: Caller
+    ) -> None:
+        session = (await _add(caller, "A", 0, *"abc")).session
+        assert await _transcript(caller, None) == list("abc")
+        await _add(other, "B", 0, "d")
+        assert await _transcript(caller, None) == list("abcd")
+        assert await _transcript(caller, None) == list("abcd")
+        await _pop(other, session)
+        await _add(other, "C", 0, "e")
+        assert await _transcript(caller, None) == list("abce")
+        gone = Hide(
+            tenant=caller.tenant, session_id=session.id, from_seq=1, to_seq=1, erase=True
+        )  # fmt: skip
+        await other.submit(gone)
+        assert await _transcript(caller, None) == list("bce")
+        await _add(caller, "A", 1, "f")
+        assert await _transcript(caller, None) == list("ebcf")
+        reset = Reset(tenant=caller.tenant, session_id=session.id, new_id=SessionId("ses_next"))
+        await other.submit(reset)
+        assert await _transcript(caller, None) == []
+
     async def test_a_forks_transcript_has_its_parents_part(self, caller: Caller) -> None:
         parent = (await _add(caller, "A", 0, *"abc")).session
         child = await caller.start("d", session_id=parent.id, is_internal=True)
         found = await caller.read.transcript(caller.tenant, session_id=child.session.id)
         assert found is not None
-        assert len(found.entries) == 4
+        assert len(_split(found.listed)) == 4
 
 
 async def _add(caller: Caller, name: str, ordinal: int, *texts: str, **more: Any) -> Appended:
@@ -307,7 +331,10 @@ def _text(popped: Popped) -> str | None:
 async def _transcript(caller: Caller, last: int | None) -> list[str]:
     found = await caller.read.transcript(caller.tenant, key=Key("k"), last=last)
     assert found is not None
-    everything = [
-        (item.body, text_of(item)) for item in await caller.read.items(found.session, _LOG)
-    ]
-    return [dict(everything)[body] for (body,) in found.entries]
+    log = await caller.read.items(found.session, _LOG)
+    said = {item.body: text_of(item) for item in log if item.body != ERASED_ITEM}
+    return [said[body] for body in _split(found.listed)]
+
+
+def _split(listed: bytes) -> list[bytes]:
+    return [bytes(one) for one in msgspec.json.decode(listed, type=list[msgspec.Raw])]

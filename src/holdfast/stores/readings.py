@@ -1,0 +1,80 @@
+"""Whole transcripts that were read lately, as bytes: who reads one again reads what is new of it.
+
+They are used by the rule of `transcripts.py`: what was visible at a head, under as many records, is
+visible again at any later head under as many, with the new items behind it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.core.ids import SessionId
+from holdfast.core.session import Session
+
+MAX_BYTES = 16 * 1024 * 1024
+NOTHING = b"[]"
+
+
+class Reading(NamedTuple):
+    """What was visible of a session at a head, as a JSON list."""
+
+    record_no: int
+    head_seq: int
+    listed: bytes
+
+
+class Readings:
+    """The transcripts that were read last, bounded in bytes."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._readings: OrderedDict[SessionId, Reading] = OrderedDict()
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of transcripts they are."""
+        return self._bytes
+
+    def find(self, session: Session) -> Reading | None:
+        """Return what is known of a session and still so; asked in whatever thread reads."""
+        known = self._readings.get(session.id)
+        if known is None or known.record_no != session.record_no:
+            return None
+        return known if known.head_seq <= session.head_seq else None
+
+    def keep(self, session: Session, listed: bytes) -> None:
+        """Remember what was read; what a fork shows is not its own, and may be erased elsewhere."""
+        if session.parent_id is not None:
+            return
+        known = self._readings.get(session.id)
+        if known is not None and known[:2] >= (session.record_no, session.head_seq):
+            # It is as new, or newer: who began to read later was answered before.
+            self._readings.move_to_end(session.id)
+            return
+        self.drop(session.id)
+        if len(listed) * 2 > self._max_bytes:
+            return
+        self._readings[session.id] = Reading(session.record_no, session.head_seq, listed)
+        self._bytes += len(listed)
+        while self._bytes > self._max_bytes:
+            self.drop(next(iter(self._readings)))
+
+    def drop(self, session_id: SessionId) -> None:
+        """Forget a session."""
+        known = self._readings.pop(session_id, None)
+        if known is not None:
+            self._bytes -= len(known.listed)
+
+
+def listed(bodies: Sequence[bytes], before: bytes = NOTHING) -> bytes:
+    """Return items as a JSON list, behind those of another one; all of it is copied once."""
+    if not bodies:
+        return before
+    pieces: list[bytes | memoryview] = [*bodies]
+    pieces[-1] = bodies[-1] + b"]"
+    if before == NOTHING:
+        pieces[0] = b"[" + pieces[0]
+    else:
+        pieces.insert(0, memoryview(before)[:-1])
+    return b",".join(pieces)
