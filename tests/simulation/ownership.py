@@ -7,7 +7,7 @@ another, or takes the session away. Whatever a run writes outside of that time i
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.changes import Decision, ItemsAdded, RunSaved, SessionAdded, SessionSaved
-from holdfast.core.commands import Compact, Extend, Started
+from holdfast.core.commands import Compact, Ended, Extend, Started
 from holdfast.core.turn import Fence
 from tests.simulation.disk import Written
 
@@ -26,9 +26,17 @@ def late_writes(journal: Sequence[Written]) -> Iterator[str]:
         for change in decision.changes:
             if isinstance(change, SessionAdded | SessionSaved):
                 owners[change.session.id] = change.session.active_run_id
-        outcome = decision.outcome
-        if isinstance(outcome, Started) and not outcome.session.is_live:
-            yield f"I5 {outcome.run.id} was started in the retired {outcome.session.id}"
+        begun = _begun(decision)
+        if begun is not None and not begun.session.is_live:
+            yield f"I5 {begun.run.id} was started in the retired {begun.session.id}"
+
+
+def _begun(decision: Decision[object]) -> Started | None:
+    """Return the run that a commit began, of the turn it was about or of the one behind that."""
+    outcome = decision.outcome
+    if isinstance(outcome, Ended):
+        return outcome.successor
+    return outcome if isinstance(outcome, Started) else None
 
 
 def _judge(
@@ -52,8 +60,9 @@ def swallowed(journal: Sequence[Written]) -> Iterator[str]:
         decision, command = written.result, written.command
         if not isinstance(decision, Decision) or isinstance(decision.outcome, BaseException):
             continue
-        if isinstance(decision.outcome, Started):
-            seen[decision.outcome.run.id] = decision.outcome.session.head_seq
+        begun = _begun(decision)
+        if begun is not None:
+            seen[begun.run.id] = begun.session.head_seq
         elif isinstance(command, Extend):
             seen[command.fence.run_id] = decision.outcome.head_seq
         elif isinstance(command, Compact) and command.to_seq > seen[command.fence.run_id]:

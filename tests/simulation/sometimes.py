@@ -53,6 +53,7 @@ EXPECTED = (
     "a zombie wrote and was fenced",
     "a worker was taken for dead and born again",
     "a turn waited for its lane and got it",
+    "a lane was handed to the turn behind",
     "a reset met a running turn",
     "a reset was refused because the session had changed",
     "a deletion met a running turn",
@@ -157,6 +158,8 @@ def _written(written: Written) -> Iterator[str]:
                 yield "a batch was added to a retired session"
         case Claim(), Started():
             yield "a turn waited for its lane and got it"
+        case Finish(), Ended() if outcome.successor is not None:
+            yield "a lane was handed to the turn behind"
         case Finish(), Ended() if command.again:
             yield "a command that went through unheard was answered when sent again"
         case _:

@@ -18,7 +18,7 @@ from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import RecordKind
 from holdfast.core.reset import NEVER, ResetPolicy
 from holdfast.core.session import Session, Usage
-from holdfast.core.turn import Fence, OnBusy, Outcome, Run, Source, Turn
+from holdfast.core.turn import Fence, OnBusy, Outcome, Run, Source, Successor, Turn
 
 OutcomeT = TypeVar("OutcomeT", covariant=True)
 
@@ -187,14 +187,17 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     journal: JournalEntry | None = None
     trail: bytes = b""
     """Of the whole history, this answer included, where later requests may repeat it."""
+    successor: Successor | None = None
+    """Who waits in this process and begins in the same commit, if nobody stands before it."""
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """The run's end, as recorded."""
+    """The run's end, as recorded, and the beginning of its successor's, if there was one."""
 
     turn: Turn
     session: Session
     run: Run
+    successor: Started | None = None
 
 
 class Cancel(Command[Turn], frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import RunId, WorkerId
 from holdfast.core.items import ERASED_ITEM, NewItem, StoredItem
 from holdfast.core.records import Span, visible_spans
+from holdfast.core.session import Session
 from holdfast.core.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, Turn, storable
 
 WORKER_LOST = "worker_lost"
@@ -68,6 +69,23 @@ def started(draft: Draft, turn: Turn, run: Run, *, is_rolled_over: bool = False)
     """Answer for a turn that has the lane, once all that belongs to its beginning is written."""
     fence = Fence(run.session_id, run.generation, run.id, run.epoch)
     return Started(turn, draft.session, run, fence, is_rolled_over)
+
+
+def is_next(turn: Turn, session: Session, waiting: Waiting) -> bool:
+    """Whether a turn is the first of those who wait in a session's lane."""
+    is_here = turn.session_id == session.id and turn.is_open
+    return is_here and turn.position == waiting.first_position
+
+
+def start_waiting(
+    draft: Draft, turn: Turn, *, run_id: RunId, worker: WorkerId, facts: Facts
+) -> Started:
+    """Give a free lane to a turn that waited for it."""
+    turn, run = begin(draft, turn, run_id=run_id, worker=worker, facts=facts)
+    draft.save_turn(turn)
+    draft.add_run(run)
+    draft.tell("turn.started", turn, attempts=turn.attempts)
+    return started(draft, turn, run)
 
 
 def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:

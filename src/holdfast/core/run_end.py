@@ -14,14 +14,29 @@ from holdfast.core.changes import (
     RunSaved,
     refuse,
 )
-from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Finish, RecordHeal
+from holdfast.core.commands import (
+    Cancel,
+    DropProviderState,
+    Ended,
+    Extend,
+    Finish,
+    RecordHeal,
+    Started,
+)
 from holdfast.core.draft import Draft
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.facts import Facts
 from holdfast.core.healing import Heal, read_heals, write_heals
 from holdfast.core.hiding import is_changed, without_hidden
 from holdfast.core.items import NewItem
-from holdfast.core.lane import end_turn, keep_partial, pack_items, stop_active
+from holdfast.core.lane import (
+    end_turn,
+    is_next,
+    keep_partial,
+    pack_items,
+    start_waiting,
+    stop_active,
+)
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.records import merge_spans
 from holdfast.core.session import Session, Usage
@@ -97,9 +112,18 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
             message=command.error_message,
             is_retryable=command.is_retryable,
         )
-    if facts.waiting.count:
+    begun = _hand_over(draft, run, command, facts) if facts.waiting.count else None
+    return draft.decide(Ended(turn, draft.session, run, begun))
+
+
+def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started | None:
+    """Begin the turn that is named to be next, if it is; else have those who wait look."""
+    turn, named, session = facts.turn, command.successor, draft.session
+    is_free = session.active_turn_id is None
+    if not is_free or turn is None or named is None or not is_next(turn, session, facts.waiting):
         draft.wake()
-    return draft.decide(Ended(turn, draft.session, run))
+        return None
+    return start_waiting(draft, turn, run_id=named.run_id, worker=run.worker, facts=facts)
 
 
 def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> None:

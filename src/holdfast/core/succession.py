@@ -6,6 +6,7 @@ from holdfast.core.changes import Decision, refuse
 from holdfast.core.commands import Claim, Queued, Recover, Started
 from holdfast.core.draft import Draft
 from holdfast.core.errors import (
+    RunFenced,
     SessionDeleted,
     SessionNotFound,
     TurnCancelled,
@@ -13,7 +14,7 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.facts import Facts
-from holdfast.core.lane import WORKER_LOST, begin, end_turn, queued, settle_gone, started
+from holdfast.core.lane import WORKER_LOST, end_turn, queued, settle_gone, start_waiting
 from holdfast.core.session import Session
 from holdfast.core.turn import RUN_AGAIN, Fence, Turn
 
@@ -33,6 +34,8 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
         return refuse(TurnCancelled(turn.id, turn.error_code))
     if not turn.is_open:
         return refuse(TurnInterrupted(f"turn {turn.id} ended as {turn.outcome}"))
+    if command.again and run is not None:
+        return refuse(RunFenced(f"run {run.id} of turn {turn.id} was begun, and lost its lane"))
     draft = Draft(session, now=facts.now)
     is_free, waiting, settled = settle_gone(
         draft, facts, worker=command.worker, limits=command.limits
@@ -43,11 +46,8 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
     if not is_free or waiting.first_position != turn.position:
         outcome = queued(draft, turn)
         return draft.decide(outcome) if settled else Decision(outcome)
-    turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
-    draft.save_turn(turn)
-    draft.add_run(run)
-    draft.tell("turn.started", turn, attempts=turn.attempts)
-    return draft.decide(started(draft, turn, run))
+    begun = start_waiting(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
+    return draft.decide(begun)
 
 
 def recover(command: Recover, facts: Facts) -> Decision[Session]:

@@ -126,6 +126,13 @@ BLANK_RUN = Run(
 """What runs are made from."""
 
 
+class Successor(msgspec.Struct, frozen=True, gc=False):
+    """Who is to have a lane next: a turn that waits for it, and the run that it begins then."""
+
+    turn_id: TurnId
+    run_id: RunId
+
+
 class Fence(msgspec.Struct, frozen=True, gc=False):
     """What every write of a run carries; the store checks it in the write's own transaction."""
 

@@ -24,6 +24,7 @@ from holdfast.core.commands import (
 from holdfast.core.errors import (
     HoldfastError,
     LaneTimeout,
+    RunFenced,
     SessionBusy,
     SessionDeleted,
     StoreClosed,
@@ -34,11 +35,11 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.turn import RUN_AGAIN, Fence, OnBusy, Turn
+from holdfast.core.turn import RUN_AGAIN, Fence, OnBusy, Successor, Turn
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.storage import StorageGauge
 from holdfast.engine.turn_runner import FIRST_PAUSE_SECONDS, ActiveRun, left_end
-from holdfast.engine.wakeups import Wakeups
+from holdfast.engine.wakeups import Waiter, Wakeups
 from holdfast.engine.worker import Worker
 from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.meter import Meter, NoMeter
@@ -83,6 +84,7 @@ class Gateway:
         self.clock = clock
         self._handler = handler
         self._wakeups = Wakeups()
+        self._wakeups.on_unwanted = self._not_wanted
         self._delivered: set[tuple[TurnId, int]] = set()
         self._handling = asyncio.Semaphore(HANDLED_AT_ONCE)
         self.worker = Worker(
@@ -155,7 +157,7 @@ class Gateway:
             return
         outcome = submitting.result()
         if isinstance(outcome, Started):
-            self._give_back(outcome.turn, outcome.fence, None)
+            self._not_wanted(outcome)
         elif isinstance(outcome, Queued) or self._is_left_waiting(outcome):
             self._leave_queue(outcome.turn)
 
@@ -231,8 +233,10 @@ class Gateway:
 
     async def _wait_for_lane(self, queued: Queued, *, since: int = -1) -> Started:
         """Return once the turn has its lane; `since` says when it was last known not to."""
-        waiter = self._wakeups.queue(queued.turn.session_id, queued.turn.position, since=since)
-        began = self.clock.now()
+        turn, began = queued.turn, self.clock.now()
+        waiter = self._wakeups.queue(
+            turn.session_id, turn.position, since=since, successor=self._new_run(turn)
+        )
         until = began + self.settings.max_wait_seconds
         outcome: Started | Queued = queued
         try:
@@ -240,24 +244,40 @@ class Gateway:
                 left = until - self.clock.now()
                 await waiter.wait(min(left, self._look_again_in(outcome)))
                 if self.worker.is_stopping:
-                    raise StoreClosed(f"turn {queued.turn.id} waited when its store was closed")
-                outcome = await self._claim(queued.turn)
+                    raise StoreClosed(f"turn {turn.id} waited when its store was closed")
+                outcome = waiter.handed or await self._claim(waiter, turn)
                 if not isinstance(outcome, Started) and until <= self.clock.now():
-                    raise await self._give_up(queued.turn)
+                    outcome = await self._give_up(waiter, turn)
         finally:
             self._wakeups.leave(waiter, is_served=isinstance(outcome, Started))
+            if waiter.handed is not None and not isinstance(outcome, Started):
+                self._not_wanted(waiter.handed)
         self.meter.lane_waited(self.clock.now() - began)
         return outcome
 
-    async def _claim(self, turn: Turn) -> Started | Queued:
-        return await self._stay_for(
-            Claim(
-                turn_id=turn.id,
-                run_id=RunId(self.ids.new("run")),
-                worker=self.worker.id,
-                limits=self.limits,
-            )
+    def _new_run(self, turn: Turn) -> Successor:
+        return Successor(turn.id, RunId(self.ids.new("run")))
+
+    async def _claim(self, waiter: Waiter, turn: Turn) -> Started | Queued:
+        """Ask for the lane; a run that ended meanwhile may have handed it to the waiter."""
+        assert waiter.successor is not None
+        claim = Claim(
+            turn_id=turn.id,
+            run_id=waiter.successor.run_id,
+            worker=self.worker.id,
+            limits=self.limits,
+            again=waiter.is_named,
         )
+        try:
+            return await self._stay_for(claim)
+        except RunFenced:
+            # It was handed the lane, and lost it before anybody here heard of that.
+            waiter.successor, waiter.is_named = self._new_run(turn), False
+            return await self._stay_for(replace(claim, run_id=waiter.successor.run_id, again=False))
+
+    def _not_wanted(self, started: Started) -> None:
+        """Free a lane that was given to a turn for which nobody stayed."""
+        self._give_back(started.turn, started.fence, None)
 
     def _look_again_in(self, queued: Queued) -> float:
         """Return when, unwoken, the lane may have come free: a hold or a lease that ran out."""
@@ -266,10 +286,11 @@ class Gateway:
             return pause
         return min(pause, max(queued.look_again_at - self.clock.now(), 0.001))
 
-    async def _give_up(self, turn: Turn) -> Exception:
+    async def _give_up(self, waiter: Waiter, turn: Turn) -> Started:
+        """End a turn that has waited too long; one that was handed its lane just now has it."""
         seconds = self.settings.max_wait_seconds
         message = f"turn {turn.id} waited {seconds:g} seconds for its lane"
-        await self.submit(
+        left = await self.submit(
             Cancel(
                 tenant=turn.tenant,
                 turn_id=turn.id,
@@ -280,7 +301,11 @@ class Gateway:
                 only_if_queued=True,
             )
         )
-        return LaneTimeout(message)
+        if left.is_open and waiter.is_named:
+            outcome = await self._claim(waiter, turn)
+            if isinstance(outcome, Started):
+                return outcome
+        raise LaneTimeout(message)
 
     async def _carry_out(self, turn: Turn) -> None:
         """Run an adopted turn with the handler."""

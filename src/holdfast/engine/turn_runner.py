@@ -22,7 +22,7 @@ from holdfast.core.records import quarantined
 from holdfast.core.session import Session
 from holdfast.core.turn import Fence
 from holdfast.engine.log import log
-from holdfast.engine.wakeups import Wakeups
+from holdfast.engine.wakeups import Waiter, Wakeups
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 
@@ -157,8 +157,13 @@ class ActiveRun:
         """End the run durably. An unknown outcome is asked about until it is known."""
         self._wakeups.off_stop(self.fence.run_id)
         items = (*self._unsaved, *command.items) if self._unsaved else command.items
+        next_one = self._wakeups.name_successor(self.fence.session_id)
         command = replace(
-            command, items=items, after_seq=self.session.head_seq, shown_records=self._shown_records
+            command,
+            items=items,
+            after_seq=self.session.head_seq,
+            shown_records=self._shown_records,
+            successor=next_one.successor if next_one is not None else None,
         )
         self._finishing = command
         pause = FIRST_PAUSE_SECONDS
@@ -180,7 +185,7 @@ class ActiveRun:
                 raise
             else:
                 self._end = ended
-                self._wakeups.wake(ended.session.id)
+                self._pass_on(ended, next_one, is_certain=not command.again)
                 self._meter.run_ended(command.outcome)
                 log.info(
                     "run.ended",
@@ -192,12 +197,21 @@ class ActiveRun:
                 return ended
         raise AssertionError("the last try returns or raises")
 
+    def _pass_on(self, ended: Ended, next_one: Waiter | None, *, is_certain: bool) -> None:
+        """Have whoever waits go on: with the lane that it was handed, or by a look at it."""
+        if next_one is not None and ended.successor is not None:
+            self._wakeups.hand_over(next_one, ended.successor)
+            return
+        if next_one is not None and is_certain:
+            next_one.is_named = False
+        self._wakeups.wake(ended.session.id)
+
     @property
     def unwritten(self) -> Finish | None:
         """The end that the run has if it is not known to be written."""
         if self._refused is not None or self._finishing is None:
             return self._refused
-        return replace(self._finishing, again=True)
+        return replace(self._finishing, again=True, successor=None)
 
     @property
     def is_ended(self) -> bool:

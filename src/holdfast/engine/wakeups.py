@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from holdfast.core.commands import Started
 from holdfast.core.ids import RunId, SessionId, TurnId
+from holdfast.core.turn import Successor
 
 REMEMBERED = 4096
 """Wake-ups of so many sessions, and stops of so many runs, are remembered for those to come."""
@@ -12,10 +14,20 @@ REMEMBERED = 4096
 class Waiter:
     """Somebody who wants to look again when a session changes."""
 
-    def __init__(self, session_id: SessionId, place: int) -> None:
+    def __init__(
+        self, session_id: SessionId, place: int, successor: Successor | None = None
+    ) -> None:
         self.session_id = session_id
         self.place = place
         self.woken = asyncio.Event()
+        self.successor = successor
+        """What it begins with the lane, where it waits for one."""
+        self.is_named = False
+        """Whether the lane may have been handed to this one, by a run that ended."""
+        self.handed: Started | None = None
+        """What it was handed."""
+        self.is_unserved = False
+        """Whether it left without the lane."""
 
     async def wait(self, seconds: float) -> bool:
         """Wait to be woken, for so long at most; return whether it happened."""
@@ -44,6 +56,8 @@ class Wakeups:
         self._woken_at: dict[SessionId, int] = {}
         self._all_woken_at = 0
         self._stopped: dict[RunId, None] = {}
+        self.on_unwanted: Callable[[Started], None] = lambda _: None
+        """Told of a lane that was handed to somebody who had left."""
 
     def begin_care(self, turn_id: TurnId, since: int | None = None) -> bool:
         """Say that a task of this process cares for the turn; `False` if one does already.
@@ -72,9 +86,16 @@ class Wakeups:
         """Whether there is a reason to look at what other processes do."""
         return bool(self._lanes or self._watchers or self._stops)
 
-    def queue(self, session_id: SessionId, place: int, *, since: int) -> Waiter:
+    def queue(
+        self,
+        session_id: SessionId,
+        place: int,
+        *,
+        since: int,
+        successor: Successor | None = None,
+    ) -> Waiter:
         """Join a lane's queue in this process; woken already, if the lane was since a moment."""
-        waiter = Waiter(session_id, place)
+        waiter = Waiter(session_id, place, successor)
         if max(self._all_woken_at, self._woken_at.get(session_id, 0)) > since:
             waiter.woken.set()
         lane = self._lanes.setdefault(session_id, [])
@@ -84,12 +105,33 @@ class Wakeups:
 
     def leave(self, waiter: Waiter, *, is_served: bool) -> None:
         """Leave a queue; where the lane was not got, the next one looks if its time has come."""
+        waiter.is_unserved = not is_served
         lane = self._lanes.get(waiter.session_id, [])
         lane.remove(waiter)
         if not lane:
             self._lanes.pop(waiter.session_id, None)
         elif not is_served:
             lane[0].woken.set()
+
+    def name_successor(self, session_id: SessionId) -> Waiter | None:
+        """Return who is first in a lane that is about to come free, to be handed it.
+
+        One that may have been handed it before finds out for itself.
+        """
+        lane = self._lanes.get(session_id)
+        if not lane or lane[0].successor is None or lane[0].is_named:
+            return None
+        lane[0].is_named = True
+        return lane[0]
+
+    def hand_over(self, waiter: Waiter, started: Started) -> None:
+        """Give the lane to who was named for it; one that has left without it takes nothing."""
+        for watcher in self._watchers.get(waiter.session_id, ()):
+            watcher.woken.set()
+        waiter.handed = started
+        waiter.woken.set()
+        if waiter.is_unserved:
+            self.on_unwanted(started)
 
     def watch(self, session_id: SessionId) -> Waiter:
         """Be woken whenever a turn of the session ends here."""

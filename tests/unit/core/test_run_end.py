@@ -16,7 +16,7 @@ from holdfast.core.changes import (
 )
 from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Finish, RecordHeal
 from holdfast.core.errors import RunFenced, TurnNotFound
-from holdfast.core.facts import Facts
+from holdfast.core.facts import Facts, Waiting
 from holdfast.core.healing import Heal, read_heals
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.items import message
@@ -24,7 +24,7 @@ from holdfast.core.lane import pack_items
 from holdfast.core.provider_state import ProviderState
 from holdfast.core.run_end import cancel, drop_provider_state, extend, finish, record_heal
 from holdfast.core.session import Session, Usage
-from holdfast.core.turn import Fence, Turn
+from holdfast.core.turn import Fence, Successor, Turn
 from tests.unit.core.scenes import (
     NOW,
     OTHER_WORKER,
@@ -221,6 +221,53 @@ def test_an_end_wakes_those_who_wait_and_nobody_else() -> None:
     assert finish(a_finish(alone), alone).woken == ()
     followed = running(waiting=waiting(2))
     assert finish(a_finish(followed), followed).woken == (SESSION,)
+
+
+NEXT = a_turn(id=TurnId("turn_2"), number=2, position=2)
+SUCCESSOR = Successor(NEXT.id, RunId("run_2"))
+
+
+def test_an_end_hands_the_lane_to_the_turn_that_is_named_and_next() -> None:
+    facts = running(waiting=waiting(2, 3), turn=NEXT)
+    decision = finish(a_finish(facts, successor=SUCCESSOR), facts)
+    ended = answer(decision, Ended)
+    begun = ended.successor
+    assert begun is not None
+    assert (ended.turn.outcome, ended.run.last_seq) == ("completed", 2)
+    assert ended.session == begun.session == only(decision, SessionSaved).session
+    assert begun.session.active_run_id == begun.fence.run_id == "run_2"
+    assert (begun.turn.first_seq, begun.turn.last_seq, begun.run.first_seq) == (3, 3, 4)
+    assert begun.fence.epoch == a_fence(facts).epoch + 1
+    assert [item.turn_number for item in appended(decision)] == [1, 2]
+    assert told(decision) == ["turn.completed", "turn.started"]
+    assert decision.woken == ()
+
+
+@pytest.mark.parametrize(
+    ("queue", "changed"),
+    [
+        (waiting(1, 2), {}),
+        (waiting(2), {"outcome": "cancelled"}),
+        (waiting(2), {"session_id": SessionId("ses_2")}),
+    ],
+    ids=["another first", "ended", "elsewhere"],
+)
+def test_an_end_hands_the_lane_to_nobody_who_is_not_next(
+    queue: Waiting, changed: dict[str, Any]
+) -> None:
+    facts = running(waiting=queue, turn=replace(NEXT, **changed))
+    decision = finish(a_finish(facts, successor=SUCCESSOR), facts)
+    ended = answer(decision, Ended)
+    assert (ended.successor, ended.session.active_turn_id) == (None, None)
+    assert decision.woken == (SESSION,)
+
+
+def test_a_lane_that_is_kept_for_tools_is_handed_to_nobody() -> None:
+    facts = running(waiting=waiting(2), turn=NEXT)
+    decision = finish(a_finish(facts, successor=SUCCESSOR, pending_calls=("call_1",)), facts)
+    ended = answer(decision, Ended)
+    assert ended.successor is None
+    assert ended.session.is_held
 
 
 def test_calls_for_the_clients_tools_keep_the_lane() -> None:

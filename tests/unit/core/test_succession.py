@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from holdfast.core.changes import RecordAdded, RunSaved, SessionSaved, TurnSaved
 from holdfast.core.commands import Claim, LaneLimits, Queued, Recover, Started
 from holdfast.core.errors import (
+    RunFenced,
     SessionDeleted,
     SessionNotFound,
     TurnCancelled,
@@ -29,6 +30,7 @@ from tests.unit.core.scenes import (
     SESSION,
     TURN,
     WORKER,
+    a_run,
     a_started_turn,
     a_turn,
     answer,
@@ -69,6 +71,13 @@ def test_the_first_of_a_free_lane_starts_and_its_items_enter_the_log() -> None:
     assert started.session.owner == WORKER
     assert started.turn.started_at == NOW
     assert told(decision) == ["turn.started"]
+
+
+def test_a_run_that_was_begun_and_lost_is_not_begun_again() -> None:
+    facts = idle(turn=SECOND, waiting=waiting(2))
+    assert facts.session is not None
+    lost = a_run(facts.session, SECOND, id=RunId("run_2"), outcome="interrupted")
+    refusal(claim(a_claim(again=True), replace(facts, run=lost)), RunFenced)
 
 
 def test_nobody_starts_before_those_who_stand_before_it() -> None:

@@ -137,6 +137,35 @@ async def test_a_caller_that_leaves_while_its_turn_is_being_started_frees_the_la
         await _next_turn_runs(hf)
 
 
+async def test_a_caller_that_leaves_while_its_lane_is_being_handed_to_it_frees_it() -> None:
+    async with faulty_holdfast() as (hf, store):
+        session = await hf.session("k")
+        is_waiting, is_committed, may_answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def hold_the_answer(command: Command[Any]) -> None:
+            if isinstance(command, Claim):
+                is_waiting.set()
+            if isinstance(command, Finish) and not is_committed.is_set():
+                is_committed.set()
+                await may_answer.wait()
+
+        first = session.turn("first")
+        await first.__aenter__()
+        store.before_answer = hold_the_answer
+        leaving = asyncio.create_task(session.turn("leaving").__aenter__())
+        await is_waiting.wait()
+        ending = asyncio.create_task(first.__aexit__(None, None, None))
+        await is_committed.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        may_answer.set()
+        await ending
+        await _next_turn_runs(hf)
+        turns = [view.turn for view in await session.turns()]
+        assert [turn.outcome for turn in turns] == ["completed", "interrupted", "completed"]
+        assert turns[1].error_code == "caller_left"
+
+
 async def test_an_end_that_could_not_be_written_is_written_when_the_store_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,16 +1,15 @@
 """Who is woken, and who is not: nobody looks in vain, and nobody's turn is missed."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Claim, Command, Reset
+from holdfast.core.commands import Reset
 from holdfast.core.ids import RunId, SessionId, TurnId
 from holdfast.engine import wakeups
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.engine.wakeups import Wakeups
-from tests.unit.engine.room import Room, a_room, let_others_run
+from tests.unit.engine.room import a_room
 
 HERE, THERE = SessionId("ses_here"), SessionId("ses_there")
 TURN = TurnId("turn_1")
@@ -60,33 +59,6 @@ def test_a_stop_that_comes_before_its_run_is_not_lost() -> None:
     house.on_stop(RunId("run_2"), lambda: stopped.append(2))
     assert stopped == [1]
     assert house.running() == [RunId("run_2")]
-
-
-def _count_claims(room: Room) -> list[Command[Any]]:
-    claims: list[Command[Any]] = []
-
-    def note(command: Command[Any]) -> bool:
-        if isinstance(command, Claim):
-            claims.append(command)
-        return False
-
-    room.store.is_silent = note
-    return claims
-
-
-async def test_every_waiting_turn_claims_its_lane_once() -> None:
-    async with a_room() as room:
-        claims = _count_claims(room)
-        run = await room.enter("first")
-        waiting = [asyncio.create_task(room.enter(f"t{n}")) for n in range(5)]
-        await let_others_run()
-        assert claims == []
-        for task in waiting:
-            await room.finish(run)
-            async with asyncio.timeout(30):
-                run = await task
-        await room.finish(run)
-        assert len(claims) == len(waiting)
 
 
 async def test_a_lane_that_came_free_before_anybody_waited_is_claimed_at_once() -> None:

@@ -200,7 +200,7 @@ def continue_facts(command: Continue, now: float) -> Plan[Facts]:
     if session is None:
         return (yield from _with_generation(facts, command))
     if facts.turn is not None and facts.turn.last_seq != session.head_seq:
-        return (yield from _with_block(facts, facts.turn))
+        return (yield from with_block(facts, facts.turn))
     if command.replaces_upto is not None:
         return replace(facts, hidden=(yield from find_hidden(session)))
     return facts
@@ -301,10 +301,10 @@ def _repeated(row: IdempotencyRow, now: float) -> Plan[Facts]:
 def _with_last_run(facts: Facts, turn: Turn, step: int) -> Plan[Facts]:
     last = yield from one(sql.LAST_RUN_OF_STEP, turn.id, step)
     facts = replace(facts, run=Run(*last) if last else None)
-    return (yield from _with_block(facts, turn))
+    return (yield from with_block(facts, turn))
 
 
-def _with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
+def with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
     """Add the block of a turn that began before, should it have to begin again."""
     session = facts.session
     if session is None or (turn.first_seq is None and turn.rewind_after is None):
@@ -386,7 +386,7 @@ def claim_facts(command: Claim, now: float) -> Plan[Facts]:
     facts = replace((yield from lane_facts(turn.session_id, now)), turn=turn)
     if command.again:
         facts = replace(facts, run=(yield from find_run(command.run_id)))
-    return (yield from _with_block(facts, turn))
+    return (yield from with_block(facts, turn))
 
 
 def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
