@@ -5,7 +5,7 @@ one takes its place, at its call. What holds for every server is settled here; w
 server wants besides is settled by its provider, from the same bytes.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -60,7 +60,7 @@ def continue_after(
 
 def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[Shown]:
     """Return the items of a valid request, each with its place in the log."""
-    listed = list(_presentable(items, quarantined))
+    listed = _presentable(items, quarantined)
     answers = _pair(listed)
     names = CallNames()
     shown: list[Shown] = []
@@ -88,8 +88,9 @@ def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list
     return shown
 
 
-def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> Iterator[StoredItem]:
+def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> list[StoredItem]:
     """Leave out what says nothing; put placeholders where something cannot be shown."""
+    listed: list[StoredItem] = []
     for item in items:
         if item.is_partial and (item.call_id or item.kind == "reasoning"):
             continue  # half a call or half a thought is worth nothing
@@ -102,7 +103,8 @@ def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> I
             body = well_formed(item.kind, body)
         if body is None:
             continue
-        yield item if body is item.body else msgspec.structs.replace(item, body=body)
+        listed.append(item if body is item.body else msgspec.structs.replace(item, body=body))
+    return listed
 
 
 def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:

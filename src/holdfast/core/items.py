@@ -159,14 +159,12 @@ def _text(content: Any) -> str:
     if isinstance(content, str):
         return content.strip()
     if isinstance(content, list):
-        said = [
+        said = ""
+        for part in content:
             # Nearly every part is a text: it is read without a call.
-            part["text"]
-            if type(part) is dict and "text" in part and type(part["text"]) is str
-            else _part(part)
-            for part in content
-        ]
-        return (said[0] if len(said) == 1 else "".join(said)).strip()
+            is_text = type(part) is dict and "text" in part and type(part["text"]) is str
+            said += part["text"] if is_text else _part(part)
+        return said.strip()
     return msgspec.json.encode(content, order="deterministic").decode()
 
 

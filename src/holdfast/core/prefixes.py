@@ -11,6 +11,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, TypeVar, overload
 
+import msgspec
+
 ItemT = TypeVar("ItemT")
 MadeT = TypeVar("MadeT")
 
@@ -23,11 +25,6 @@ class Strand(Sequence[ItemT]):
     def __init__(self, shared: list[ItemT]) -> None:
         self.shared = shared
         self.length = len(shared)
-
-    @staticmethod
-    def of(items: Sequence[ItemT]) -> "Strand[ItemT]":
-        """Return items as a strand: their own, where they are not one."""
-        return items if isinstance(items, Strand) else Strand(list(items))
 
     def grown(self, new: Iterable[ItemT]) -> "Strand[ItemT]":
         """Return a longer one; where another grew from here before, it is a list of its own."""
@@ -64,16 +61,13 @@ class Strand(Sequence[ItemT]):
     __hash__ = None  # type: ignore[assignment] # as lists have none
 
 
-class Prefix(Generic[ItemT, MadeT]):
+class Prefix(msgspec.Struct, Generic[ItemT, MadeT], frozen=True):
     """The beginning of a list, and what was made of it."""
 
-    __slots__ = ("items", "made", "size")
-
-    def __init__(self, items: Strand[ItemT], made: MadeT, size: int) -> None:
-        self.items = items
-        self.made = made
-        self.size = size
-        """About how many bytes the two take."""
+    items: Strand[ItemT]
+    made: MadeT
+    size: int
+    """About how many bytes the two take."""
 
 
 class Prefixes(Generic[ItemT, MadeT]):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.request import TurnRequest
-from holdfast.core.sealing import open_body, shows_sealed
+from holdfast.core.sealing import SEAL_MARK, open_body, shows_sealed
 from holdfast.core.session import Usage
 from holdfast.core.turn import RUN_AGAIN, Outcome, Run, Turn, TurnStatus
 
@@ -117,23 +117,25 @@ decode_answer = msgspec.json.Decoder(RecordedAnswer).decode
 def response_value(facts: ResponseFacts) -> dict[str, Any]:
     """Return the Response object; its items and echoed fields are raw bytes inside."""
     answer, request = facts.answer, facts.request
+    ended = answer.completed_at if answer is not None and answer.status == "completed" else None
     value: dict[str, Any] = {
         "id": facts.id,
         "object": "response",
         "created_at": int(facts.created_at),
-        "completed_at": _completed_at(answer) if answer is not None else None,
+        "completed_at": int(ended) if ended is not None else None,
         "status": facts.status,
         "background": request.is_background,
         "error": facts.error,
         "incomplete_details": _incomplete(answer) if facts.status == "incomplete" else None,
         "model": request.model,
-        "output": [msgspec.Raw(body) for body in _shown(facts)],
+        "output": _shown(facts),
         "previous_response_id": request.previous_response_id,
         "store": request.is_stored,
         "usage": answer.usage if answer else None,
         **_DEFAULTS,
     }
-    value |= {name: raw for name, raw in request.fields.items() if name not in _NOT_ECHOED}
+    if request.fields:
+        value |= {name: raw for name, raw in request.fields.items() if name not in _NOT_ECHOED}
     if facts.conversation_id is not None:
         value["conversation"] = {"id": facts.conversation_id}
     if answer is not None and answer.fields:
@@ -141,21 +143,21 @@ def response_value(facts: ResponseFacts) -> dict[str, Any]:
     return value
 
 
-def _shown(facts: ResponseFacts) -> Sequence[bytes]:
-    if facts.shows_sealed or ("include" in facts.request.fields and shows_sealed(facts.request)):
-        return facts.output
-    return [open_body(body) for body in facts.output]
+def _shown(facts: ResponseFacts) -> list[msgspec.Raw]:
+    """Return the items of a response; their seals only to whoever asked for them."""
+    is_open = facts.shows_sealed or (
+        "include" in facts.request.fields and shows_sealed(facts.request)
+    )
+    shown: list[msgspec.Raw] = []
+    for body in facts.output:
+        is_as_kept = is_open or SEAL_MARK not in body
+        shown.append(msgspec.Raw(body if is_as_kept else open_body(body)))
+    return shown
 
 
 def write_response(facts: ResponseFacts) -> bytes:
     """Return the Response object as JSON."""
     return _encode(response_value(facts))
-
-
-def _completed_at(answer: RecordedAnswer) -> int | None:
-    if answer.completed_at is None or answer.status != "completed":
-        return None
-    return int(answer.completed_at)
 
 
 def _incomplete(answer: RecordedAnswer | None) -> dict[str, str]:

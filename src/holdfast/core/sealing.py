@@ -8,7 +8,8 @@ from holdfast.core.request import TurnRequest
 
 SEALED_REASONING = "reasoning.encrypted_content"
 _FIELD = "encrypted_content"
-_MARK = b'"encrypted_content"'
+SEAL_MARK = b'"encrypted_content"'
+"""An item without it has no seal."""
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -29,7 +30,7 @@ def open_item(item: dict[str, Any]) -> dict[str, Any]:
 
 def open_body(body: bytes) -> bytes:
     """Return an item without what is sealed; one that has no seal is not even read."""
-    if _MARK not in body:
+    if SEAL_MARK not in body:
         return body
     fields = _decode(body)
     if bytes(fields.get("type", b"")) != b'"reasoning"' or _FIELD not in fields:

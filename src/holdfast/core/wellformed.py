@@ -101,9 +101,12 @@ def _is_message(body: bytes) -> bool:
     if not content or found.role not in ROLES:
         return False
     if not isinstance(content, str):
-        kinds = _MADE if found.role == "assistant" else _SAID
+        is_made = found.role == "assistant"
+        kind, kinds = ("output_text", _MADE) if is_made else ("input_text", _SAID)
         for part in content:
-            if not _is_part(part, kinds):
+            # Nearly every part is a text that says something.
+            is_text = part.type == kind and part.text and part.refusal is msgspec.UNSET
+            if not is_text and not _is_part(part, kinds):
                 return False
     return True
 

@@ -41,11 +41,12 @@ class Projections:
         quarantined: frozenset[int] = frozenset(),
     ) -> Strand[bytes]:
         """Return the bodies of a valid request; see `core.context.project`."""
-        strand = Strand.of(history)
-        done, made, size = 0, _Made(Strand([]), frozenset(), quarantined), 0
+        strand = history if isinstance(history, Strand) else Strand(list(history))
         known = self._kept.find(session_id, strand)
         if known is not None and _goes_on(known, strand, quarantined):
             done, made, size = known.items.length, known.made, known.size
+        else:
+            done, made, size = 0, _Made(Strand([]), frozenset(), quarantined), 0
         new = strand.shared[done : strand.length]
         settled = _settled(new)
         ended = new if settled == len(new) else new[:settled]
@@ -54,13 +55,14 @@ class Projections:
         shown = grown if ended is new else made.bodies.grown(project(new, quarantined))
         # A message that is not shown ends nothing.
         if bodies and bodies[-1] == ended[-1].body:
+            seen = strand if ended is new else strand.upto(done + settled)
             named = set()
             for item in ended:
                 size += len(item.body) + ITEM_BYTES
                 if item.call_id:
                     named.add(item.call_id)
             made = _Made(grown, made.call_ids | named if named else made.call_ids, quarantined)
-            self._kept.keep(session_id, Prefix(strand.upto(done + settled), made, size))
+            self._kept.keep(session_id, Prefix(seen, made, size))
         return shown
 
 

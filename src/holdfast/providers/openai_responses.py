@@ -107,12 +107,13 @@ class ResponsesProvider:
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
         kept = await self._kept(call) if self._mode != "replay" else None
+        replay = self._replay(call)
         while True:
             body = self._body(call, kept)
             try:
                 data = await self._upstream.ask(
                     PATH,
-                    self._written(call, kept, body),
+                    self._written(call, kept, replay, body),
                     names_state=call.state is not None,
                     may_repeat=changes_nothing(body),
                 )
@@ -122,7 +123,7 @@ class ResponsesProvider:
             else:
                 break
         names = Names(self._new_id, partial(self._taken, call))
-        ending = WholeOutput(names, self._upstream.maker(call.model)).whole(data)
+        ending = WholeOutput(names, replay.maker).whole(data)
         if kept is None:
             return ending.answer
         if not self._has_read(call, kept, ending):
@@ -142,13 +143,14 @@ class ResponsesProvider:
 
     async def _follow(self, call: ModelCall, kept: Kept | None, listener: Listener) -> Answer:
         names = Names(self._new_id, partial(self._taken, call))
-        output = ResponsesOutput(names, self._upstream.maker(call.model))
+        replay = self._replay(call)
+        output = ResponsesOutput(names, replay.maker)
         while True:
             body = {**self._body(call, kept), "stream": True}
             try:
                 await self._upstream.follow(
                     PATH,
-                    self._written(call, kept, body),
+                    self._written(call, kept, replay, body),
                     _Following(output, listener),
                     names_state=call.state is not None,
                     may_repeat=changes_nothing(body),
@@ -192,9 +194,10 @@ class ResponsesProvider:
             body["previous_response_id"] = kept.response
         return body
 
-    def _written(self, call: ModelCall, kept: Kept | None, body: dict[str, Any]) -> list[bytes]:
+    def _written(
+        self, call: ModelCall, kept: Kept | None, replay: Replay, body: dict[str, Any]
+    ) -> list[bytes]:
         """Return a request's body in pieces: what it says, and behind it its input."""
-        replay = self._replay(call)
         told: Sequence[bytes]
         if kept is None or call.state is None:
             told = self._retelling.write(call.session_id, replay, call.items) or (NOTHING_SAID,)

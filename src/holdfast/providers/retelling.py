@@ -42,7 +42,7 @@ class Retelling:
         self, session_id: str | None, replay: Replay, history: Sequence[bytes]
     ) -> tuple[bytes, ...]:
         """Return the items of a request's input, as JSON in pieces, without brackets around it."""
-        strand = Strand.of(history)
+        strand = history if isinstance(history, Strand) else Strand(list(history))
         key = (session_id, replay)
         known = self._told.find(key, strand) if session_id is not None else None
         told, done, size = _NOTHING, 0, 0
@@ -67,7 +67,7 @@ class Retelling:
         self, session_id: str | None, replay: Replay, history: Sequence[bytes]
     ) -> frozenset[str] | set[str]:
         """Return the ids of the calls in a history."""
-        strand = Strand.of(history)
+        strand = history if isinstance(history, Strand) else Strand(list(history))
         known = self._told.find((session_id, replay), strand) if session_id else None
         if known is None:
             return call_ids(strand)
