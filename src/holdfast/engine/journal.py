@@ -19,12 +19,17 @@ from holdfast.ports.provider import AnyEvent
 
 BATCH_SECONDS = 0.04
 """How long events of a background stream are gathered; with the commit, under 50 ms."""
+BREATH_BYTES = 64 * 1024
+"""How much may be said at once before others have their turn."""
 CHECKPOINT_SECONDS = 0.2
 """How long text is gathered before it is made durable; with the commit, under 250 ms."""
 
 
 class JournalWriter:
-    """Tells one run's stream and keeps it; `settle` comes before the end is recorded."""
+    """Tells one run's stream and keeps it; `settle` comes before the end is recorded.
+
+    It is the `Listener` to whom the model speaks.
+    """
 
     def __init__(self, run: ActiveRun, live: LiveResponse) -> None:
         self._run = run
@@ -33,6 +38,7 @@ class JournalWriter:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_settled = False
+        self._said = 0
         self._saved_at = asyncio.get_running_loop().time()
 
     def start(self) -> None:
@@ -40,13 +46,19 @@ class JournalWriter:
         self._live.start()
         self._note()
 
-    def pass_on(self, events: Sequence[AnyEvent]) -> int:
-        """Pass on what the model says, and return how much it was."""
+    def hear(self, events: Sequence[AnyEvent]) -> bool:
+        """Pass on what the model says; return whether it may say more at once."""
+        live = self._live
         self._partial.see(events)
-        size = self._live.publish(events)
-        if self._timer is None or self._live.unkept_bytes > WINDOW_BYTES:
+        self._said += live.publish(events)
+        if self._timer is None or live.unkept_bytes > WINDOW_BYTES:
             self._note()
-        return size
+        return self._said <= BREATH_BYTES
+
+    async def room(self) -> None:
+        """A model may say much at once; readers are not slow for that."""
+        self._said = 0
+        await asyncio.sleep(0)
 
     @property
     def has_output(self) -> bool:

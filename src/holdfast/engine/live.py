@@ -27,9 +27,12 @@ from holdfast.ports.provider import AnyEvent, ModelEvent
 
 WINDOW_BYTES = 256 * 1024
 """How far a reader may lag behind in memory."""
+AT_ONCE_BYTES = 64 * 1024
+"""How much a reader is given at once; of more it takes one part after the other."""
 ENDED_BYTES = 32 * 1024 * 1024
 """How much of ended streams is kept in memory for readers who come back."""
-News = Callable[[], None]
+News = Callable[[Sequence[StreamEvent]], None]
+"""Somebody who is given events as they come; none where there is something else to see."""
 
 
 class LiveResponse:
@@ -72,28 +75,32 @@ class LiveResponse:
     def start(self) -> None:
         """Tell that a run has begun."""
         self._add(begun(IN_PROGRESS, self.next_number, self.facts, "in_progress"))
-        self._wake()
+        if not self.is_shown_when_kept:
+            self._wake(self._events[-1:])
 
     def publish(self, events: Sequence[AnyEvent]) -> int:
         """Number what the model says and give it to every reader; return how much it was."""
         first = number = self.next_number
         size = 0
+        told: list[StreamEvent] = []
         for event in events:
             if isinstance(event, Delta):
                 event.output_index += self._index_offset
-                told = numbered(event, number)
+                one = numbered(event, number)
             else:
-                told = self._number(event, number)
-            self._events.append(told)
-            size += len(told.body)
+                one = self._number(event, number)
+            told.append(one)
+            size += len(one.body)
             number += 1
+        self._events += told
         self.next_number = number
         self.held_bytes += size
         self.unkept_bytes += size
         if not self.is_journalled:
             self._shrink(first)
-        for listener in self._listeners:
-            listener()
+        if not self.is_shown_when_kept:
+            for listener in self._listeners:
+                listener(told if size <= AT_ONCE_BYTES else ())
         return size
 
     def _number(self, event: ModelEvent, number: int) -> StreamEvent:
@@ -165,9 +172,9 @@ class LiveResponse:
         del self._events[:count]
         self.first_held += count
 
-    def _wake(self) -> None:
+    def _wake(self, told: Sequence[StreamEvent] = ()) -> None:
         for listener in self._listeners:
-            listener()
+            listener(told)
 
     # ── the readers' side ───────────────────────────────────────────────────────────────────
 
@@ -178,8 +185,6 @@ class LiveResponse:
 
     def after(self, number: int, max_bytes: int) -> Sequence[StreamEvent]:
         """Return events that follow a number and may be seen, about so many bytes of them."""
-        if number + 2 == self.next_number and not self.is_shown_when_kept:
-            return self._events[-1:]
         place, end = number + 1 - self.first_held, self._shown_end() - self.first_held
         size, stop = 0, place
         while stop < end and size < max_bytes:

@@ -11,12 +11,10 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Tenant
 from holdfast.core.response import ResponseFacts
 from holdfast.core.stream import StreamEvent, prologue, retold, terminal
-from holdfast.engine.live import LiveResponse, Lives
+from holdfast.engine.live import AT_ONCE_BYTES, LiveResponse, Lives
 from holdfast.engine.recorded import Recorded
 from holdfast.ports.store import ResponseView
 
-TAKE_BYTES = 64 * 1024
-"""About how much a reader is given at once."""
 Hand = Callable[[Sequence[StreamEvent]], bool]
 """Somebody who takes events at once, or says that they cannot."""
 LOOK_SECONDS = 0.1
@@ -69,7 +67,7 @@ class StreamReader:
     async def _follow(
         self, live: LiveResponse, seconds: float, hand: Hand | None
     ) -> Sequence[StreamEvent] | None:
-        while not (events := live.after(self._after, TAKE_BYTES)):
+        while not (events := live.after(self._after, AT_ONCE_BYTES)):
             if live.is_ended:
                 self.is_over = True
                 return None
@@ -85,7 +83,7 @@ class StreamReader:
 
     async def _wait(self, live: LiveResponse, seconds: float, hand: Hand | None) -> bool:
         """Wait until there is something to do, for so long at most; return whether there is."""
-        watch = _Watch(live, self._after, seconds, hand)
+        watch = _Watch(self._after, seconds, hand)
         live.listen(watch.hear)
         try:
             return await watch.waiter
@@ -162,8 +160,7 @@ class StreamReader:
 class _Watch:
     """A reader that waits. One timer and one future serve as many events as are given away."""
 
-    def __init__(self, live: LiveResponse, after: int, seconds: float, hand: Hand | None) -> None:
-        self._live = live
+    def __init__(self, after: int, seconds: float, hand: Hand | None) -> None:
         self.after = after
         """The number of the last event that was given away."""
         self._seconds = seconds
@@ -173,25 +170,19 @@ class _Watch:
         self.waiter: asyncio.Future[bool] = self._loop.create_future()
         self.timer = self._loop.call_later(seconds, self._look)
 
-    def hear(self) -> None:
+    def hear(self, told: Sequence[StreamEvent]) -> None:
         """There is news: give it away, or have the reader see to it."""
-        live, hand = self._live, self._hand
-        if self.waiter.done():
+        waiter, hand = self.waiter, self._hand
+        if waiter.done():
             return
-        if hand is None or live.is_ended or live.is_cut or self.after + 1 < live.first_held:
-            self.waiter.set_result(True)
-            return
-        self._heard_at = self._loop.time()
         try:
-            while events := live.after(self.after, TAKE_BYTES):
-                if not hand(events):
-                    self.waiter.set_result(True)
-                    return
-                self.after = events[-1].number
-                if self.after + 1 == live.next_number:
-                    return
+            if hand is None or not told or told[0].number != self.after + 1 or not hand(told):
+                waiter.set_result(True)
+            else:
+                self.after = told[-1].number
+                self._heard_at = self._loop.time()
         except Exception as exc:  # noqa: BLE001 - the reader's to raise, not the run's
-            self.waiter.set_exception(exc)
+            waiter.set_exception(exc)
 
     def _look(self) -> None:
         left = self._heard_at + self._seconds - self._loop.time()

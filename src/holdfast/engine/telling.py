@@ -1,44 +1,35 @@
-"""A model's words on their way to readers: behind what is said for it, durable as they go."""
+"""A model's words behind those that are said for it."""
 
-import asyncio
 from collections.abc import Sequence
 
 from holdfast.engine.announcing import announced, shifted
 from holdfast.engine.journal import JournalWriter
 from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
 
-BREATH_BYTES = 64 * 1024
-
 
 class _Telling:
-    """Passes on what a model says."""
+    """Passes on what a model says, behind a preface."""
 
     def __init__(self, writer: JournalWriter, preface: tuple[bytes, ...]) -> None:
         self._writer = writer
         self._preface = preface
-        self.is_begun = not preface
+        self.is_begun = False
         """Whether what is said for the model has been said."""
-        self._said = 0
+        self.room = writer.room
 
     def hear(self, events: Sequence[AnyEvent]) -> bool:
         if not self.is_begun:
             self.is_begun = True
-            self._writer.pass_on(announced(self._preface))
-        if self._preface:
-            events = [shifted(event, len(self._preface)) for event in events]
-        self._said += self._writer.pass_on(events)
-        return self._said <= BREATH_BYTES
-
-    async def room(self) -> None:
-        # A model may say much at once; readers are not slow for that.
-        self._said = 0
-        await asyncio.sleep(0)
+            self._writer.hear(announced(self._preface))
+        return self._writer.hear([shifted(event, len(self._preface)) for event in events])
 
 
 async def tell(
     provider: Provider, call: ModelCall, writer: JournalWriter, preface: tuple[bytes, ...]
 ) -> Answer:
     """Return a model's answer, told as it comes behind the items that the answer begins with."""
+    if not preface:
+        return await provider.stream(call, writer)
     telling = _Telling(writer, preface)
     answer = await provider.stream(call, telling)
     if not telling.is_begun:

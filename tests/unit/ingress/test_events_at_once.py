@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.engine.live import AT_ONCE_BYTES
 from holdfast.engine.settings import StreamSettings
 from holdfast.ingress.http.application import Application
 from holdfast.ingress.http.asgi import AsgiRequest, Request, Wire
@@ -23,6 +24,7 @@ class WiredStream(Stream):
         self, application: Application, path: str, body: Any, *, keeps_up: Iterator[bool]
     ) -> None:
         self.written = 0
+        self.longest = 0
         self._keeps_up = keeps_up
         super().__init__(application, "POST", path, body, headers={"X-Session-Key": "k"})
 
@@ -40,6 +42,7 @@ class WiredStream(Stream):
         """Take a piece at once."""
         assert body
         self.written += 1
+        self.longest = max(self.longest, len(body))
         self._chunks.put_nowait(body)
 
 
@@ -54,8 +57,8 @@ class WiredRequest(AsgiRequest):
         return self.stream
 
 
-async def _say_all(model: TalkingModel) -> None:
-    for _ in range(len(WORDS) + 5):
+async def _say_all(model: TalkingModel, words: tuple[str, ...] = WORDS) -> None:
+    for _ in range(len(words) + 5):
         model.allow()
         await model.said.acquire()
     model.let_go()
@@ -89,6 +92,20 @@ async def test_every_event_arrives_once_and_in_order_by_either_way(
         assert kinds(told)[-1] == "completed"
         # What is kept before it is told comes in batches.
         assert (least if "background" not in asked else 0) <= stream.written <= most
+
+
+async def test_much_that_is_said_at_once_arrives_by_the_longer_way_and_in_order() -> None:
+    words = ("a word", "x" * 2 * AT_ONCE_BYTES, "another")
+    model = TalkingModel(*words, is_gated=True)
+    async with open_house(model) as house:
+        stream = _stream(house, "/v1/responses", itertools.repeat(True), input="hi")
+        told = await stream.take(1)
+        await _say_all(model, words)
+        told += await stream.rest()
+        assert numbers(told) == list(range(len(told)))
+        deltas = [event["delta"] for event in told if event["type"].endswith("text.delta")]
+        assert deltas == list(words)
+        assert stream.longest <= AT_ONCE_BYTES
 
 
 async def test_a_client_that_keeps_up_is_kept_alive_by_comments_all_the_same() -> None:
