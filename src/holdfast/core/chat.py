@@ -33,6 +33,8 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
 
 def _paired(items: list[Item]) -> list[Item]:
     """Return the items with outputs of custom calls as what they are; Chat has one word for all."""
+    if len(items) < 2:
+        return items
     custom = {item["call_id"] for item in items if item["type"] == "custom_tool_call"}
     return [
         {**item, "type": "custom_tool_call_output"}

@@ -52,11 +52,12 @@ def _asked(fields: Fields, instructions: str | None) -> TurnRequest:
     model = take(fields, "model", str)
     if not model:
         raise InvalidInput("you must provide a model parameter")
-    metadata = take_metadata(fields)
-    if metadata is not None:
-        fields["metadata"] = msgspec.Raw(metadata)
-    is_stored = take(fields, "store", bool, False)
-    is_stream = take(fields, "stream", bool, False)
+    if "metadata" in fields:
+        metadata = take_metadata(fields)
+        if metadata is not None:
+            fields["metadata"] = msgspec.Raw(metadata)
+    is_stored = take(fields, "store", bool, False) if "store" in fields else False
+    is_stream = take(fields, "stream", bool, False) if "stream" in fields else False
     kept: dict[str, msgspec.Raw] = {}
     if instructions is not None:
         kept["instructions"] = msgspec.Raw(_encode(instructions))
@@ -64,7 +65,7 @@ def _asked(fields: Fields, instructions: str | None) -> TurnRequest:
         api="chat",
         model=model,
         fields=kept,
-        chat_fields=dict(fields),
+        chat_fields=fields,
         is_stored=is_stored,
         is_stream=is_stream,
     )

@@ -1,7 +1,5 @@
 """Requests of the Responses API as values: the input as items, the rest as it came."""
 
-from typing import Any
-
 import msgspec
 
 from holdfast.core.errors import InvalidInput
@@ -59,41 +57,34 @@ def read_input(fields: Fields) -> list[NewItem]:
     return [read_sent_item(bytes(one), f"input[{index}]") for index, one in enumerate(listed or ())]
 
 
-_TAKEN: tuple[tuple[str, str, type], ...] = (
-    ("model", "model", str),
-    ("store", "is_stored", bool),
-    ("background", "is_background", bool),
-    ("stream", "is_stream", bool),
-    ("previous_response_id", "previous_response_id", str),
-)
-"""The fields that concern us, what we call them, and what they are."""
-
-
 def _read_asked(fields: Fields, conversation: str | None, *, is_compaction: bool) -> TurnRequest:
     """Take what concerns us out of the body; the rest stays as it came."""
-    said: dict[str, Any] = {}
-    for name, ours, kind in _TAKEN:
-        if name in fields:
-            value = take(fields, name, kind)
-            if value is not None:
-                said[ours] = value
-    if not said.get("model"):
+    model = take(fields, "model", str)
+    is_stored = take(fields, "store", bool, True) if "store" in fields else True
+    is_background = take(fields, "background", bool, False) if "background" in fields else False
+    is_stream = take(fields, "stream", bool, False) if "stream" in fields else False
+    named = "previous_response_id"
+    previous = take(fields, named, str) if named in fields else None
+    if not model:
         raise InvalidInput("you must provide a model parameter", param="model")
     if "include" in fields:
         _check_include(fields)
     read_wish(fields)
     if "metadata" in fields:
         fields["metadata"] = msgspec.Raw(take_metadata(fields) or b"{}")
-    asked = TurnRequest(
+    if is_background and not is_stored:
+        raise InvalidInput("background responses must be stored", param="background")
+    return TurnRequest(
         api="responses",
+        model=model,
         fields=fields,
+        is_stored=is_stored,
+        is_background=is_background,
+        is_stream=is_stream,
+        previous_response_id=previous,
         is_conversation=conversation is not None,
         is_compaction=is_compaction,
-        **said,
     )
-    if asked.is_background and not asked.is_stored:
-        raise InvalidInput("background responses must be stored", param="background")
-    return asked
 
 
 def _check_include(fields: Fields) -> None:

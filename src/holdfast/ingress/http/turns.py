@@ -159,7 +159,7 @@ class TurnDesk:
         if found.repeated is not None:
             target = _behind(found.repeated)
         source: Source = "background" if asked.is_background else "user"
-        return Accept(
+        accept = Accept(
             tenant=request.tenant,
             turn_id=TurnId(new_id("turn")),
             run_id=RunId(new_id("run")),
@@ -167,9 +167,6 @@ class TurnDesk:
             candidate_id=SessionId(new_id("ses")),
             key=target.key,
             session_id=target.session_id,
-            parent=target.parent,
-            after_turn=found.after_turn if target.after_turn is None else target.after_turn,
-            same_as=found.same_as,
             items=found.items,
             request=write_request(asked),
             source="internal" if headers.is_internal else source,
@@ -178,8 +175,15 @@ class TurnDesk:
             idempotency_key=headers.idempotency_key,
             body_hash=hash_request(request),
             retry_count=headers.retry_count,
+        )
+        # In two steps: with more than fifteen names, Python makes a dictionary for a call.
+        return replace(
+            accept,
             rewind=found.rewind,
             seen_seq=found.seen_seq,
+            parent=target.parent,
+            after_turn=found.after_turn if target.after_turn is None else target.after_turn,
+            same_as=found.same_as,
             brought=self._brought(found.brought, found.trail) if found.brought else None,
             limits=gateway.limits,
             reset=self._reset,
