@@ -106,9 +106,11 @@ class Compactor:
         wish = read_wish(asked.request.fields)
         if wish.truncation == "disabled" and not wish.compacts:
             return asked.history
+        bounds = self._bounds(asked.provider.name, asked.model, asked.request, wish)
+        if bounds is None:
+            return asked.history
         put = _put(asked)
-        bounds = self._bounds(put, wish)
-        if bounds is None or self._tokens(put, asked.history) <= bounds.most:
+        if self._tokens(put, asked.history) <= bounds.most:
             return asked.history
         if wish.truncation == "auto" and not wish.compacts:
             return self._truncated(put, asked.history, bounds)
@@ -130,7 +132,7 @@ class Compactor:
         self.estimates.refused(put.upstream, put.model, failure, before)
         if wish.truncation == "disabled" and not wish.compacts:
             return None
-        bounds = self._bounds(put, wish)
+        bounds = self._bounds(put.upstream, put.model, put.request, wish)
         goal = int(before * _SHARE_AFTER_REFUSAL)
         bounds = Bounds(goal, min(goal, bounds.goal) if bounds is not None else goal)
         if wish.truncation == "auto" and not wish.compacts:
@@ -160,15 +162,15 @@ class Compactor:
             return learned if told is None else told
         return min(told, learned)
 
-    def _bounds(self, put: Put, wish: Wish) -> Bounds | None:
+    def _bounds(self, upstream: str, model: str, request: TurnRequest, wish: Wish) -> Bounds | None:
         """Return the bounds of a request; None where nothing is known and nothing was wished."""
         settings = self.settings
         if settings.mode == "off" and wish.truncation != "auto":
             return None
         found: list[int] = []
-        window = self.window(put.upstream, put.model)
+        window = self.window(upstream, model)
         if window is not None:
-            wanted = wanted_output(put.request.fields, put.request.chat_fields)
+            wanted = wanted_output(request.fields, request.chat_fields)
             reserve = min(wanted or settings.reserve_tokens, window // 2)
             found.append(int((window - reserve) * settings.threshold))
         if wish.compact_threshold is not None:
@@ -284,7 +286,7 @@ class Compactor:
             return Passed([expand(item.body) for item in items if item.kind not in NOT_SHOWN])
         history = as_stored(items)
         put = Put(provider.name, request.model, request, history[-1].turn_number if history else 1)
-        bounds = self._bounds(put, wish)
+        bounds = self._bounds(put.upstream, put.model, put.request, wish)
         if bounds is None or self._tokens(put, history) <= bounds.most:
             return Passed([item.body for item in history])
         if not wish.compacts:

@@ -159,7 +159,7 @@ class Responder:
     async def _complete(
         self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None
     ) -> Answered:
-        items = tuple([read_item(body) for body in answer.items])
+        items = tuple(map(read_item, answer.items))
         recorded = record_of(answer, self._gateway.clock.now())
         journal = await writer.settle() if writer is not None else None
         ended = await run.finish(
@@ -170,11 +170,11 @@ class Responder:
                 usage=answer.usage,
                 result=encode_answer(recorded),
                 provider_state=answer.state if answer.status == "completed" else None,
-                completion=_stored_completion(request),
+                completion=_stored_completion(request) if request.api == "chat" else None,
                 pending_calls=_pending(items) if answer.status == "completed" else (),
                 hold_seconds=self._gateway.settings.tool_wait_seconds,
                 journal=journal,
-                trail=_trail_behind(request, items),
+                trail=_trail_behind(request.trail, items) if request.trail else NO_TRAIL,
             )
         )
         facts = facts_of(ended.turn.id, run, request, recorded.status, answer.items, recorded)
@@ -249,7 +249,10 @@ class Responder:
 
 def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:
     """Return the calls that only the client's own tools can answer."""
-    if CLIENT_CALLS.isdisjoint([item.kind for item in items]):
+    for item in items:
+        if item.kind in CLIENT_CALLS:
+            break
+    else:
         return ()
     answered = {item.call_id for item in items if item.kind.endswith("_output")}
     return tuple(
@@ -259,16 +262,14 @@ def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:
     )
 
 
-def _trail_behind(request: TurnRequest, items: tuple[NewItem, ...]) -> bytes:
+def _trail_behind(trail: bytes, items: tuple[NewItem, ...]) -> bytes:
     """Return the trail of the history with this answer, where later requests may repeat it."""
-    if not request.trail:
-        return NO_TRAIL
-    return follow(request.trail, [(item.fingerprint, item.call_id) for item in items])
+    return follow(trail, [(item.fingerprint, item.call_id) for item in items])
 
 
 def _stored_completion(request: TurnRequest) -> StoredCompletion | None:
     """A chat completion is listed afterwards only if its client asked for that."""
-    if request.api != "chat" or not request.is_stored:
+    if not request.is_stored:
         return None
     return StoredCompletion(request.model, bytes(request.chat_fields.get("metadata", b"{}")))
 

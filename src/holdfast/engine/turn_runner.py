@@ -155,9 +155,8 @@ class ActiveRun:
 
     async def finish(self, command: Finish) -> Ended:
         """End the run durably. An unknown outcome is asked about until it is known."""
-        self._wakeups.off_stop(self.fence.run_id)
+        next_one = self._wakeups.ending(self.fence.run_id, self.fence.session_id)
         items = (*self._unsaved, *command.items) if self._unsaved else command.items
-        next_one = self._wakeups.name_successor(self.fence.session_id)
         command = replace(
             command,
             items=items,
@@ -185,7 +184,10 @@ class ActiveRun:
                 raise
             else:
                 self._end = ended
-                self._pass_on(ended, next_one, is_certain=not command.again)
+                if next_one is None:
+                    self._wakeups.wake(ended.session.id)
+                else:
+                    self._pass_on(ended, next_one, is_certain=not command.again)
                 self._meter.run_ended(command.outcome)
                 log.info(
                     "run.ended",
@@ -197,12 +199,12 @@ class ActiveRun:
                 return ended
         raise AssertionError("the last try returns or raises")
 
-    def _pass_on(self, ended: Ended, next_one: Waiter | None, *, is_certain: bool) -> None:
-        """Have whoever waits go on: with the lane that it was handed, or by a look at it."""
-        if next_one is not None and ended.successor is not None:
+    def _pass_on(self, ended: Ended, next_one: Waiter, *, is_certain: bool) -> None:
+        """Have who is next go on: with the lane that it was handed, or by a look at it."""
+        if ended.successor is not None:
             self._wakeups.hand_over(next_one, ended.successor)
             return
-        if next_one is not None and is_certain:
+        if is_certain:
             next_one.is_named = False
         self._wakeups.wake(ended.session.id)
 

@@ -113,11 +113,12 @@ class Wakeups:
         elif not is_served:
             lane[0].woken.set()
 
-    def name_successor(self, session_id: SessionId) -> Waiter | None:
-        """Return who is first in a lane that is about to come free, to be handed it.
+    def ending(self, run_id: RunId, session_id: SessionId) -> Waiter | None:
+        """A run ends by itself: return who is first in its lane, to be handed it.
 
         One that may have been handed it before finds out for itself.
         """
+        self._stops.pop(run_id, None)
         lane = self._lanes.get(session_id)
         if not lane or lane[0].successor is None or lane[0].is_named:
             return None
