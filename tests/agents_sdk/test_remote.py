@@ -22,7 +22,12 @@ from holdfast.core.errors import IdempotencyMismatch, StoreUnavailable
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
 from tests.agents_sdk.fake_model import FakeModel, agent_of, calls, texts_of
 from tests.agents_sdk.test_compaction import summarize
-from tests.agents_sdk.test_runs import Bank, are_whole_blocks, cross
+from tests.agents_sdk.test_runs import (
+    Bank,
+    are_whole_blocks,
+    cross,
+    story_of_one_id_in_two_sessions,
+)
 from tests.agents_sdk.test_session_protocol import ODD, protocol_story, say
 
 _numbers = itertools.count()
@@ -95,6 +100,15 @@ async def test_a_run_of_an_id_is_run_once(session: HoldfastSession) -> None:
         assert result.final_output == "hello"
     assert texts_of(model.asked[1]) == ["hi"]
     assert texts_of(await session.get_items()) == ["hi", "hello"]
+
+
+async def test_a_run_id_of_another_session_is_refused(gateway: GatewayProcess) -> None:
+    names = [f"{who}:{next(_numbers)}" for who in ("alice", "bob")]
+    async with (
+        HoldfastSession(names[0], url=gateway.url) as one,
+        HoldfastSession(names[1], url=gateway.url) as other,
+    ):
+        await story_of_one_id_in_two_sessions(one, other, run_id=f"{names[0]}:1")
 
 
 async def test_a_client_that_is_killed_gives_its_lane_back(gateway: GatewayProcess) -> None:

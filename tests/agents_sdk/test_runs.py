@@ -262,6 +262,45 @@ async def test_a_run_id_stands_for_what_was_asked(session: HoldfastSession) -> N
         await HoldfastRunner.run(agent, "no", session=session, run_id="tg:1")
 
 
+async def story_of_one_id_in_two_sessions(
+    one: HoldfastSession, other: HoldfastSession, *, run_id: str
+) -> None:
+    """Nobody is told what was said to another; what was refused goes on under an id of its own."""
+    model = FakeModel(["a secret", "hello", "bye"])
+    agent = agent_of(model)
+    await HoldfastRunner.run(agent, "yes", session=one, run_id=run_id)
+    with pytest.raises(IdempotencyMismatch):
+        await HoldfastRunner.run(agent, "yes", session=other, run_id=run_id)
+    async with one.serial(run_id=f"{run_id}:by hand"):
+        await Runner.run(agent, "again", session=one)
+    with pytest.raises(IdempotencyMismatch):
+        await other.serial(run_id=f"{run_id}:by hand").take()
+    assert await other.get_items() == []
+    result = await HoldfastRunner.run(agent, "yes", session=other, run_id=f"{run_id}:other")
+    assert result.final_output == "bye"
+    assert texts_of(await other.get_items()) == ["yes", "bye"]
+    await one.clear_session()
+    again = await HoldfastRunner.run(agent, "yes", session=one, run_id=run_id)
+    assert again.final_output == "a secret"
+    assert len(model.asked) == 3
+
+
+async def test_a_run_id_of_another_session_is_refused(shared_store: str) -> None:
+    async with (
+        HoldfastSession("alice", shared_store) as one,
+        HoldfastSession("bob", shared_store) as other,
+    ):
+        await story_of_one_id_in_two_sessions(one, other, run_id="1")
+
+
+async def test_of_two_tenants_each_has_the_run_ids_to_itself(shared_store: str) -> None:
+    agent = agent_of(FakeModel(["a secret", "hello"]))
+    for tenant, output in (("acme", "a secret"), ("globex", "hello")):
+        async with HoldfastSession("k", shared_store, tenant=tenant) as session:
+            result = await HoldfastRunner.run(agent, "yes", session=session, run_id="1")
+            assert result.final_output == output
+
+
 async def test_a_repeat_beside_the_first_gets_its_result(session: HoldfastSession) -> None:
     model = FakeModel()
     model.gates = [asyncio.Event()]

@@ -5,6 +5,7 @@ otherwise ends its turn as interrupted.
 """
 
 import asyncio
+import hashlib
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -116,7 +117,7 @@ class HeldLane:
             candidate_id=gateway.new_session_id(),
             key=asked.key,
             idempotency_key=asked.run_id,
-            body_hash=asked.asked,
+            body_hash=_hash(asked),
             limits=gateway.limits,
         )
 
@@ -303,6 +304,16 @@ class HeldLane:
         run, self._held = self._held, None
         if run is not None:
             self._gateway.leave(run)
+
+
+def _hash(asked: LaneAsked) -> bytes:
+    """Return what a repeat must have in common with the first: the session, and what was asked.
+
+    A parked run is one under whatever key it is resumed.
+    """
+    if asked.is_once:
+        return asked.asked
+    return hashlib.blake2b(asked.key.encode() + b"\0" + asked.asked, digest_size=16).digest()
 
 
 def parked_turn(items: Sequence[StoredItem], call_ids: Collection[str]) -> int | None:
