@@ -23,6 +23,8 @@ BREATH_BYTES = 64 * 1024
 """How much may be said at once before others have their turn."""
 CHECKPOINT_SECONDS = 0.2
 """How long text is gathered before it is made durable; with the commit, under 250 ms."""
+SHARED_SECONDS = 0.02
+"""Texts that are due so close together are written at one time, in one commit."""
 
 
 class JournalWriter:
@@ -82,9 +84,12 @@ class JournalWriter:
         if self._is_overgrown:
             self._write()
         elif self._timer is None:
-            is_first_kept = self._live.is_shown_when_kept
-            seconds = BATCH_SECONDS if is_first_kept else CHECKPOINT_SECONDS
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._write)
+            loop = asyncio.get_running_loop()
+            if self._live.is_shown_when_kept:
+                self._timer = loop.call_later(BATCH_SECONDS, self._write)
+            else:
+                due = loop.time() + CHECKPOINT_SECONDS
+                self._timer = loop.call_at(due - due % SHARED_SECONDS, self._write)
 
     @property
     def _is_overgrown(self) -> bool:
@@ -113,7 +118,8 @@ class JournalWriter:
         is_batch = live.is_shown_when_kept or self._is_overgrown
         entry = live.unkept() if is_batch else None
         text = None
-        if partial.has_news and loop.time() - self._saved_at >= CHECKPOINT_SECONDS:
+        # Timers come a little early, and what is not written now waits for another batch at least.
+        if partial.has_news and loop.time() - self._saved_at >= CHECKPOINT_SECONDS - BATCH_SECONDS:
             self._saved_at = loop.time()
             text = partial.take()
         try:

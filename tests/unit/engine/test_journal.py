@@ -1,0 +1,109 @@
+"""A stream's text is made durable while it runs: when it is due, and with others that are."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from holdfast.core.items import NewItem
+from holdfast.core.request import TurnRequest
+from holdfast.core.response import ResponseFacts
+from holdfast.core.stream import Delta
+from holdfast.engine.journal import JournalWriter
+from holdfast.engine.live import LiveResponse
+
+CHECKPOINT_MS = 200
+
+
+class HandMovedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time goes on when it is told to, by whole milliseconds."""
+
+    ms = 0
+
+    def time(self) -> float:
+        return self.ms / 1000
+
+    async def move(self, ms: int) -> None:
+        """Let time pass, and what is due then be done."""
+        self.ms += ms
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+class Run:
+    """A run that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.fence = SimpleNamespace(run_id="run_1")
+        self.texts: list[str] = []
+
+    async def extend(self, *, partial: Sequence[NewItem] | None, journal: Any) -> None:
+        assert journal is None
+        for item in partial or ():
+            self.texts.append(msgspec.json.decode(item.body)["content"][0]["text"])
+
+
+class Streaming:
+    """A foreground stream that says something when it is told to."""
+
+    def __init__(self) -> None:
+        request = TurnRequest(api="responses", model="m", is_stream=True)
+        live = LiveResponse(
+            ResponseFacts(id="resp_1", request=request, created_at=0.0, status="in_progress")
+        )
+        self.run = Run()
+        self.writer = JournalWriter(cast(Any, self.run), live)
+        live.open("in_progress")
+        self.writer.start()
+
+    def say(self, words: str) -> None:
+        kind = "response.output_text.delta"
+        said = Delta(type=kind, item_id="msg_1", output_index=0, content_index=0, delta=words)
+        self.writer.hear([said])
+
+
+def played(ms: int, scene: Callable[[HandMovedLoop], Awaitable[None]]) -> None:
+    loop = HandMovedLoop()
+    loop.ms = ms
+
+    async def play() -> None:
+        await scene(loop)
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(play())
+
+
+@pytest.mark.parametrize("ms", range(100_000, 100_020))
+def test_text_is_kept_after_a_fifth_of_a_second_whatever_the_time(ms: int) -> None:
+    async def scene(loop: HandMovedLoop) -> None:
+        stream = Streaming()
+        stream.say("one")
+        await loop.move(CHECKPOINT_MS)
+        assert stream.run.texts == ["one"]
+        stream.say(" two")
+        await loop.move(CHECKPOINT_MS)
+        assert stream.run.texts == ["one", "one two"]
+        await stream.writer.settle()
+
+    played(ms, scene)
+
+
+def test_texts_that_are_due_close_together_are_kept_together() -> None:
+    async def scene(loop: HandMovedLoop) -> None:
+        first = Streaming()
+        first.say("one")
+        await loop.move(8)
+        second = Streaming()
+        second.say("two")
+        await loop.move(CHECKPOINT_MS - 10)
+        assert (first.run.texts, second.run.texts) == ([], [])
+        await loop.move(1)
+        assert (first.run.texts, second.run.texts) == (["one"], ["two"])
+        await first.writer.settle()
+        await second.writer.settle()
+
+    # Where 20 ms begin, so that both are due when they end.
+    played(100_001, scene)
