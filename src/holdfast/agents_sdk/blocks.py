@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.core.commands import Appended
 from holdfast.core.ids import SessionId, TurnId
+from holdfast.core.items import NewItem
 
 _ATTRIBUTE = "_holdfast_blocks"
 
@@ -17,6 +18,8 @@ class Block:
         self.session_id = session_id
         self.ordinal = 0
         """The number of the next batch; it goes up once a batch is known to be in the log."""
+        self._doubted: tuple[NewItem, ...] | None = None
+        """A batch of which it is not known whether it is in the log, if there is one."""
         self.adding = asyncio.Lock()
         self.is_loose = False
         """Whether its batches belong to no run, and need not stay together."""
@@ -26,6 +29,20 @@ class Block:
         """The turn that is begun, should others have come behind the block's own."""
         self.known: Appended | None = None
         """What the batch before left behind."""
+
+    def number(self, batch: tuple[NewItem, ...]) -> None:
+        """Give a batch its number: that of the one before, if it is the same once more.
+
+        Of one that was cancelled, or that no answer came to, nobody knows. Another one may not
+        be taken for its repeat.
+        """
+        if self._doubted is not None and self._doubted != batch:
+            self.ordinal += 1
+        self._doubted = batch
+
+    def settle(self) -> None:
+        """The batch is in the log."""
+        self._doubted = None
 
 
 def block_of(wrapper: Any, name: str) -> Block | None:

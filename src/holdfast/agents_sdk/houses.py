@@ -1,15 +1,16 @@
 """Open stores, shared by all sessions of an event loop: one committer groups what they write."""
 
 import asyncio
+import gc
 import os
 from typing import Self
-from weakref import WeakKeyDictionary
 
 from holdfast.core.errors import InvalidInput
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway
 from holdfast.stores.opening import MEMORY, check_known, open_store
+from holdfast.stores.store import SqlStore
 
 StoreName = str | os.PathLike[str] | Holdfast
 _SCHEMES = ("memory:", "sqlite:", "postgres:", "postgresql:", "postgresql+")
@@ -35,6 +36,7 @@ class House:
     def __init__(self, url: str) -> None:
         self.url = url
         self.guests = 0
+        self._store: SqlStore | None = None
         self._gateway: Gateway | None = None
         self._is_started = False
         self._opening = asyncio.Lock()
@@ -45,8 +47,8 @@ class House:
             async with self._opening:
                 if self._gateway is None:
                     clock = SystemClock()
-                    store = await open_store(self.url, clock=clock)
-                    self._gateway = Gateway(store, clock=clock, ids=RandomIds())
+                    self._store = await open_store(self.url, clock=clock)
+                    self._gateway = Gateway(self._store, clock=clock, ids=RandomIds())
         return self._gateway
 
     async def started(self) -> Gateway:
@@ -57,6 +59,12 @@ class House:
                 await gateway.start()
                 self._is_started = True
         return gateway
+
+    def abandon(self) -> None:
+        """Let go of what needs no event loop to be let go of."""
+        store, self._store, self._gateway = self._store, None, None
+        if store is not None:
+            store.abandon()
 
     async def close(self) -> None:
         """Let go of the store."""
@@ -72,7 +80,17 @@ class House:
                 await gateway.store.close()
 
 
-_HOUSES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, House]] = WeakKeyDictionary()
+_HOUSES: dict[asyncio.AbstractEventLoop, dict[str, House]] = {}
+
+
+def _leave_dead_loops() -> None:
+    """Give up the houses of event loops that were closed before them: nobody comes back there."""
+    dead = [loop for loop in list(_HOUSES) if loop.is_closed()]
+    for loop in dead:
+        for house in _HOUSES.pop(loop, {}).values():
+            house.abandon()
+    if dead:
+        gc.collect()  # what still hangs on such a loop, connections above all, is in circles
 
 
 class Lodging:
@@ -92,14 +110,18 @@ class Lodging:
         if self._open is not None:
             return self._open.gateway
         loop = asyncio.get_running_loop()
-        if self._house is None or (self._loop is not loop and self._url != MEMORY):
-            self._house = self._move_in(loop)
+        if self._house is None or self._loop is not loop:
+            self._house = self._house_on(loop)
             self._loop = loop
         return await (self._house.started() if started else self._house.gateway())
 
-    def _move_in(self, loop: asyncio.AbstractEventLoop) -> House:
+    def _house_on(self, loop: asyncio.AbstractEventLoop) -> House:
         if self._url == MEMORY:
-            return House(self._url)  # of its own, like the SDK's sessions in memory
+            if self._loop is not None and self._loop is not loop and not self._loop.is_closed():
+                raise InvalidInput("a session in memory is used by one event loop at a time")
+            # Of its own, like the SDK's sessions in memory.
+            return self._house or House(self._url)
+        _leave_dead_loops()
         houses = _HOUSES.setdefault(loop, {})
         house = houses.setdefault(self._url, House(self._url))
         house.guests += 1
@@ -114,8 +136,10 @@ class Lodging:
             house.guests -= 1
             if house.guests:
                 return
-            if self._loop is not None:
-                _HOUSES.get(self._loop, {}).pop(self._url, None)
+            if self._loop is not None and self._loop in _HOUSES:
+                _HOUSES[self._loop].pop(self._url, None)
+                if not _HOUSES[self._loop]:
+                    del _HOUSES[self._loop]
         await house.close()
 
     def __copy__(self) -> Self:

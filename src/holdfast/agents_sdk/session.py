@@ -111,8 +111,10 @@ class HoldfastSession:
             return
         block = await self._block(wrapper, batch_id)
         async with block.adding:
+            block.number(batch)
             try:
                 await self._backend.add(block, batch, batch_id)
+                block.settle()
             except BaseException:
                 self._loose = None  # whether it was added is not known: another block is begun
                 raise
@@ -237,7 +239,7 @@ class HoldfastSession:
 
     def _limit(self, limit: int | None) -> int | None:
         if limit is None and self.session_settings is not None:
-            limit = self.session_settings.limit
+            limit = _settings(self.session_settings).limit
         return None if limit is None or limit < 0 else limit
 
     async def _block(self, wrapper: Wrapper, batch_id: str | None) -> Block:

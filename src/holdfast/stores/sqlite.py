@@ -143,6 +143,13 @@ class SqliteDriver:
             if self._reader is not self._writer:
                 self._reader.close()
 
+    def abandon(self) -> None:
+        """Have the threads end, and close what they used."""
+        self._writer.close()
+        self._reader.close()
+        self._write_link.close()
+        self._read_link.close()
+
     # ── in the executor, or in its place ────────────────────────────────────────────────────
 
     def _commit_in_place(self, commands: Sequence[Command[Any]]) -> "list[Result] | _Work | None":

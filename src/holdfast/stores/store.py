@@ -321,6 +321,13 @@ class SqlStore:
         await self.submit(Bury(worker=worker, drop=True))
         await self._tokens.drop(worker)
 
+    def abandon(self) -> None:
+        """Let go of the database where the event loop was closed before it, and all who waited."""
+        self._is_closed = True
+        abandon: Callable[[], None] | None = getattr(self._driver, "abandon", None)
+        if abandon is not None:
+            abandon()
+
     async def close(self) -> None:
         """Finish what was taken, then let go of the database."""
         if self._is_closed:

@@ -121,6 +121,11 @@ class PostgresDriver:
             except (TimeoutError, asyncpg.InterfaceError, OSError):
                 readers.terminate()
 
+    def abandon(self) -> None:
+        """Forget the connections: they hang on a loop that is gone, and close as they are freed."""
+        self._writers.clear()
+        self._readers = None
+
     # ── writing ─────────────────────────────────────────────────────────────────────────────
 
     async def _write_foreseen(self, commands: Sequence[Command[Any]]) -> list[Result] | None:

@@ -1,0 +1,112 @@
+"""Batches whose caller left, and event loops that ended: what was acknowledged is there."""
+
+import asyncio
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from agents import RunContextWrapper
+
+from holdfast import HoldfastError
+from holdfast.agents_sdk import HoldfastSession
+from holdfast.core.errors import StoreUnavailable
+from tests.agents_sdk.test_session_protocol import say
+
+ROUNDS = 30
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+async def test_what_a_run_adds_after_a_cancelled_batch_is_kept(
+    session: HoldfastSession, steps: int
+) -> None:
+    run: RunContextWrapper[Any] = RunContextWrapper(None)
+    await session.get_items(wrapper=run)
+    await session.add_items(say("asked"), wrapper=run)
+    for n in range(ROUNDS):
+        adding = asyncio.ensure_future(session.add_items(say(f"torn {n}"), wrapper=run))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        adding.cancel()
+        await asyncio.gather(adding, return_exceptions=True)
+        await session.add_items(say(f"kept {n}"), wrapper=run)
+    kept = [item["content"] for item in await session.get_items()]  # type: ignore[typeddict-item]
+    assert [text for text in kept if "kept" in text] == [f"kept {n}" for n in range(ROUNDS)]
+    assert kept[0] == "asked"
+
+
+async def test_a_batch_that_no_answer_came_to_is_not_doubled_by_being_sent_again(
+    shared: HoldfastSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: RunContextWrapper[Any] = RunContextWrapper(None)
+    await shared.get_items(wrapper=run)
+    add = shared._backend.add
+
+    async def torn(*given: Any, **named: Any) -> None:
+        before = given[0].ordinal
+        await add(*given, **named)
+        given[0].ordinal = before
+        raise StoreUnavailable("the answer was lost")
+
+    monkeypatch.setattr(shared._backend, "add", torn)
+    with pytest.raises(StoreUnavailable):
+        await shared.add_items(say("once"), wrapper=run)
+    monkeypatch.undo()
+    await shared.add_items(say("once"), wrapper=run)
+    await shared.add_items(say("once"), wrapper=run)
+    assert await shared.get_items() == say("once", "once"), "sent again once, and said again once"
+
+
+def test_event_loops_that_end_leave_neither_threads_nor_connections(shared_store: str) -> None:
+    process = psutil.Process()
+
+    def in_a_loop_of_its_own(n: int) -> None:
+        asyncio.run(HoldfastSession("web", shared_store).add_items(say(str(n))))
+
+    with pytest.warns(ResourceWarning) if "postgres" in shared_store else _nothing():
+        in_a_loop_of_its_own(0)
+        in_a_loop_of_its_own(1)
+        threads, files = threading.active_count(), process.num_fds()
+        for n in range(2, 12):
+            in_a_loop_of_its_own(n)
+        assert threading.active_count() <= threads
+        assert process.num_fds() <= files + 3
+        session = HoldfastSession("web", shared_store)
+
+        async def told() -> list[Any]:
+            async with session:
+                return await session.get_items()
+
+        assert asyncio.run(told()) == say(*(str(n) for n in range(12)))
+        gc.collect()
+
+
+class _nothing:  # noqa: N801 - stands for a context manager
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+async def test_settings_that_are_given_later_may_be_plain(session: HoldfastSession) -> None:
+    await session.add_items(say("a", "b"))
+    session.session_settings = {"limit": 1}  # type: ignore[assignment]
+    assert await session.get_items() == say("b")
+
+
+async def test_a_session_in_memory_tells_a_second_loop_so() -> None:
+    async with HoldfastSession("k", "memory:") as session:
+        await session.add_items(say("a"))
+        with pytest.raises(HoldfastError, match="one event loop"):
+            await asyncio.to_thread(asyncio.run, session.add_items(say("b")))
+        assert await session.get_items() == say("a")
+
+
+def test_a_session_in_memory_outlives_its_loop(tmp_path: Path) -> None:
+    session = HoldfastSession("k", "memory:")
+    asyncio.run(session.add_items(say("a")))
+    asyncio.run(session.add_items(say("b")))
+    assert asyncio.run(session.get_items()) == say("a", "b")
