@@ -19,7 +19,9 @@ class Waiter:
     ) -> None:
         self.session_id = session_id
         self.place = place
-        self.woken = asyncio.Event()
+        self.is_woken = False
+        """Whether there is a reason to look again."""
+        self._waiting: asyncio.Future[None] | None = None
         self.successor = successor
         """What it begins with the lane, where it waits for one."""
         self.is_named = False
@@ -31,13 +33,28 @@ class Waiter:
 
     async def wait(self, seconds: float) -> bool:
         """Wait to be woken, for so long at most; return whether it happened."""
-        try:
-            async with asyncio.timeout(max(seconds, 0.0)):
-                await self.woken.wait()
-        except TimeoutError:
-            return False
-        self.woken.clear()
-        return True
+        if not self.is_woken:
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.create_future()
+            timer = loop.call_later(max(seconds, 0.0), _release, self._waiting)
+            try:
+                await self._waiting
+            finally:
+                timer.cancel()
+                self._waiting = None
+        was_woken, self.is_woken = self.is_woken, False
+        return was_woken
+
+    def wake(self) -> None:
+        """Have it look, now or as soon as it waits."""
+        self.is_woken = True
+        if self._waiting is not None:
+            _release(self._waiting)
+
+
+def _release(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 class Wakeups:
@@ -97,7 +114,7 @@ class Wakeups:
         """Join a lane's queue in this process; woken already, if the lane was since a moment."""
         waiter = Waiter(session_id, place, successor)
         if max(self._all_woken_at, self._woken_at.get(session_id, 0)) > since:
-            waiter.woken.set()
+            waiter.wake()
         lane = self._lanes.setdefault(session_id, [])
         lane.append(waiter)
         lane.sort(key=lambda one: one.place)
@@ -111,7 +128,7 @@ class Wakeups:
         if not lane:
             self._lanes.pop(waiter.session_id, None)
         elif not is_served:
-            lane[0].woken.set()
+            lane[0].wake()
 
     def ending(self, run_id: RunId, session_id: SessionId) -> Waiter | None:
         """A run ends by itself: return who is first in its lane, to be handed it.
@@ -128,9 +145,9 @@ class Wakeups:
     def hand_over(self, waiter: Waiter, started: Started) -> None:
         """Give the lane to who was named for it; one that has left without it takes nothing."""
         for watcher in self._watchers.get(waiter.session_id, ()):
-            watcher.woken.set()
+            watcher.wake()
         waiter.handed = started
-        waiter.woken.set()
+        waiter.wake()
         if waiter.is_unserved:
             self.on_unwanted(started)
 
@@ -189,9 +206,9 @@ class Wakeups:
     def _look(self, session_id: SessionId) -> None:
         lane = self._lanes.get(session_id)
         if lane:
-            lane[0].woken.set()
+            lane[0].wake()
         for waiter in self._watchers.get(session_id, ()):
-            waiter.woken.set()
+            waiter.wake()
 
     def wake_everybody(self) -> None:
         """Have everybody look again: somebody else wrote something."""

@@ -18,19 +18,19 @@ TURN = TurnId("turn_1")
 def test_a_wake_before_the_waiter_came_is_not_lost() -> None:
     house = Wakeups()
     since = house.moment
-    assert not house.queue(HERE, 1, since=since).woken.is_set()
+    assert not house.queue(HERE, 1, since=since).is_woken
     house.wake(THERE)
-    assert not house.queue(HERE, 1, since=since).woken.is_set()
+    assert not house.queue(HERE, 1, since=since).is_woken
     house.wake(HERE)
-    assert house.queue(HERE, 2, since=since).woken.is_set()
-    assert not house.queue(HERE, 2, since=house.moment).woken.is_set()
+    assert house.queue(HERE, 2, since=since).is_woken
+    assert not house.queue(HERE, 2, since=house.moment).is_woken
 
 
 def test_news_that_may_be_of_any_session_is_news_of_each() -> None:
     house = Wakeups()
     since = house.moment
     house.wake_everybody()
-    assert house.queue(HERE, 1, since=since).woken.is_set()
+    assert house.queue(HERE, 1, since=since).is_woken
 
 
 def test_wakes_too_many_to_remember_are_taken_for_anybodys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,16 +40,29 @@ def test_wakes_too_many_to_remember_are_taken_for_anybodys(monkeypatch: pytest.M
     house.wake(HERE)
     for number in range(3):
         house.wake(SessionId(f"ses_{number}"))
-    assert house.queue(HERE, 1, since=since).woken.is_set()
+    assert house.queue(HERE, 1, since=since).is_woken
 
 
 def test_whoever_leaves_unserved_has_the_next_one_look_and_whoever_was_served_does_not() -> None:
     house = Wakeups()
     first, second, third = (house.queue(HERE, place, since=0) for place in (1, 2, 3))
     house.leave(first, is_served=True)
-    assert not second.woken.is_set()
+    assert not second.is_woken
     house.leave(second, is_served=False)
-    assert third.woken.is_set()
+    assert third.is_woken
+
+
+async def test_whoever_waits_goes_on_when_woken_or_when_its_time_is_over() -> None:
+    waiter = Wakeups().queue(HERE, 1, since=0)
+    waiting = asyncio.create_task(waiter.wait(3600.0))
+    await asyncio.sleep(0)
+    waiter.wake()
+    waiter.wake()
+    async with asyncio.timeout(30):
+        assert await waiting
+        assert not await waiter.wait(0.0)
+        waiter.wake()
+        assert await waiter.wait(3600.0)
 
 
 def test_a_stop_that_comes_before_its_run_is_not_lost() -> None:
