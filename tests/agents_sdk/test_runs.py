@@ -1,13 +1,23 @@
 """What no shipped session gives: runs that cross, crash, are cleared under, or resumed twice."""
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, RunConfig, Runner, RunState, Session, SQLiteSession, function_tool
+from agents import (
+    Agent,
+    RunConfig,
+    RunContextWrapper,
+    Runner,
+    RunState,
+    Session,
+    SQLiteSession,
+    function_tool,
+)
 from agents.extensions.memory import AsyncSQLiteSession
 from agents.extensions.memory.sqlalchemy_session import SQLAlchemySession
 from pydantic import BaseModel
@@ -554,9 +564,38 @@ async def test_constant_call_ids_do_not_scramble_what_a_model_is_shown(
     shown: list[Any] = model.asked[-1]
     assert [item.get("output") for item in shown if "output" in item] == ["saw a", "saw b"]
     names = [item["call_id"] for item in shown if "call_id" in item]
-    assert names == ["call_0~1", "call_0~1", "call_0", "call_0"]
+    assert names == ["call_0~1", "call_0~1", "call_0~2", "call_0~2"]
     stored: list[Any] = await session.get_items()
     assert [item["call_id"] for item in stored if "call_id" in item] == ["call_0"] * 4
+
+
+@pytest.mark.parametrize("is_serial", [False, True], ids=["bare", "serial"])
+async def test_a_call_by_the_id_of_an_earlier_run_does_not_take_its_place(
+    session: HoldfastSession, is_serial: bool
+) -> None:
+    async with session.serial() if is_serial else contextlib.nullcontext():
+        model = await ask_twice(session)
+    shown: list[Any] = model.asked[3]  # the second run, once its own tool has answered
+    names = [item.get("call_id") or item["role"] for item in shown]
+    assert names == [
+        "user", "call_0~1", "call_0~1", "assistant", "user", "call_0", "call_0",
+    ]  # fmt: skip
+    assert [item["arguments"] for item in shown if "arguments" in item] == [
+        '{"at": "a"}', '{"at": "b"}',
+    ]  # fmt: skip
+    assert [item["output"] for item in shown if "output" in item] == ["saw a", "saw b"]
+
+
+async def test_call_ids_that_do_not_come_again_are_shown_as_they_are(
+    session: HoldfastSession,
+) -> None:
+    pair: list[Any] = [
+        {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "call_Ab12Cd34"},
+        {"type": "function_call_output", "call_id": "call_Ab12Cd34", "output": "x"},
+    ]
+    open_call: Any = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "call_1"}
+    await session.add_items([{"role": "user", "content": "a"}, *pair, open_call])
+    assert (await session.get_items(wrapper=RunContextWrapper(None)))[1:] == [*pair, open_call]
 
 
 async def test_constant_call_ids_make_the_shipped_session_lose_calls(shipped: Session) -> None:

@@ -8,6 +8,7 @@ from holdfast.core.ids import SessionId, TurnId
 from holdfast.core.items import NewItem
 
 _ATTRIBUTE = "_holdfast_blocks"
+_MET = "_holdfast_met"
 
 
 class Block:
@@ -52,6 +53,17 @@ def block_of(wrapper: Any, name: str) -> Block | None:
     """
     blocks: dict[str, Block] | None = getattr(wrapper, _ATTRIBUTE, None)
     return blocks.get(name) if blocks is not None else None
+
+
+def meets_first(wrapper: Any, name: str) -> bool:
+    """Whether the run that `wrapper` belongs to reads the session for the first time."""
+    met: set[str] | None = getattr(wrapper, _MET, None)
+    if met is None:
+        met = set()
+        setattr(wrapper, _MET, met)
+    is_first = name not in met
+    met.add(name)
+    return is_first
 
 
 def keep_block(wrapper: Any, name: str, block: Block) -> None:

@@ -9,7 +9,7 @@ from agents.items import TResponseInputItem
 from agents.memory import OpenAIResponsesCompactionArgs, SessionSettings
 from agents.run_context import RunContextWrapper
 
-from holdfast.agents_sdk.blocks import Block, block_of, keep_block
+from holdfast.agents_sdk.blocks import Block, block_of, keep_block, meets_first
 from holdfast.agents_sdk.compaction import Compaction
 from holdfast.agents_sdk.embedded import EmbeddedBackend
 from holdfast.agents_sdk.houses import StoreName
@@ -76,10 +76,13 @@ class HoldfastSession:
         last = self._limit(limit)
         if last == 0 and wrapper is None:
             return []
+        # Whoever asks for another number than usual compares the end with what it has in hand.
+        is_usual = last == self._limit(None)
+        is_begin = is_usual and wrapper is not None and meets_first(wrapper, self._place)
         lane = lane_here(self._place)
         if lane is not None:
             seen = await self._backend.transcript(lane.session_id, last)
-            return to_context(seen.listed)  # type: ignore[return-value] # plain dicts
+            return to_context(seen.listed, is_begin=is_begin)  # type: ignore[return-value] # plain dicts
         block = block_of(wrapper, self._place) if wrapper is not None else None
         bound = block.session_id if block is not None else None
         seen = await self._backend.transcript(bound, last)
@@ -89,7 +92,7 @@ class HoldfastSession:
             # What the run saw is what it goes on with, whatever is cleared meanwhile.
             met = seen.session_id or await self._backend.reserve()
             keep_block(wrapper, self._place, await self._backend.new_block(met))
-        return to_context(seen.listed)  # type: ignore[return-value] # plain dicts, as they were added
+        return to_context(seen.listed, is_begin=is_begin)  # type: ignore[return-value] # plain dicts
 
     async def add_items(
         self,

@@ -1,6 +1,7 @@
 """Between the SDK's dicts and our bytes: whole lists at a time, and no object that nobody needs."""
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -28,6 +29,10 @@ _write_fast = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_all = msgspec.json.Decoder(list[Item]).decode
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+_is_number = re.compile(r"(?:.*[^0-9A-Za-z])?[0-9]{1,4}", re.DOTALL).fullmatch
+"""Whether an id counts calls, as `call_0`, and is none that was drawn to come once."""
 
 
 def to_items(values: Iterable[Any]) -> tuple[NewItem, ...]:
@@ -68,12 +73,13 @@ def to_values(listed: bytes) -> list[Item]:
         return [item_value(bytes(one)) for one in _split(listed)]
 
 
-def to_context(listed: bytes) -> list[Item]:
+def to_context(listed: bytes, *, is_begin: bool = False) -> list[Item]:
     """Return items as a run of the SDK may be shown them: no two calls by one id.
 
     Local servers number their calls from zero in every answer, and the SDK takes calls of one id
-    for one call, of which it keeps the last. The newest pair keeps its id, as it is compared with
-    what a run has in hand; older ones are told apart. What is stored stays as it came.
+    for one call, of which it keeps the last. At the begin of a run, every pair is told apart whose
+    id the run's own calls may have. Later the newest pair keeps its id, as it is compared with what
+    the run has in hand. What is stored stays as it came.
     """
     values = to_values(listed)
     places: dict[str, list[int]] = {}
@@ -83,11 +89,11 @@ def to_context(listed: bytes) -> list[Item]:
             places.setdefault(call_id, []).append(place)
     for call_id, shared in places.items():
         if len(shared) > 1:
-            _tell_apart(values, shared, call_id)
+            _tell_apart(values, shared, call_id, is_begin=is_begin)
     return values
 
 
-def _tell_apart(values: list[Item], places: list[int], call_id: str) -> None:
+def _tell_apart(values: list[Item], places: list[int], call_id: str, *, is_begin: bool) -> None:
     calls = 0
     unanswered: list[int] = []
     pairs: list[tuple[int, int]] = []
@@ -99,6 +105,9 @@ def _tell_apart(values: list[Item], places: list[int], call_id: str) -> None:
             pair = calls
             unanswered.append(pair)
         pairs.append((place, pair))
+    newest = calls
+    if is_begin and not unanswered and (calls > 1 or _is_number(call_id)):
+        newest += 1  # the one that is to come
     for place, pair in pairs:
-        if pair < calls:
+        if pair < newest:
             values[place]["call_id"] = f"{call_id}~{pair}"
