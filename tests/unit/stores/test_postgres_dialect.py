@@ -4,6 +4,8 @@ import pytest
 
 from holdfast.stores.postgres.dialect import (
     Parameters,
+    Written,
+    at_once,
     in_arrays,
     in_dollars,
     read_many,
@@ -63,15 +65,39 @@ def test_a_write_takes_its_sets_as_a_table(one: str, many: str) -> None:
 
 def test_writes_go_together_each_with_parameters_of_its_own() -> None:
     writes = (
-        ("update t set a = ?1 where b = ?2", ("text", "int8"), True),
-        ("insert into u (c) values (?1)", ("bytea",), False),
+        Written("update t set a = ?1 where b = ?2", ("text", "int8"), is_counted=True),
+        Written("insert into u (c) values (?1)", ("bytea",), is_counted=False),
     )
-    assert together(writes) == (
+    parts = (
         "with w0 as (update t set a = b.p1 from unnest($1::text[], $2::int8[]) as b(p1, p2) "
         "where b = b.p2 returning 1), "
         "w1 as (insert into u (c) select b.p1 from unnest($3::bytea[]) as b(p1)) "
-        "select (select count(*) from w0)"
     )
+    assert together(writes) == parts + "select (select count(*) from w0)"
+    # What may be null throughout has no length to go by; what rows are found by has.
+    whole = "case when (select count(*) from w0) = cardinality($2) then 1 else 0 end"
+    assert at_once(writes, "now()") == f"{parts}select 1 / {whole}, now()"
+
+
+def test_one_set_of_parameters_is_no_table() -> None:
+    writes = (
+        Written("insert into u (c) values (?1)", ("bytea",), is_counted=False),
+        Written("update t set a = ?1 where b = ?2", ("text", "int8"), is_counted=True, is_one=True),
+    )
+    assert at_once(writes, "now()") == (
+        "with w0 as (insert into u (c) select b.p1 from unnest($1::bytea[]) as b(p1)), "
+        "w1 as (update t set a = $2 where b = $3 returning 1) "
+        "select 1 / case when (select count(*) from w1) = 1 then 1 else 0 end, now()"
+    )
+
+
+@pytest.mark.parametrize(
+    "statement", [one for one in EVERY_WRITE if one.is_fenced], ids=lambda one: one.name
+)
+def test_the_last_parameter_of_a_fenced_write_is_one_that_is_there(statement: Statement) -> None:
+    last = f"?{statement.text.count('?')}"
+    where = statement.text.rpartition(" where ")[2]
+    assert last in where or statement in (sql.SAVE_COMPLETION, sql.REVOKE_API_KEY)
 
 
 @pytest.mark.parametrize("statement", EVERY_WRITE, ids=lambda one: one.name)
@@ -83,6 +109,10 @@ def test_every_write_of_ours_can_be_grouped(statement: Statement) -> None:
 
 def test_sets_are_turned_into_columns() -> None:
     assert in_arrays([("a", 1), ("b", None)]) == [["a", "b"], [1, None]]
+
+
+def test_a_column_of_nulls_need_not_be_sent() -> None:
+    assert in_arrays([("a", None), ("b", None)]) == [["a", "b"], []]
 
 
 def test_a_read_is_not_taken_for_a_write() -> None:

@@ -80,41 +80,68 @@ def table_of(text: str) -> str:
     return match[1]
 
 
+class Written(NamedTuple):
+    """How a write takes part in a statement that has several."""
+
+    text: str
+    types: tuple[str, ...]
+    is_counted: bool
+    """Whether it must be known how many rows it changed."""
+    is_one: bool = False
+    """Whether there is one set of parameters, which then are as the text has them."""
+
+
 @cache
-def at_once(writes: tuple[tuple[str, tuple[str, ...], bool], ...], also: str) -> str:
+def at_once(writes: tuple[Written, ...], also: str) -> str:
     """Return one statement that writes everything, or fails where a counted one falls short.
 
     It returns what `also` says.
     """
     holds, first = [], 1
-    for number, (_, types, is_counted) in enumerate(writes):
-        if is_counted:
-            holds.append(f"(select count(*) from w{number}) = cardinality(${first})")
-        first += len(types)
+    for number, write in enumerate(writes):
+        first += len(write.types)
+        if write.is_counted:
+            # The last parameter is one that rows are found by, and never null.
+            expected = "1" if write.is_one else f"cardinality(${first - 1})"
+            holds.append(f"(select count(*) from w{number}) = {expected}")
     # Dividing by zero undoes the statement, and with it all that it has written.
     is_whole = f"case when {' and '.join(holds) or 'true'} then 1 else 0 end"
     return f"{_parts(writes)} select 1 / {is_whole}, {also}"
 
 
 @cache
-def together(writes: tuple[tuple[str, tuple[str, ...], bool], ...]) -> str:
-    """Return one statement for several writes: (text, types, whether its rows are counted).
+def together(writes: tuple[Written, ...]) -> str:
+    """Return one statement for several writes.
 
     They happen at once and do not see each other; it returns the counts that were asked for.
     """
-    counts = [f"(select count(*) from w{n})" for n, one in enumerate(writes) if one[2]]
+    counts = [f"(select count(*) from w{n})" for n, one in enumerate(writes) if one.is_counted]
     return f"{_parts(writes)} select {', '.join(counts) or '1'}"
 
 
-def _parts(writes: tuple[tuple[str, tuple[str, ...], bool], ...]) -> str:
+def _parts(writes: tuple[Written, ...]) -> str:
     parts, first = [], 1
-    for number, (text, types, is_counted) in enumerate(writes):
-        written = write_many(text, Parameters(types, first))
-        first += len(types)
-        parts.append(f"w{number} as ({written}{' returning 1' if is_counted else ''})")
+    for number, write in enumerate(writes):
+        written = _shifted(write, first)
+        first += len(write.types)
+        parts.append(f"w{number} as ({written}{' returning 1' if write.is_counted else ''})")
     return f"with {', '.join(parts)}"
 
 
+def _shifted(write: Written, first: int) -> str:
+    """Return a write whose first parameter has this number."""
+    if not write.is_one:
+        return write_many(write.text, Parameters(write.types, first))
+    return _PARAMETER.sub(lambda match: f"${int(match[1]) + first - 1}", write.text)
+
+
 def in_arrays(sets: Sequence[tuple[object, ...]]) -> list[list[object]]:
-    """Return the parameters of many sets as one list for each parameter."""
-    return [list(column) for column in zip(*sets, strict=True)]
+    """Return the parameters of many sets as one list for each parameter.
+
+    Where every one is null it is an empty list: a table is filled up with them.
+    """
+    count = len(sets)
+    return [
+        [] if column[0] is None and column.count(None) == count else list(column)
+        for column in zip(*sets, strict=True)
+    ]

@@ -13,6 +13,7 @@ import asyncpg
 from holdfast.core.commands import Command
 from holdfast.stores.postgres.dialect import (
     Parameters,
+    Written,
     at_once,
     in_arrays,
     in_dollars,
@@ -51,7 +52,7 @@ async def write_foreseen(connection: Connection, chosen: Writes) -> float | None
     """
     try:
         text = at_once(await _forms(connection, chosen), CLOCK)
-        ((_, told),) = await connection.fetch(text, *_columns(chosen))
+        ((_, told),) = await connection.fetch(text, *_parameters(chosen))
     except Exception as exc:
         if meaning(exc) in ("gone", "other"):
             raise
@@ -144,20 +145,26 @@ async def _execute(connection: Connection, chosen: Writes) -> None:
             _check(statement, 1, int(status.rpartition(" ")[2]))
             return
     writes = await _forms(connection, chosen)
-    (counts,) = await connection.fetch(together(writes), *_columns(chosen))
+    (counts,) = await connection.fetch(together(writes), *_parameters(chosen))
     fenced = [statement for statement in chosen if statement.is_fenced]
     for statement, count in zip(fenced, counts, strict=False):
         _check(statement, len(chosen[statement]), count)
 
 
-async def _forms(
-    connection: Connection, chosen: Writes
-) -> tuple[tuple[str, tuple[str, ...], bool], ...]:
-    return tuple([(one.text, await _types(connection, one), one.is_fenced) for one in chosen])
+async def _forms(connection: Connection, chosen: Writes) -> tuple[Written, ...]:
+    return tuple(
+        [
+            Written(one.text, await _types(connection, one), one.is_fenced, len(sets) == 1)
+            for one, sets in chosen.items()
+        ]
+    )
 
 
-def _columns(chosen: Writes) -> list[list[object]]:
-    return [column for sets in chosen.values() for column in in_arrays(sets)]
+def _parameters(chosen: Writes) -> list[object]:
+    found: list[object] = []
+    for sets in chosen.values():
+        found += sets[0] if len(sets) == 1 else in_arrays(sets)
+    return found
 
 
 def _check(statement: Statement, expected: int, changed: int) -> None:
