@@ -4,30 +4,40 @@ import asyncio
 import gc
 import os
 from typing import Self
+from urllib.parse import quote
 
 from holdfast.core.errors import InvalidInput
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway
-from holdfast.stores.opening import MEMORY, check_known, open_store
+from holdfast.stores.opening import MEMORY, check_known, open_store, sqlite_path
 from holdfast.stores.store import SqlStore
 
 StoreName = str | os.PathLike[str] | Holdfast
-_SCHEMES = ("memory:", "sqlite:", "postgres:", "postgresql:", "postgresql+")
+_SCHEMES = ("memory:", "postgres:", "postgresql:", "postgresql+")
 
 
 def store_url(name: str | os.PathLike[str]) -> str:
-    """Return the URL of a store; a path, as the SDK's sessions take one, names a SQLite file."""
+    """Return the URL of a store; a path, as the SDK's sessions take one, names a SQLite file.
+
+    A file has one URL, however it is spelled: by it two sessions know that they share a store.
+    """
     text = os.fspath(name)
     if not isinstance(text, str) or not text:
         raise InvalidInput("a store is a URL, the path of a file, or what holdfast.open gave")
     if text == ":memory:":
         return MEMORY
+    if text.startswith("sqlite:"):
+        return _file_url(sqlite_path(text))
     if text.startswith(_SCHEMES):
         return text
     if "://" in text or text.endswith(":"):
         check_known(text)  # a URL of another kind is no file's name
-    return f"sqlite:///{text}"
+    return _file_url(text)
+
+
+def _file_url(path: str | os.PathLike[str]) -> str:
+    return f"sqlite:///{quote(os.path.realpath(path))}"
 
 
 class House:

@@ -265,6 +265,7 @@ class RemoteLane:
             "run_id": asked.run_id,
             "asked": asked.asked.hex(),
             "once": asked.is_once,
+            "own": asked.is_own,
             "resumes": list(asked.resumes),
         }
         headers = {**key_header(asked.key), "content-type": "application/json"}

@@ -1,6 +1,7 @@
 """One run at a time: the session's lane, taken for a block of code, and kept while it lasts."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -14,11 +15,15 @@ from holdfast.engine.held_lane import Done, Elsewhere, LaneEnd
 
 _lanes: ContextVar[dict[str, "Lane"] | None] = ContextVar("holdfast_lanes", default=None)
 
+_LEAVING = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+
 
 def lane_here(place: str) -> "Lane | None":
     """Return the lane that the code which runs now was given, of the session at `place`."""
     lanes = _lanes.get()
-    return lanes.get(place) if lanes else None
+    lane = lanes.get(place) if lanes else None
+    # What outlives the block, a task or the context of who began it, has the lane no more.
+    return lane if lane is not None and lane.is_held else None
 
 
 class LaneHolder(Protocol):
@@ -54,9 +59,11 @@ class Lane:
         self._holder = holder
         self._place = place
         self._token: Token[dict[str, Lane] | None] | None = None
-        self._is_held = False
+        self.is_held = False
         self.result: str | None = None
         """What the run leaves behind for a repeat of it."""
+        self.failure: BaseException | None = None
+        """What tore the run off, although its block was left in peace."""
         self.afterwards: Callable[[], Awaitable[None]] | None = None
         """What is to be done once the lane is free again."""
 
@@ -72,13 +79,13 @@ class Lane:
 
     async def take(self) -> Done | None:
         """Wait for the lane; it is held afterwards, unless a run of this id is done."""
-        if self._is_held:
+        if self.is_held:
             raise InvalidInput("a lane is taken once; ask the session for another")
-        if self._place in (_lanes.get() or {}):
+        if lane_here(self._place) is not None:
             raise InvalidInput("this code has the session's lane already")
         done = await self._holder.take()
         if done is None:
-            self._is_held = True
+            self.is_held = True
             if self.elsewhere is None:
                 self._token = _lanes.set({**(_lanes.get() or {}), self._place: self})
         return done
@@ -99,11 +106,14 @@ class Lane:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._is_held:
+        if not self.is_held:
             return
-        self._is_held = False
+        self.is_held = False
         if self._token is not None:
-            _lanes.reset(self._token)
+            # A generator that nobody reads any more is closed in another context than it began in.
+            with contextlib.suppress(ValueError):
+                _lanes.reset(self._token)
+        error = error or self.failure
         await self._holder.end(self._end(error))
         if error is None and self.afterwards is not None:
             await self.afterwards()
@@ -111,7 +121,7 @@ class Lane:
     def _end(self, error: BaseException | None) -> LaneEnd:
         if error is None:
             return LaneEnd(result=self.result)
-        is_left = isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
+        is_left = isinstance(error, _LEAVING)
         return LaneEnd(
             outcome="interrupted" if is_left else "failed",
             code="caller_left" if is_left else "turn_failed",

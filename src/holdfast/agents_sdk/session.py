@@ -205,6 +205,7 @@ class HoldfastSession:
         run_id: str | None = None,
         asked: bytes = b"",
         is_once: bool = False,
+        is_own: bool = False,
         resumes: tuple[str, ...] = (),
     ) -> Lane:
         """Return the session's lane for a run; `asked` is what a repeat of it must ask again."""
@@ -215,6 +216,7 @@ class HoldfastSession:
             run_id=run_id,
             asked=asked,
             is_once=is_once,
+            is_own=is_own,
             resumes=resumes,
         )
         return Lane(self._backend.lane(wanted), self._place)

@@ -44,6 +44,8 @@ class LaneAsked(msgspec.Struct, frozen=True, kw_only=True):
     asked: bytes = b""
     is_once: bool = False
     """A second time is refused, whatever became of the first."""
+    is_own: bool = False
+    """No other run can have this id. Where one may, an equal run parked later is another one."""
     resumes: tuple[str, ...] = ()
     """The calls that a parked run waits to make; what it said so far is brought to the head."""
 
@@ -157,7 +159,7 @@ class HeldLane:
             self._held = await self._gateway.enter(admission)
             message = "it was torn off, and its tools may have run"
             await self.end(LaneEnd(outcome="failed", code=RunStateUsed.code, message=message))
-        if not await self._is_parked_after(admission.turn):
+        if self._asked.is_own or not await self._is_parked_after(admission.turn):
             raise RunStateUsed(
                 f"this run was resumed before, as turn {admission.turn.id}; its tools may have run"
             )

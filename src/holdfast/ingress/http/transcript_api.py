@@ -160,6 +160,7 @@ class TranscriptApi:
                 run_id=read_idempotency_key(run_id) if run_id is not None else None,
                 asked=take(fields, "asked", str, "").encode(),
                 is_once=take(fields, "once", bool, False),
+                is_own=take(fields, "own", bool, False),
                 resumes=tuple(take(fields, "resumes", list[str], [])),
             ),
         )
