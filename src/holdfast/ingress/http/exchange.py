@@ -28,6 +28,8 @@ _log = logging.getLogger("uvicorn.error")
 class Connection(Protocol):
     """Where requests come from, one after the other."""
 
+    loop: asyncio.AbstractEventLoop
+    """Kept, because finding the running one is a call of the system."""
     server_state: ServerState
     tasks: set[asyncio.Task[None]]
 
@@ -161,7 +163,7 @@ class Exchange(Request):
         by the first finds others there.
         """
         if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._leave)
+            self.connection.loop.call_soon(self._leave)
         self._unsent += b"%x\r\n%b\r\n" % (len(body), body)
 
     def _begin(self, status: int, headers: Sequence[Header]) -> None:
@@ -169,7 +171,7 @@ class Exchange(Request):
         self._has_body = self.method != "HEAD" and status not in _BODILESS
         self._unsent = self._write_head(status, (*headers, *chunked) if self._has_body else headers)
         self.response_started = True
-        asyncio.get_running_loop().call_soon(self._leave)
+        self.connection.loop.call_soon(self._leave)
 
     def _write_head(self, status: int, headers: Iterable[Header]) -> bytes:
         lines = [*self.connection.server_state.default_headers, *headers]
