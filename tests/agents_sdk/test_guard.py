@@ -318,3 +318,19 @@ async def test_what_is_under_way_or_seen_by_several_is_taken_in_once(
             )
             found = texts(await session.get_items())
     assert found == ["first", "theirs", "mine"]
+
+
+async def test_the_one_of_two_equal_messages_that_was_lost_is_told_of(
+    client: openai.AsyncOpenAI, store: str
+) -> None:
+    session = guard(OpenAIConversationsSession(openai_client=client), store, key="a")
+    async with session:
+        await session.add_items(user("yes", "one", "ok", "two", "yes", "three"))
+        there: list[Any] = await OpenAIConversationsSession(
+            conversation_id=session.session_id, openai_client=client
+        ).get_items()
+        await client.conversations.items.delete(there[0]["id"], conversation_id=session.session_id)
+        missing = await session.check()
+        assert missing is not None
+        assert texts(list(missing.items)) == ["yes"]
+        assert texts(await session.get_items()) == ["yes", "one", "ok", "two", "yes", "three"]

@@ -4,15 +4,20 @@ import asyncio
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
 from agents import SQLiteSession
+from agents.extensions.memory import AdvancedSQLiteSession
 
 import holdfast
+from holdfast.agents_sdk import HoldfastSession
+from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.engine.embedded import Holdfast
+from holdfast.ports.store import ItemQuery
 from tests.cli.terminals import Outcome, in_pipe, in_process, in_terminal
 from tests.importing.picture import picture
 
@@ -304,6 +309,51 @@ def test_sessions_of_the_agents_sdk_are_taken_over(
     assert importer.counts(str(path), "--prefix", "sdk:") == {"added": 1}
     golden("agents.txt", importer.picture())
     assert importer.counts(str(path), "--prefix", "sdk:") == {"unchanged": 1}
+
+
+def test_branches_of_the_agents_sdk_that_were_left_are_in_the_log_and_hidden(
+    tmp_path: Path, store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "branches.db"
+
+    async def talk() -> None:
+        session = AdvancedSQLiteSession(session_id="adv", db_path=path, create_tables=True)
+        for text in ("one", "two", "three"):
+            await session.add_items([{"role": "user", "content": text}])
+        await session.create_branch_from_turn(2)
+        await session.add_items([{"role": "user", "content": "elsewhere"}])
+        session.close()
+
+    async def told() -> tuple[list[Any], list[Any]]:
+        async with HoldfastSession("adv", store_url) as session:
+            shown = await session.get_items()
+        async with holdfast.open(store_url) as opened:
+            view = await opened.gateway.read.session(DEFAULT_TENANT, key=Key("adv"))
+            assert view is not None
+            log = await opened.gateway.read.listing(view.session, ItemQuery(view="log"))
+        return shown, [json.loads(one.item.body)["content"] for one in log]
+
+    asyncio.run(talk())
+    assert Importer(capsys, store_url).counts(str(path)) == {"added": 1}
+    shown, log = asyncio.run(told())
+    assert [item["content"] for item in shown] == ["one", "two", "three"]
+    assert log == ["one", "two", "three", "elsewhere"]
+
+
+def test_an_id_that_is_not_text_spoils_no_other_session(
+    tmp_path: Path, store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sessions.db"
+    session = SQLiteSession("math", path)
+    asyncio.run(session.add_items([{"role": "user", "content": "hello"}]))
+    session.close()
+    with closing(sqlite3.connect(path)) as connection:
+        row = (b"k\xff", '{"role": "user", "content": "odd"}')
+        connection.execute(
+            "insert into agent_messages (session_id, message_data) values (?, ?)", row
+        )
+        connection.commit()
+    assert Importer(capsys, store_url).counts(str(path)) == {"added": 2}
 
 
 CHAT = [

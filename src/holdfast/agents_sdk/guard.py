@@ -6,7 +6,9 @@ word, is noticed when the history is read; what is returned is the whole of it, 
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
 import msgspec
@@ -247,29 +249,30 @@ def _mark(item: Any) -> bytes:
 def _compare(here: list[bytes], there: list[bytes]) -> tuple[list[int], list[int]]:
     """Return the places here that are missing there, and the places there that are not from here.
 
-    Reasoning has no mark, is the provider's own, and is not missed.
+    Of equal ones, those are missing that stand out of line. Reasoning has no mark, is the
+    provider's own, and is not missed.
     """
-    lost: list[int] = []
-    place = 0
-    for index, mark in enumerate(here):
-        if not mark:
-            continue
-        try:
-            found = there.index(mark, place)
-        except ValueError:
-            lost.append(index)
-        else:
-            place = found + 1
-    known: dict[bytes, int] = {}
-    for mark in here:
-        known[mark] = known.get(mark, 0) + 1
-    new: list[int] = []
-    for index, mark in enumerate(there):
-        if known.get(mark, 0):
-            known[mark] -= 1
-        elif mark:
-            new.append(index)
-    return lost, new
+    if here == there:
+        return [], []
+    lacking, surplus = Counter(here), Counter(there)
+    lacking.subtract(there)
+    surplus.subtract(here)
+    matched = SequenceMatcher(None, here, there, autojunk=False).get_matching_blocks()
+    in_line_here = {block.a + n for block in matched for n in range(block.size)}
+    in_line_there = {block.b + n for block in matched for n in range(block.size)}
+    return _those(here, lacking, in_line_here), _those(there, surplus, in_line_there)
+
+
+def _those(marks: list[bytes], count: Counter[bytes], in_line: set[int]) -> list[int]:
+    """Return so many places of each mark, those that are not in line first."""
+    found: list[int] = []
+    places = sorted(range(len(marks)), key=lambda place: (place in in_line, place))
+    for place in places:
+        mark = marks[place]
+        if mark and count[mark] > 0:
+            count[mark] -= 1
+            found.append(place)
+    return sorted(found)
 
 
 def _without_id(item: Any) -> Any:
