@@ -51,30 +51,30 @@ class TrustingDriver(SqliteDriver):
     def _doubt_lanes(self, connection: sqlite3.Connection) -> None:
         pass
 
-    def _carry_out(self, connection: sqlite3.Connection, command: Command[Any], now: float) -> Any:
+    def _carry_out(self, cursor: sqlite3.Cursor, command: Command[Any], now: float) -> Any:
         ahead = foresee(command, now, self._lanes)
-        if ahead is not None and _holds(connection, ahead):
+        if ahead is not None and _holds(cursor, ahead):
             self.foreseen += 1
-            looked = _look(connection, command, now)
+            looked = _look(cursor, command, now)
             assert ahead.writes == looked.writes
             assert type(ahead.decision.outcome) is type(looked.decision.outcome)
             assert ahead.decision.woken == looked.decision.woken
-        return super()._carry_out(connection, command, now)
+        return super()._carry_out(cursor, command, now)
 
 
-def _holds(connection: sqlite3.Connection, planned: Planned) -> bool:
+def _holds(cursor: sqlite3.Cursor, planned: Planned) -> bool:
     """Return whether the fence of a decision would let it through."""
     *_, session_id, version = planned.writes[0][1]
-    row = connection.execute("select version from sessions where id = ?", (session_id,)).fetchone()
+    row = cursor.execute("select version from sessions where id = ?", (session_id,)).fetchone()
     return row is not None and row[0] == version
 
 
-def _look(connection: sqlite3.Connection, command: Command[Any], now: float) -> Planned:
+def _look(cursor: sqlite3.Cursor, command: Command[Any], now: float) -> Planned:
     steps = plan(command, now, Lanes())
     try:
         statement, parameters = next(steps)
         while True:
-            rows = connection.execute(statement.text, parameters).fetchall()
+            rows = cursor.execute(statement.text, parameters).fetchall()
             statement, parameters = steps.send(rows)
     except StopIteration as stop:
         planned: Planned = stop.value

@@ -60,7 +60,7 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         draft = new_draft(command, facts)
         draft.tell("session.created", generation=draft.session.generation)
         return _admit(command, facts, draft, is_rolled_over=False)
-    if _joins(command, facts):
+    if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
     return _accept_known(command, facts, facts.session)
 
@@ -157,10 +157,13 @@ def _admit(
             if not is_free:
                 facts = _cut_in(command, facts, draft)
             is_first = True
-    turn = new_turn(command, draft.session, position, facts.now)
-    draft.set(turn_count=turn.number)
-    if command.source in USER_ACTIVITY:
-        draft.set(last_user_activity_at=facts.now)
+    session = draft.session
+    turn = new_turn(command, session, position, facts.now)
+    is_activity = command.source in USER_ACTIVITY
+    draft.set(
+        turn_count=turn.number,
+        last_user_activity_at=facts.now if is_activity else session.last_user_activity_at,
+    )
     remember(command, draft, turn)
     if not is_first:
         turn = replace(turn, input=pack_items(command.items))

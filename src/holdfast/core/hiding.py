@@ -115,7 +115,7 @@ def without_hidden(
     shown_records: int | None,
 ) -> tuple[NewItem, ...]:
     """Return what a run adds; a summary in it that tells of what was hidden since is blank."""
-    if shown_records is None or not heads:
+    if shown_records is None:
         return tuple(items)
     first = min((h.from_seq for h in heads if _hides(session, h, shown_records)), default=None)
     if first is None:

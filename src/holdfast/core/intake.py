@@ -13,7 +13,9 @@ from holdfast.core.turn import BLANK_TURN, Source, Turn
 
 def new_turn(command: Accept | Append, session: Session, position: int, now: float) -> Turn:
     """Return the turn that an arrival becomes; what it brings is in the log, or packed to wait."""
-    rewind = command.rewind if isinstance(command, Accept) else None
+    rewind, request = None, b""
+    if isinstance(command, Accept):
+        rewind, request = command.rewind, command.request
     if rewind is not None and rewind[1] > session.head_seq:
         rewind = None  # It speaks of another generation's log: this one never was that long.
     return replace(
@@ -25,7 +27,7 @@ def new_turn(command: Accept | Append, session: Session, position: int, now: flo
         position=position,
         source=command.source,
         owner=command.worker,
-        request=command.request if isinstance(command, Accept) else b"",
+        request=request,
         body_hash=command.body_hash,
         rewind_after=rewind[0] if rewind else None,
         rewind_upto=rewind[1] if rewind else None,

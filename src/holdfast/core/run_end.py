@@ -86,7 +86,9 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     if command.usage is not None and not command.usage.is_countable:
         command = replace(command, usage=None)
     draft = Draft(session, now=facts.now)
-    items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
+    items = _missing(command, session)
+    if facts.heads:
+        items = without_hidden(items, session, facts.heads, command.shown_records)
     last = draft.append(items, turn.number)
     turn = replace(turn, kept_seq=last, last_seq=last)
     if command.partial:

@@ -17,9 +17,11 @@ CACHED_STATEMENTS = 256
 CHECKPOINT_PAGES = 10_000
 """The log is moved into the database at the latest when it has so many pages: 40 MB."""
 
-# For each parameter that is none, the client looks for a way to adapt it, in vain and by an
-# exception: a third of what a long row costs. Looked up in nothing, it stays what it is.
+# For each parameter of these types the client looks for a way to adapt it, in vain and by an
+# exception: a third of what a long row costs. So there is a way, by which it stays what it is.
 sqlite3.register_adapter(type(None), cast("Callable[[None], None]", {}.get))
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(bool, int)
 
 
 class DatabaseFile:

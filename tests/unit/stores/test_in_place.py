@@ -31,10 +31,13 @@ class Witness(sqlite3.Connection):
     asked: list[tuple[str, int]]
     before: Callable[[str], None] = staticmethod(lambda _: None)
 
+    def cursor(self, *_: Any) -> Any:
+        """Return a cursor that tells what it is asked."""
+        return super().cursor(TellingCursor)
+
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        self.asked.append((sql, threading.get_ident()))
-        type(self).before(sql)
-        return super().execute(sql, *parameters)
+        cursor: sqlite3.Cursor = self.cursor()
+        return cursor.execute(sql, *parameters)
 
     @classmethod
     def commits(cls) -> list[bool]:
@@ -43,6 +46,18 @@ class Witness(sqlite3.Connection):
         found = [thread == here for sql, thread in cls.asked if sql == "commit"]
         cls.asked.clear()
         return found
+
+
+class TellingCursor(sqlite3.Cursor):
+    """Tells its connection what it is asked."""
+
+    def execute(self, sql: str, *parameters: Any) -> "TellingCursor":
+        connection = self.connection
+        assert isinstance(connection, Witness)
+        connection.asked.append((sql, threading.get_ident()))
+        type(connection).before(sql)
+        super().execute(sql, *parameters)
+        return self
 
 
 class Unhurried(Pace):

@@ -29,11 +29,25 @@ class Witness(sqlite3.Connection):
     asked: list[str]
     after: Callable[[str], None] = staticmethod(lambda _: None)
 
+    def cursor(self, *_: Any) -> Any:
+        """Return a cursor that tells what it is asked."""
+        return super().cursor(TellingCursor)
+
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        self.asked.append(sql)
-        cursor = super().execute(sql, *parameters)
-        self.after(sql)
-        return cursor
+        cursor: sqlite3.Cursor = self.cursor()
+        return cursor.execute(sql, *parameters)
+
+
+class TellingCursor(sqlite3.Cursor):
+    """Tells its connection what it is asked."""
+
+    def execute(self, sql: str, *parameters: Any) -> "TellingCursor":
+        connection = self.connection
+        assert isinstance(connection, Witness)
+        connection.asked.append(sql)
+        super().execute(sql, *parameters)
+        connection.after(sql)
+        return self
 
 
 @asynccontextmanager
