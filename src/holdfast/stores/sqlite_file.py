@@ -96,16 +96,20 @@ class Link:
 
     def begin_at_once(self) -> sqlite3.Connection | None:
         """Begin to write without waiting for anybody; if that is not possible now, return none."""
-        connection = self._connection
-        if connection is None:
-            return None
         try:
-            if self._patience is None:
-                (self._patience,) = connection.execute("pragma busy_timeout").fetchone()
-                connection.execute("pragma busy_timeout = 0")
-            connection.execute("begin immediate")
+            connection = self.at_once()
+            if connection is not None:
+                connection.execute("begin immediate")
         except sqlite3.Error:
             return None
+        return connection
+
+    def at_once(self) -> sqlite3.Connection | None:
+        """Return the connection as one that waits for nobody; none, if it has to be opened."""
+        connection = self._connection
+        if connection is not None and self._patience is None:
+            (self._patience,) = connection.execute("pragma busy_timeout").fetchone()
+            connection.execute("pragma busy_timeout = 0")
         return connection
 
     def check(self) -> None:

@@ -43,6 +43,10 @@ OutcomeT = TypeVar("OutcomeT")
 ResultT = TypeVar("ResultT")
 
 
+FEW = 64
+"""Rows that may be read on the event loop itself."""
+
+
 class SqlDriver(Protocol):
     """A database under the store."""
 
@@ -74,8 +78,16 @@ class Reading(Protocol):
 class SqlReader:
     """Reads, each in one snapshot."""
 
-    def __init__(self, run: Reading, transcripts: Transcripts | None = None) -> None:
+    def __init__(
+        self,
+        run: Reading,
+        transcripts: Transcripts | None = None,
+        *,
+        briefly: Reading | None = None,
+    ) -> None:
         self._run = run
+        self._briefly = briefly or run
+        """For what is a few rows, by what it is."""
         self._transcripts = transcripts or Transcripts()
 
     async def session(
@@ -143,7 +155,8 @@ class SqlReader:
     ) -> Transcript | None:
         """Return the end of what is visible, as bytes; of a whole one, what is new is read."""
         known = self._transcripts.readings
-        found = await self._run(lambda _: queries.transcript(tenant, session_id, key, last, known))
+        run = self._briefly if last is not None and last <= FEW else self._run
+        found = await run(lambda _: queries.transcript(tenant, session_id, key, last, known))
         if found is not None and last is None:
             known.keep(found.session, found.listed)
         return found
@@ -230,7 +243,8 @@ class SqlStore:
         self._committer = Committer(driver)
         self._listeners: list[Listener] = []
         self._transcripts = Transcripts()
-        self.read: Reader = SqlReader(self.look, self._transcripts)
+        self._read_briefly: Reading = getattr(driver, "read_briefly", None) or driver.read
+        self.read: Reader = SqlReader(self.look, self._transcripts, briefly=self._look_briefly)
         """The reading side."""
         self._is_closed = False
 
@@ -238,6 +252,10 @@ class SqlStore:
         """Run a read in one snapshot; also for those who examine a store."""
         self._check_open()
         return await self._driver.read(query)
+
+    async def _look_briefly(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        self._check_open()
+        return await self._read_briefly(query)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -19,7 +19,7 @@ from holdfast.stores.executors import ThreadExecutor
 from holdfast.stores.in_place import FIRST_PAUSE, LONGEST_PAUSE, MAX_ROWS, Pace, is_short
 from holdfast.stores.sqlite import SqliteDriver
 from holdfast.stores.sqlite_file import DatabaseFile
-from holdfast.stores.store import SqlStore
+from holdfast.stores.store import FEW, SqlStore
 from holdfast.stores.worker_tokens import ProcessTokens
 from holdfast.testing.caller import Caller, said
 from holdfast.testing.clock import HandClock
@@ -153,6 +153,42 @@ def test_a_disk_that_is_slow_on_average_is_left_alone_for_longer_each_time() -> 
     pace.note(1.0)
     now += FIRST_PAUSE
     assert pace.is_quick(), "a quick one begins the counting anew"
+
+
+async def test_a_few_rows_are_read_in_place_and_more_are_not(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    here = threading.get_ident()
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("a", key="k")
+        found = []
+        for last in (1, 1, FEW, FEW + 1, None):
+            kind.asked.clear()
+            found.append(await store.read.transcript(caller.tenant, key=Key("k"), last=last))
+            places = {thread == here for sql, thread in kind.asked if sql == "begin"}
+            # The first one has to open its connection, which may take long.
+            assert places == {len(found) in (2, 3)}
+        assert found == [found[0]] * 5
+        assert found[0] is not None
+
+
+async def test_a_read_in_place_that_is_refused_is_made_in_the_thread(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    here = threading.get_ident()
+
+    def refuse(sql: str) -> None:
+        if sql == "begin" and threading.get_ident() == here:
+            raise sqlite3.OperationalError("database is locked")
+
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("a", key="k")
+        before = await store.read.transcript(caller.tenant, key=Key("k"), last=1)
+        kind.before = staticmethod(refuse)
+        assert await store.read.transcript(caller.tenant, key=Key("k"), last=1) == before
+        assert before is not None
 
 
 async def test_short_transactions_are_made_in_place_and_long_ones_are_not(
