@@ -10,6 +10,7 @@ from holdfast.core.errors import InvalidInput, SessionChanged
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.items import NewItem
 from holdfast.engine.held_lane import Done, Elsewhere, HeldLane, LaneAsked, LaneEnd
+from holdfast.engine.turn_runner import Batch
 from holdfast.ports.store import ItemQuery
 
 
@@ -172,9 +173,10 @@ class EmbeddedLane:
         self._held = HeldLane(gateway, self._asked)
         return await self._held.take()
 
-    async def add(self, items: tuple[NewItem, ...]) -> None:
-        """Append to the run's block."""
-        await self._lane().add(items)
+    async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:
+        """Append to the run's block; of a `batch_id`, once."""
+        batch = Batch(batch_id, _hash(self._asked.key, items)) if batch_id is not None else None
+        await self._lane().add(items, batch)
 
     async def end(self, end: LaneEnd) -> None:
         """End the run and give the lane back."""

@@ -284,13 +284,16 @@ class RemoteLane:
         self._holding = answer
         return None
 
-    async def add(self, items: tuple[NewItem, ...]) -> None:
-        """Append to the run's block."""
-        sent = {
-            "items": [msgspec.Raw(item.body) for item in items],
-            "lane": self._granted.turn_id,
+    async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:
+        """Append to the run's block; of a `batch_id`, once."""
+        sent = {"items": [msgspec.Raw(item.body) for item in items]}
+        headers = {
+            **key_header(self._asked.key),
+            "content-type": "application/json",
+            "x-session-lane": str(self._granted.turn_id),
         }
-        headers = {**key_header(self._asked.key), "content-type": "application/json"}
+        if batch_id is not None:
+            headers["idempotency-key"] = batch_id
         await self._once("/v1/transcript", headers, sent)
 
     async def _once(self, path: str, headers: dict[str, str], sent: Any) -> None:

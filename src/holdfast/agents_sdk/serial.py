@@ -43,8 +43,8 @@ class LaneHolder(Protocol):
         """Wait for the lane; it is held afterwards, unless a run of this id is done."""
         ...
 
-    async def add(self, items: tuple[NewItem, ...]) -> None:
-        """Append to the run's block."""
+    async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:
+        """Append to the run's block; of a `batch_id`, once."""
         ...
 
     async def end(self, end: LaneEnd) -> None:
@@ -96,9 +96,9 @@ class Lane:
             raise TurnAlreadyDone(f"this run is done, as turn {done.turn_id}")
         return self
 
-    async def add(self, items: tuple[NewItem, ...]) -> None:
+    async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:
         """Append to the run's block; what comes after a clear stays in the old generation."""
-        await self._holder.add(items)
+        await self._holder.add(items, batch_id)
 
     async def __aexit__(
         self,

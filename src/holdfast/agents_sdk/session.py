@@ -109,8 +109,8 @@ class HoldfastSession:
             read_idempotency_key(batch_id)
         batch = to_items(items)
         lane = lane_here(self._place)
-        if lane is not None and batch_id is None:
-            await lane.add(batch)
+        if lane is not None:
+            await lane.add(batch, batch_id)
             return
         block = await self._block(wrapper, batch_id)
         async with block.adding:

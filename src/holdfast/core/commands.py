@@ -153,6 +153,9 @@ class Extend(Command[Session], frozen=True, kw_only=True):
     partial: tuple[NewItem, ...] | None = None
     journal: JournalEntry | None = None
     shown_records: int | None = None  # as in `Finish`
+    tenant: Tenant | None = None  # with a key: the items are a batch that counts once by it
+    idempotency_key: str | None = None
+    body_hash: bytes | None = None
 
 
 class StoredCompletion(msgspec.Struct, frozen=True, gc=False):

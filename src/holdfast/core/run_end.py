@@ -9,6 +9,8 @@ from holdfast.core.changes import (
     CompletionAdded,
     CompletionRow,
     Decision,
+    IdempotencyAdded,
+    IdempotencyRow,
     ProviderStateDropped,
     ProviderStateSaved,
     RunSaved,
@@ -24,7 +26,7 @@ from holdfast.core.commands import (
     Started,
 )
 from holdfast.core.draft import Draft
-from holdfast.core.errors import RunFenced, TurnNotFound
+from holdfast.core.errors import IdempotencyMismatch, RunFenced, TurnNotFound
 from holdfast.core.facts import Facts
 from holdfast.core.healing import Heal, read_heals, write_heals
 from holdfast.core.hiding import is_changed, without_hidden
@@ -55,12 +57,19 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     assert run is not None
     if command.again and _is_extended(command, session):
         return Decision(session)
+    row = facts.repeat
+    if row is not None and row.body_hash != (command.body_hash or b""):
+        return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
+    if row is not None and row.turn_id != turn.id:
+        return Decision(session)  # what an attempt of this very turn left is said anew
     draft = Draft(session, now=facts.now)
     items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
     if items:
         last = draft.append(items, turn.number)
         draft.save_turn(replace(turn, kept_seq=last, last_seq=last), "block")
         draft.tell("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
+    if command.idempotency_key is not None and row is None:
+        draft.add(IdempotencyAdded(_batch(command, turn, facts.now)))
     if command.partial is not None:
         draft.save_run(replace(run, partial=pack_items(command.partial)))
     elif command.items and run.partial is not None:
@@ -68,6 +77,11 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     if command.journal is not None:
         draft.journal(turn, command.journal)
     return draft.decide(draft.session)
+
+
+def _batch(command: Extend, turn: Turn, now: float) -> IdempotencyRow:
+    key, hashed = command.idempotency_key or "", command.body_hash or b""
+    return IdempotencyRow(turn.tenant, key, hashed, turn.id, turn.step, now)
 
 
 def _is_extended(command: Extend, session: Session) -> bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.commands import Accept, Continue, Finish, Hide, Queued, Repeated, Started
 from holdfast.core.errors import (
+    IdempotencyMismatch,
     RunFenced,
     RunStateUsed,
     StoreUnavailable,
@@ -25,7 +26,7 @@ from holdfast.core.records import RecordKind, Span
 from holdfast.core.session import Session
 from holdfast.core.turn import Outcome, Turn
 from holdfast.engine.gateway import Gateway
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.turn_runner import ActiveRun, Batch
 from holdfast.ports.store import ItemQuery, SessionQuery
 
 EXTEND_TRIES = 4
@@ -83,6 +84,9 @@ class HeldLane:
         self._asked = asked
         self._held: ActiveRun | None = None
         self._late = 0
+        self._adding = asyncio.Lock()
+        self._batches: dict[str, Batch] = {}
+        """Those that this attempt was given."""
         self.elsewhere: Elsewhere | None = None
 
     @property
@@ -236,14 +240,38 @@ class HeldLane:
 
     # ── using it ────────────────────────────────────────────────────────────────────────────
 
-    async def add(self, items: tuple[NewItem, ...]) -> None:
-        """Append to the run's block; what comes after a clear stays in the old generation."""
+    async def add(self, items: tuple[NewItem, ...], batch: Batch | None = None) -> None:
+        """Append to the run's block; what comes after a clear stays in the old generation.
+
+        A batch counts once; what an attempt left that was torn off is no reason to leave it out.
+        """
+        async with self._adding:
+            if batch is None:
+                await self._add(items)
+            else:
+                await self._add_once(items, batch)
+
+    async def _add_once(self, items: tuple[NewItem, ...], batch: Batch) -> None:
+        if self.run.has_unsaved:
+            await self._add(())
+        known = self._batches.setdefault(batch.id, batch)
+        if known.body_hash != batch.body_hash:
+            raise IdempotencyMismatch(f"batch {batch.id!r} was used with other items")
+        if known is not batch:
+            return
+        try:
+            await self._add(items, batch)
+        except IdempotencyMismatch:
+            del self._batches[batch.id]
+            raise
+
+    async def _add(self, items: tuple[NewItem, ...], batch: Batch | None = None) -> None:
         given = items
         for left in reversed(range(EXTEND_TRIES)):
             try:
-                await self.run.extend(given)
+                await self.run.extend(given, batch=batch)
             except RunFenced:
-                await self._add_late(items)
+                await self._add_late(items, batch)
             except StoreUnavailable:
                 if not left:
                     raise
@@ -252,7 +280,7 @@ class HeldLane:
                 continue
             return
 
-    async def _add_late(self, items: tuple[NewItem, ...]) -> None:
+    async def _add_late(self, items: tuple[NewItem, ...], batch: Batch | None) -> None:
         """The lane is lost: to a clear, whose old generation keeps the tail, or to another run."""
         gateway, turn, session = self._gateway, self.run.turn, self.run.session
         view = await gateway.read.session(turn.tenant, session_id=session.id)
@@ -268,6 +296,8 @@ class HeldLane:
                 candidate_id=gateway.new_session_id(),
                 session_id=session.id,
                 items=items,
+                idempotency_key=batch.id if batch is not None else None,
+                body_hash=batch.body_hash if batch is not None else None,
             )
         )
 

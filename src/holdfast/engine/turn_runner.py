@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.commands import (
@@ -16,7 +17,7 @@ from holdfast.core.commands import (
     Started,
 )
 from holdfast.core.context import project
-from holdfast.core.errors import RunFenced, SessionMoved, StoreUnavailable
+from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
 from holdfast.core.items import NewItem, StoredItem
 from holdfast.core.records import quarantined
 from holdfast.core.session import Session
@@ -28,6 +29,13 @@ from holdfast.ports.store import Store
 
 FINISH_TRIES = 8
 FIRST_PAUSE_SECONDS = 0.05
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What a caller may send again, and counts once."""
+
+    id: str
+    body_hash: bytes
 
 
 class ActiveRun:
@@ -88,10 +96,12 @@ class ActiveRun:
         items: Sequence[NewItem] = (),
         partial: Sequence[NewItem] | None = None,
         journal: JournalEntry | None = None,
+        batch: Batch | None = None,
     ) -> Session:
         """Make finished items durable now, and remember unfinished ones in case of a crash.
 
         Items are given once: if the store is unavailable, the run's next write brings them along.
+        A batch that counts once is given alone, after all others.
         """
         self._unsaved = (*self._unsaved, *items)
         command = Extend(
@@ -101,16 +111,27 @@ class ActiveRun:
             partial=tuple(partial) if partial is not None else None,
             journal=journal,
             shown_records=self._shown_records,
+            tenant=self.turn.tenant,
+            idempotency_key=batch.id if batch is not None else None,
+            body_hash=batch.body_hash if batch is not None else None,
         )
         try:
             session = await self._store.submit(command)
         except RunFenced:
             self._lose_quietly()
             raise
+        except IdempotencyMismatch:
+            self._unsaved = ()
+            raise
         # Another write of this run may have been answered first: never go back.
         self.session = max(self.session, session, key=lambda one: one.version)
         self._unsaved = self._unsaved[len(command.items) :]
         return self.session
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether the run's next write brings something along."""
+        return bool(self._unsaved)
 
     async def record_heal(self, command: RecordHeal) -> None:
         """Note on the run what was done about a failure of its provider, once."""

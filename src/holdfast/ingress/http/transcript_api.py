@@ -16,6 +16,7 @@ from holdfast.core.items import NewItem
 from holdfast.core.turn import Outcome
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.held_lane import HeldLane, LaneAsked, LaneEnd
+from holdfast.engine.turn_runner import Batch
 from holdfast.ingress.http.asgi import AnyReply, Reply, Request, StreamReply, json_reply
 from holdfast.ingress.http.bodies import Fields, read_fields, read_optional_fields, take
 from holdfast.ingress.http.session_headers import SessionHeaders, read_session_headers
@@ -26,6 +27,8 @@ MAX_ITEMS = 10_000
 MOST = 2**62
 PULSE_SECONDS = 5.0
 ENDS: tuple[Outcome, ...] = ("completed", "failed", "interrupted")
+LANE = b"x-session-lane"
+"""The lane that a batch is added in: not in its body, which is the same in a lane or not."""
 NDJSON = (b"content-type", b"application/x-ndjson")
 
 _encode = msgspec.json.Encoder().encode
@@ -67,9 +70,11 @@ class TranscriptApi:
         """Add a batch to a turn whose run is somebody else's, once by turn and ordinal."""
         headers, fields = _bound(request), await read_fields(request)
         items = tuple(read_items(fields, most=MAX_ITEMS) or ())
-        lane = take(fields, "lane", str)
-        if lane is not None:
-            await self._lane(request, lane).add(items)
+        lane = take(fields, "lane", str) or request.by_name.get(LANE, b"").decode("latin-1")
+        if lane:
+            name, hashed = headers.idempotency_key, await body_hash(request)
+            once = Batch(name, hashed) if name is not None else None
+            await self._lane(request, lane).add(items, once)
             return json_reply({"object": "transcript.added", "turn_id": lane})
         if not items:
             return await self._reserve(request, headers)

@@ -25,7 +25,7 @@ from holdfast.core.changes import Decision, refuse
 from holdfast.core.commands import Command
 from holdfast.core.errors import RunFenced
 from holdfast.core.facts import Facts
-from holdfast.stores.sql import facts, handing_over, records, retention
+from holdfast.stores.sql import batch_facts, facts, handing_over, records, retention
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql import worker_statements as workers
 from holdfast.stores.sql.lanes import Lanes
@@ -46,7 +46,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Pop: (facts.pop_facts, blocks.pop),
     cmd.Import: (facts.import_facts, importing.take_over),
     cmd.Claim: (facts.claim_facts, succession.claim),
-    cmd.Extend: (facts.fenced_facts, run_end.extend),
+    cmd.Extend: (batch_facts.extend_facts, run_end.extend),
     cmd.Finish: (handing_over.finish_facts, run_end.finish),
     cmd.RecordHeal: (facts.fenced_facts, run_end.record_heal),
     cmd.DropProviderState: (facts.fenced_facts, run_end.drop_provider_state),

@@ -47,7 +47,7 @@ def _append(command: cmd.Append, now: float, lanes: Lanes) -> Decision[Any] | No
 
 
 def _extend(command: cmd.Extend, now: float, lanes: Lanes) -> Decision[Any] | None:
-    facts = _of_run(command, now, lanes)
+    facts = _of_run(command, now, lanes) if command.idempotency_key is None else None
     return None if facts is None else run_end.extend(command, facts)
 
 
