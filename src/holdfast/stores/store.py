@@ -86,8 +86,8 @@ class SqlReader:
         briefly: Reading | None = None,
     ) -> None:
         self._run = run
-        self._briefly = briefly or run
-        """For what is a few rows, by what it is."""
+        self._briefly = briefly
+        """For what is a few rows, where there is a shorter way to them."""
         self._transcripts = transcripts or Transcripts()
 
     async def session(
@@ -155,8 +155,16 @@ class SqlReader:
     ) -> Transcript | None:
         """Return the end of what is visible, as bytes; of a whole one, what is new is read."""
         known = self._transcripts.readings
-        run = self._briefly if last is not None and last <= FEW else self._run
-        found = await run(lambda _: queries.transcript(tenant, session_id, key, last, known))
+        found: Transcript | queries.Long | None = queries.Long(0)
+        if self._briefly is not None:
+            found = await self._briefly(
+                lambda _: queries.transcript(tenant, session_id, key, last, known, FEW)
+            )
+        if isinstance(found, queries.Long):
+            found = await self._run(
+                lambda _: queries.transcript(tenant, session_id, key, last, known)
+            )
+        assert not isinstance(found, queries.Long)
         if found is not None and last is None:
             known.keep(found.session, found.listed)
         return found
@@ -244,7 +252,8 @@ class SqlStore:
         self._listeners: list[Listener] = []
         self._transcripts = Transcripts()
         self._read_briefly: Reading = getattr(driver, "read_briefly", None) or driver.read
-        self.read: Reader = SqlReader(self.look, self._transcripts, briefly=self._look_briefly)
+        briefly = self._look_briefly if hasattr(driver, "read_briefly") else None
+        self.read: Reader = SqlReader(self.look, self._transcripts, briefly=briefly)
         """The reading side."""
         self._is_closed = False
 

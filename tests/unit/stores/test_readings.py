@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.session import Session, begin_session
 from holdfast.engine.clock import SystemClock
+from holdfast.ports.store import Transcript
 from holdfast.stores.opening import open_store
 from holdfast.stores.readings import Reading, Readings, listed
 from holdfast.stores.sql import queries
@@ -38,7 +39,7 @@ async def test_who_reads_again_reads_only_what_is_new() -> None:
             lambda _: queries.transcript(caller.tenant, after.session.id, None, None, known)
         )
         end = await caller.read.transcript(caller.tenant, session_id=after.session.id, last=2)
-        assert again is not None
+        assert isinstance(again, Transcript)
         assert end is not None
         assert again.listed == b"[1," + end.listed[1:]
     finally:

@@ -1,5 +1,7 @@
 """Reads for those who look: pages of sessions, items, turns, events. They never wait for a run."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, JournalRow
@@ -114,11 +116,17 @@ def items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
     return found
 
 
+class Long(NamedTuple):
+    """What was asked for is more than was to be read."""
+
+    rows: int
+
+
 def transcript(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None,
-    known: Readings,
-) -> Plan[Transcript | None]:  # fmt: skip
-    """Return the end of what is visible, as bytes."""
+    known: Readings, at_most: int = EVERYTHING,
+) -> Plan[Transcript | Long | None]:  # fmt: skip
+    """Return the end of what is visible, as bytes, if it takes no more rows than `at_most`."""
     if session_id is not None:
         row = yield from session_row(session_id)
     else:
@@ -130,8 +138,12 @@ def transcript(
     spans: list[Span] = [(before.head_seq + 1 if before else 1, found.head_seq)]
     if found.hidden_count and not before:
         spans = visible_spans((yield from find_hidden(found)), 1, found.head_seq)
+    spans = _last_of(spans, last)
+    rows_to_read = sum(end - first + 1 for first, end in spans)
+    if rows_to_read > at_most:
+        return Long(rows_to_read)
     bodies: list[bytes] = []
-    for first, end in _last_of(spans, last):
+    for first, end in spans:
         rows = yield from _rows(sql.BODIES, found, first, end)
         bodies += [row[0] for row in rows]
     return Transcript(found, listed(bodies, before.listed if before else NOTHING))
