@@ -8,11 +8,12 @@ from typing import Any
 
 import psutil
 import pytest
-from agents import RunContextWrapper
+from agents import RunContextWrapper, SQLiteSession
 
 from holdfast import HoldfastError
-from holdfast.agents_sdk import HoldfastSession
+from holdfast.agents_sdk import HoldfastRunner, HoldfastSession
 from holdfast.core.errors import StoreUnavailable
+from tests.agents_sdk.fake_model import FakeModel, agent_of
 from tests.agents_sdk.test_session_protocol import say
 
 ROUNDS = 30
@@ -110,3 +111,10 @@ def test_a_session_in_memory_outlives_its_loop(tmp_path: Path) -> None:
     asyncio.run(session.add_items(say("a")))
     asyncio.run(session.add_items(say("b")))
     assert asyncio.run(session.get_items()) == say("a", "b")
+
+
+async def test_the_runner_helper_says_which_sessions_it_takes(tmp_path: Path) -> None:
+    shipped: Any = SQLiteSession("k", tmp_path / "k.db")
+    with pytest.raises(HoldfastError, match="takes a HoldfastSession"):
+        await HoldfastRunner.run(agent_of(FakeModel("hello")), "hi", session=shipped)
+    shipped.close()

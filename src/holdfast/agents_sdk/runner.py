@@ -13,7 +13,7 @@ from holdfast.agents_sdk.parked import Identity, identity_of, mark, new_mark, pu
 from holdfast.agents_sdk.recorded import result_of, what_is_left
 from holdfast.agents_sdk.serial import Lane
 from holdfast.agents_sdk.session import HoldfastSession
-from holdfast.core.errors import TurnAlreadyDone
+from holdfast.core.errors import InvalidInput, TurnAlreadyDone
 from holdfast.core.ids import read_idempotency_key
 
 Input = str | list[TResponseInputItem] | RunState[Any]
@@ -81,6 +81,8 @@ class _Turn:
     """One run in its lane: what it is known by before, and what is kept of it after."""
 
     def __init__(self, session: HoldfastSession, given: Input, run_id: str | None) -> None:
+        if not isinstance(session, HoldfastSession):
+            raise InvalidInput("the runner helper takes a HoldfastSession: it needs its lane")
         self._session = session
         self._given = given
         self._is_repeatable = run_id is not None and not isinstance(given, RunState)
