@@ -7,7 +7,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable
-from typing import cast
+from typing import Any
 from urllib.parse import quote
 
 Connect = Callable[[], sqlite3.Connection]
@@ -18,10 +18,12 @@ CHECKPOINT_PAGES = 10_000
 """The log is moved into the database at the latest when it has so many pages: 40 MB."""
 
 # For each parameter of these types the client looks for a way to adapt it, in vain and by an
-# exception: a third of what a long row costs. So there is a way, by which it stays what it is.
-sqlite3.register_adapter(type(None), cast("Callable[[None], None]", {}.get))
-sqlite3.register_adapter(bytes, bytes)
-sqlite3.register_adapter(bool, int)
+# exception: a third of what a long row costs. So there is a way, by which it stays what it is;
+# adapters are the whole program's, and those that it has made for itself are left alone.
+_AS_IT_IS: dict[type, Callable[[Any], Any]] = {type(None): {}.get, bytes: bytes, bool: int}
+for _type, _adapter in _AS_IT_IS.items():
+    if (_type, sqlite3.PrepareProtocol) not in sqlite3.adapters:
+        sqlite3.register_adapter(_type, _adapter)
 
 
 class DatabaseFile:
