@@ -1,6 +1,7 @@
 """Below the APIs: heads and bodies without end, bytes that are no HTTP, and a server that stops."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -111,3 +112,51 @@ def test_whoever_waits_when_the_grace_is_over_is_told_how_it_ended(
 
 def _key(name: str) -> dict[str, str]:
     return {"X-Session-Key": name}
+
+
+def heads_of(gateway: GatewayProcess, *pieces: bytes) -> list[bytes]:
+    """Send bytes, the last with a wish to close; return the status lines of all answers."""
+    address = urlsplit(gateway.url)
+    assert address.hostname is not None
+    with socket.create_connection((address.hostname, address.port or 0), timeout=30) as line:
+        for piece in pieces:
+            line.sendall(piece)
+        answer = bytearray()
+        while piece := _received(line):
+            answer += piece
+    return re.findall(rb"HTTP/1\.1 (\d+)", answer)
+
+
+ANOTHER = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+UPGRADES = ["h2c", "TLS/1.0", "websocket", "h2c, websocket"]
+
+
+@pytest.mark.parametrize("is_apart", [True, False], ids=["apart", "at once"])
+@pytest.mark.parametrize("upgrade", UPGRADES)
+def test_an_upgrade_that_is_not_taken_leaves_the_body_a_body(
+    gateway: GatewayProcess, upgrade: str, is_apart: bool
+) -> None:
+    body = json.dumps({"model": "holdfast-demo", "input": "hello"}).encode()
+    for sent, expected in ((body, b"200"), (ANOTHER, b"400")):
+        head = (
+            f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n"
+            f"upgrade: {upgrade}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(sent)}\r\n\r\n"
+        ).encode()
+        pieces = [head, sent, ANOTHER] if is_apart else [head + sent + ANOTHER]
+        assert heads_of(gateway, *pieces) == [expected, b"200"]
+
+
+def test_a_request_that_would_be_upgraded_closes_if_it_says_so(gateway: GatewayProcess) -> None:
+    asked = (
+        b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close, Upgrade\r\n"
+        b"upgrade: h2c\r\n\r\n"
+    )
+    assert heads_of(gateway, asked + ANOTHER) == [b"200"]
+
+
+def test_nothing_is_read_behind_a_request_for_a_tunnel(gateway: GatewayProcess) -> None:
+    asked = b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\n"
+    found = heads_of(gateway, asked + ANOTHER)
+    assert len(found) == 1
+    assert found[0].startswith(b"4")

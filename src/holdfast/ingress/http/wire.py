@@ -56,12 +56,18 @@ class BoundedProtocol(HttpToolsProtocol):
     _is_refused = False
     _is_upgrading = False
     """Whether the connection is about to speak something else than HTTP."""
+    _is_declining = False
+    """Whether it was asked to, and will not: the request is read anew, without that wish."""
+    _is_deaf = False
+    """Whether what comes now is no request, whatever it looks like."""
     _idle_since: float | None = None
 
     # ── what the event loop calls ───────────────────────────────────────────────────────────
 
     def data_received(self, data: bytes) -> None:
         """Read on; what came of a head that has not ended yet counts, whatever it will be."""
+        if self._is_deaf:
+            return
         self._idle_since = None
         was_in_head = self._is_in_head
         self._piece_bytes = len(data)
@@ -73,11 +79,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("")
             return
-        except httptools.HttpParserUpgrade:
-            if self._should_upgrade():
+        except httptools.HttpParserUpgrade as wish:
+            if self._is_upgrading:
                 self.handle_websocket_upgrade()
-            else:
-                self._unsupported_upgrade_warning()
+            elif self._is_declining:
+                self._read_without_upgrade(data[wish.args[0] :])
+                return
         if not (was_in_head and self._is_in_head) or self._is_refused:
             return
         self._came_bytes += len(data)
@@ -126,13 +133,11 @@ class BoundedProtocol(HttpToolsProtocol):
         parser = self.parser
         path, query = _read_url(self.url)
         method = parser.get_method().decode("ascii")
-        self._is_upgrading = parser.should_upgrade() and self._should_upgrade()
-        if self._is_upgrading:
-            self.scope = {"method": method, "headers": self.headers}
+        if parser.should_upgrade() and self._is_diverted(method):
             return
         exchange = Exchange(method, path, query, self.headers)
         exchange.connection, exchange.transport, exchange.flow = self, self.transport, self.flow
-        if not parser.should_keep_alive() or parser.get_http_version() == "1.0":
+        if not parser.should_keep_alive() or parser.get_http_version() == "1.0" or self._is_deaf:
             exchange.keep_alive = False
         if exchange.by_name.get(b"expect", b"").lower() == b"100-continue":
             exchange.waiting_for_100_continue = True
@@ -143,6 +148,36 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft(exchange)
+
+    def _is_diverted(self, method: str) -> bool:
+        """Whether this is no request yet: the parser takes a wish to upgrade for the end of one.
+
+        Its body would be read as requests of their own, with what a proxy lets nobody send.
+        """
+        if method == "CONNECT":
+            self._is_deaf = True
+            return False
+        names = {name for name, _ in self.headers}
+        has_body = b"transfer-encoding" in names or b"content-length" in names
+        self._is_upgrading = method == "GET" and not has_body and self._should_upgrade()
+        self._is_declining = not self._is_upgrading
+        self.scope = {"method": method, "headers": self.headers}
+        return True
+
+    def _read_without_upgrade(self, rest: bytes) -> None:
+        """Read the same head again as one that wishes for nothing else, and what is behind it."""
+        asked = self.parser
+        wishes = b",".join(value for name, value in self.headers if name == b"connection")
+        lines = [
+            b"%b %b HTTP/%b" % (asked.get_method(), self.url, asked.get_http_version().encode()),
+            *(b"%b: %b" % field for field in self.headers if field[0] not in _OF_UPGRADES),
+        ]
+        if b"close" in {wish.strip().lower() for wish in wishes.split(b",")}:
+            lines.append(b"connection: close")
+        self._is_declining = False
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as for the first
+        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def _measure_head(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
@@ -158,13 +193,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body; nobody wants what comes behind the answer."""
         exchange = self.cycle
-        if not (self._is_upgrading or exchange.response_complete):
+        if not (self._is_upgrading or self._is_declining or exchange.response_complete):
             exchange.take(body)
 
     def on_message_complete(self) -> None:
         """The request is all there."""
         exchange = self.cycle
-        if not (self._is_upgrading or exchange.response_complete):
+        if not (self._is_upgrading or self._is_declining or exchange.response_complete):
             exchange.end_body()
 
     # ── between two requests ────────────────────────────────────────────────────────────────
@@ -234,6 +269,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
+_OF_UPGRADES = frozenset({b"upgrade", b"connection", b"http2-settings"})
 _LOWERED: dict[bytes, bytes] = {}
 
 
