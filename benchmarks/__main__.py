@@ -31,17 +31,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--publish", action="store_true", help="write the tables into the docs")
     parser.add_argument("--out", type=Path, default=report.ROOT / "benchmarks" / "results")
     asked = parser.parse_args(arguments)
-    found = report.Report()
+    try:
+        asked.out.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        parser.error(f"--out {asked.out} cannot be written to: {exc.strerror}")
+    found, is_whole = report.Report(), True
     try:
         _measure(found, asked.only, is_short=asked.short)
     except KeyboardInterrupt:
+        is_whole = False
         found.note("broken off: what is missing was not measured")
     value = found.value()
-    asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(value)))
     (asked.out / "report.md").write_text(report.markdown(value))
     (asked.out / "gateway.svg").write_text(report.picture(value))
-    if asked.publish:
+    if asked.publish and is_whole:  # what was broken off would take the place of all of it
         report.publish(value)
         sizing.publish_sizing(value)
     print(report.markdown(value).partition("**")[0])

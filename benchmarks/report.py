@@ -1,6 +1,7 @@
 """What was measured: as rows, as a table, as JSON, as a picture, and held against the goals."""
 
 import platform
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -72,13 +73,20 @@ def machine() -> dict[str, str]:
     return {"processor": model, "system": f"{platform.system()} {release}"}
 
 
-def versions() -> dict[str, str]:
-    """Return what was measured, by version and commit."""
+def _commit() -> str:
+    """Return which commit this is, where there is somebody to ask."""
+    if shutil.which("git") is None:
+        return ""
     done = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    found = {"holdfast": f"{metadata.version('holdfast')} ({done.stdout.strip() or 'no commit'})"}
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Return what was measured, by version and commit."""
+    found = {"holdfast": f"{metadata.version('holdfast')} ({_commit() or 'no commit'})"}
     found["python"] = sys.version.split()[0]
     found["sqlite"] = sqlite3.sqlite_version
     for name in (

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.__main__ import main
 from benchmarks.load import Shape
 from benchmarks.report import BEGIN, END, Report, draw, goals, markdown, publish
 from benchmarks.sizing import PAGE as DEPLOYMENT
@@ -99,3 +100,15 @@ def test_the_figures_for_sizing_are_taken_from_the_tables(tmp_path: Path) -> Non
 def test_the_page_about_deployment_has_a_place_for_them() -> None:
     assert DEPLOYMENT.read_text().count(BEGIN) == 1
     assert DEPLOYMENT.read_text().count(END) == 1
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as ended:
+        main(["--short", "--only", "start", "--out", str(tmp_path / "file")])
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert "cannot be written to" in told.err
+    assert "start:" not in told.out
