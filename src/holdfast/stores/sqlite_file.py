@@ -6,6 +6,7 @@ WAL with `synchronous=FULL`: an acknowledged commit survives the loss of power.
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +14,7 @@ from urllib.parse import quote
 Connect = Callable[[], sqlite3.Connection]
 
 BUSY_SECONDS = 5.0
+RETRY_SECONDS = 0.01
 CACHED_STATEMENTS = 256
 CHECKPOINT_PAGES = 10_000
 """The log is moved into the database at the latest when it has so many pages: 40 MB."""
@@ -45,7 +47,7 @@ class DatabaseFile:
             cached_statements=CACHED_STATEMENTS,
         )
         try:
-            connection.execute("pragma journal_mode = wal")
+            self._keep_a_log(connection)
             connection.execute("pragma synchronous = full")
             connection.execute("pragma foreign_keys = on")
             connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
@@ -54,6 +56,22 @@ class DatabaseFile:
             raise
         self._is_made = True
         return connection
+
+    def _keep_a_log(self, connection: sqlite3.Connection) -> None:
+        """Have the file written by way of a log; two that begin with it at once get in each
+        other's way, and SQLite tells the second at once, however patient it is asked to be.
+        """
+        until = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                connection.execute("pragma journal_mode = wal")
+            except sqlite3.OperationalError as exc:
+                is_busy = exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() >= until:
+                    raise
+            else:
+                return
+            time.sleep(RETRY_SECONDS)
 
     def identity(self) -> object:
         """Return which file stands under the path now, if any."""
