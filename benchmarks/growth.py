@@ -17,7 +17,7 @@ from benchmarks.load import QUESTION, Line
 from benchmarks.processes import Server
 from benchmarks.report import Report
 from benchmarks.stub import TEXT
-from holdfast.core.items import NewItem, message
+from holdfast.core.model.items import NewItem, message
 from holdfast.engine.clock import SystemClock
 from holdfast.stores.opening import open_store
 from holdfast.testing.caller import Caller

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
-from holdfast.core.session import Usage
+from holdfast.core.model.session import Usage
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.compactor import Compactor
 from holdfast.engine.desk import Desk

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.session import Usage
+from holdfast.core.model.session import Usage
 from holdfast.ingress.http.application import Application
 from holdfast.ingress.http.asgi import AsgiRequest, Request
 from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall, ModelEvent

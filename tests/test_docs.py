@@ -19,10 +19,10 @@ import typer
 
 import holdfast
 from holdfast.cli.commands import app
-from holdfast.core.commands import Command
+from holdfast.core.compaction.summary_prompts import DEFAULT_PROMPT
 from holdfast.core.errors import HoldfastError
-from holdfast.core.summaries import DEFAULT_PROMPT
-from holdfast.core.turn import Outcome
+from holdfast.core.model.turn import Outcome
+from holdfast.core.transaction.commands import Command
 from holdfast.engine.settings import (
     ContextSettings,
     HealSettings,

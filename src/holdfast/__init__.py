@@ -10,9 +10,9 @@ from holdfast._version import __version__
 if TYPE_CHECKING:
     from holdfast.app import open  # noqa: A004
     from holdfast.core.errors import HoldfastError
-    from holdfast.core.provider_state import ProviderState
-    from holdfast.core.reset import ResetPolicy
-    from holdfast.core.session import Usage
+    from holdfast.core.model.provider_state import ProviderState
+    from holdfast.core.model.reset_policy import ResetPolicy
+    from holdfast.core.model.session import Usage
     from holdfast.engine.embedded import Holdfast, SessionHandle
     from holdfast.engine.settings import LaneSettings
     from holdfast.engine.turn_handle import TurnHandle
@@ -22,11 +22,11 @@ _HOMES = {
     "Holdfast": "holdfast.engine.embedded",
     "HoldfastError": "holdfast.core.errors",
     "LaneSettings": "holdfast.engine.settings",
-    "ProviderState": "holdfast.core.provider_state",
-    "ResetPolicy": "holdfast.core.reset",
+    "ProviderState": "holdfast.core.model.provider_state",
+    "ResetPolicy": "holdfast.core.model.reset_policy",
     "SessionHandle": "holdfast.engine.embedded",
     "TurnHandle": "holdfast.engine.turn_handle",
-    "Usage": "holdfast.core.session",
+    "Usage": "holdfast.core.model.session",
 }
 
 __all__ = [

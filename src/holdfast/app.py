@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.core.access import hash_key
+from holdfast.core.decisions.api_keys import hash_key
 from holdfast.core.errors import InvalidInput
 from holdfast.core.ids import DEFAULT_TENANT, Tenant, read_tenant
-from holdfast.core.reset import NEVER, ResetPolicy
+from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.engine.arguments import an_instance
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.compactor import Compactor

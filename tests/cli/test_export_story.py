@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.commands import Cancel
 from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.core.transaction.commands import Cancel
 from holdfast.testing.simulator import ProviderSimulator
 from tests.acceptance.gateway_process import running_gateway, sqlite_url
 from tests.acceptance.stories import gateway_before

@@ -6,10 +6,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast.core.commands import Delete
 from holdfast.core.ids import Tenant
-from holdfast.core.reset import ResetPolicy
-from holdfast.core.session import Session
+from holdfast.core.model.reset_policy import ResetPolicy
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Delete
 from holdfast.ports.store import Place
 from holdfast.stores.opening import open_store
 from holdfast.testing.caller import Caller

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Delete, DropResponse, Hide, JournalEntry, Started
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.ids import Tenant
-from holdfast.core.journal import KeptEvent, pack_events, unpack_events
+from holdfast.core.openai.event_batches import KeptEvent, pack_events, unpack_events
+from holdfast.core.transaction.commands import Delete, DropResponse, Hide, JournalEntry, Started
 from holdfast.stores.opening import open_store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.commands import Fork, Hide
 from holdfast.core.ids import SessionId
-from holdfast.core.items import NewItem, write_item
-from holdfast.core.session import Session
+from holdfast.core.model.items import NewItem, write_item
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Fork, Hide
 from holdfast.ports.store import ItemQuery
 from holdfast.stores.opening import open_store
 from holdfast.testing.caller import Caller

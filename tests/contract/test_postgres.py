@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
-from holdfast.core.commands import Queued, Started
 from holdfast.core.errors import (
     DurabilityRefused,
     InvalidSetting,
@@ -17,6 +16,7 @@ from holdfast.core.errors import (
     StoreUnavailable,
 )
 from holdfast.core.ids import RunId, SessionId, WorkerId
+from holdfast.core.transaction.commands import Queued, Started
 from holdfast.stores.committer import FEW
 from holdfast.stores.postgres import open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver

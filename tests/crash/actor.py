@@ -12,11 +12,11 @@ import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from holdfast.core.commands import Command, Finish
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import DEFAULT_TENANT, TurnId
-from holdfast.core.items import message
-from holdfast.core.reset import NEVER
+from holdfast.core.model.items import message
+from holdfast.core.model.reset_policy import NEVER
+from holdfast.core.transaction.commands import Command, Finish
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway

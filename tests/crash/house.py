@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.commands import Command
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT
-from holdfast.core.reset import NEVER
+from holdfast.core.model.reset_policy import NEVER
+from holdfast.core.transaction.commands import Command
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway

@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Accept, Bury, Command, Compact, Extend, Finish, RecordHeal
 from holdfast.core.errors import RunFenced
+from holdfast.core.transaction.commands import (
+    Accept,
+    Bury,
+    Command,
+    Compact,
+    Extend,
+    Finish,
+    RecordHeal,
+)
 from holdfast.engine.settings import ContextSettings
 from holdfast.ports.store import Store
 from tests.in_process import House, Item, open_house

@@ -11,8 +11,8 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Command, Started
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.transaction.commands import Command, Started
 from holdfast.stores.executors import InlineExecutor
 from holdfast.stores.sqlite import SqliteDriver
 from holdfast.stores.store import SqlStore

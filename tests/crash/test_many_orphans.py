@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Command, Finish
-from holdfast.core.turn import Source
+from holdfast.core.model.turn import Source
+from holdfast.core.transaction.commands import Command, Finish
 from holdfast.engine.gateway import HANDLED_AT_ONCE, Gateway
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.stores.committer import Result

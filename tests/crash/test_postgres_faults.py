@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT
-from holdfast.core.reset import NEVER
+from holdfast.core.model.reset_policy import NEVER
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded import Holdfast, SessionHandle
 from holdfast.engine.gateway import Gateway

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.core.commands import Started
 from holdfast.core.ids import Key, TurnId
+from holdfast.core.transaction.commands import Started
 from holdfast.stores.executors import InlineExecutor
 from holdfast.stores.opening import open_store
 from holdfast.stores.sqlite import SqliteDriver

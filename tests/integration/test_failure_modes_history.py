@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Accept, Command, Finish
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.transaction.commands import Accept, Command, Finish
 from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.ports.store import Store
 from holdfast.settings import ResetSettings

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
-from holdfast.core.interrupted import INTERRUPTED
-from holdfast.core.placeholders import LEFT_OUT
+from holdfast.core.model.synthetic_outputs import INTERRUPTED
+from holdfast.core.projection.placeholders import LEFT_OUT
 from holdfast.testing.provider import ProviderSimulator
 from tests.integration.test_heals import QUICK, heals, told
 from tests.integration.test_upstreams import TOOL

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast.core.commands import Delete
 from holdfast.core.errors import ProviderFailure, SessionBusy, SessionRetired, TurnCancelled
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
-from holdfast.core.provider_state import ProviderState
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.transaction.commands import Delete
 from holdfast.engine.embedded import Holdfast, SessionHandle
 from holdfast.engine.turn_handle import Item, TurnHandle
 from holdfast.ports.provider import Answer, ModelCall, StateUse

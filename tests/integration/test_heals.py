@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.healing import read_heals
+from holdfast.core.healing.policy import read_heals
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.engine.settings import HealSettings
 from holdfast.testing.provider import ProviderSimulator

@@ -9,10 +9,10 @@ import sqlite3
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from holdfast.core.commands import Delete, Fork
 from holdfast.core.ids import SessionId
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.session import Usage
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import Usage
+from holdfast.core.transaction.commands import Delete, Fork
 from holdfast.stores.executors import InlineExecutor
 from holdfast.stores.sql import migrations
 from holdfast.stores.sqlite import DIALECT, SqliteDriver

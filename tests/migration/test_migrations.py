@@ -13,9 +13,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.core.commands import Repeated, Started
 from holdfast.core.errors import SchemaTooNew, StoreError
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, WorkerId
+from holdfast.core.transaction.commands import Repeated, Started
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.store import SessionQuery

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from holdfast.core.commands import Command, LaneLimits
 from holdfast.core.errors import HoldfastError
+from holdfast.core.transaction.commands import Command, LaneLimits
 from holdfast.stores.opening import open_store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock

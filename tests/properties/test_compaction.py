@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.budget import Room, plan
-from holdfast.core.compaction import (
+from holdfast.core.compaction.budget import Room, plan
+from holdfast.core.compaction.records import (
     SUMMARY_OPENING,
     Compaction,
     Elision,
@@ -17,11 +17,11 @@ from holdfast.core.compaction import (
     Shown,
     show,
 )
-from holdfast.core.context import project
-from holdfast.core.estimate import DEFAULT_SCALE, estimate_tokens
+from holdfast.core.compaction.summary_prompts import left_out_note, quoted
+from holdfast.core.compaction.token_estimate import DEFAULT_SCALE, estimate_tokens
 from holdfast.core.ids import SessionId
-from holdfast.core.items import StoredItem
-from holdfast.core.summaries import left_out_note, quoted
+from holdfast.core.model.items import StoredItem
+from holdfast.core.projection.project import project
 from holdfast.providers.chat_messages import ChatForm
 from holdfast.providers.replay import _Head, _with_successors
 from holdfast.simulator.apis.chat_input import read_messages

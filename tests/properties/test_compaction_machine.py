@@ -13,11 +13,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from holdfast.core.commands import Compact, Fork, Hide, Started, UndoCompaction
-from holdfast.core.compaction import SUMMARY_OPENING, Compaction
+from holdfast.core.compaction.records import SUMMARY_OPENING, Compaction
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import SessionId
-from holdfast.core.session import Session
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Compact, Fork, Hide, Started, UndoCompaction
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller, text_of
 from tests.properties.house import House

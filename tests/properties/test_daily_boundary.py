@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.core.reset import ResetPolicy
+from holdfast.core.model.reset_policy import ResetPolicy
 
 QUARTER = timedelta(minutes=15)
 CHANGES = {

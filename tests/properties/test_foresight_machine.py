@@ -8,7 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from holdfast.core.commands import (
+from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
+from holdfast.core.model.items import message
+from holdfast.core.transaction.commands import (
     Accept,
     Append,
     Cancel,
@@ -23,8 +25,6 @@ from holdfast.core.commands import (
     Reset,
     Started,
 )
-from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
-from holdfast.core.items import message
 from holdfast.stores.executors import InlineExecutor
 from holdfast.stores.sql.commands import Planned, plan
 from holdfast.stores.sql.foresight import foresee

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.context import project
-from holdfast.core.items import StoredItem
-from holdfast.core.prefixes import Strand
+from holdfast.core.model.items import StoredItem
+from holdfast.core.projection.prefix_cache import Strand
+from holdfast.core.projection.project import project
 from holdfast.engine.projections import Projections
 from holdfast.providers.names import call_ids
 from holdfast.providers.origin import Maker

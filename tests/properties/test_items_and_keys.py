@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidSessionKey
 from holdfast.core.ids import MAX_KEY_BYTES, read_key
-from holdfast.core.items import read_item, write_item
+from holdfast.core.model.items import read_item, write_item
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=12)
 blanks = st.text(st.sampled_from(" \n\t"), max_size=3)

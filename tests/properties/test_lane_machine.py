@@ -7,7 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.core.commands import (
+from holdfast.core.errors import LaneFull, RunFenced, SessionBusy, TurnCancelled, TurnInterrupted
+from holdfast.core.ids import Key, RunId, WorkerId
+from holdfast.core.model.items import write_item
+from holdfast.core.model.turn import RUN_AGAIN, Fence, OnBusy, Source
+from holdfast.core.transaction.commands import (
     Accept,
     Bury,
     Cancel,
@@ -20,10 +24,6 @@ from holdfast.core.commands import (
     Repeated,
     Started,
 )
-from holdfast.core.errors import LaneFull, RunFenced, SessionBusy, TurnCancelled, TurnInterrupted
-from holdfast.core.ids import Key, RunId, WorkerId
-from holdfast.core.items import write_item
-from holdfast.core.turn import RUN_AGAIN, Fence, OnBusy, Source
 from holdfast.ports.store import SessionView, TurnView
 from tests.properties.house import FOREVER, House
 

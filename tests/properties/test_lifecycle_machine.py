@@ -7,12 +7,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.core.commands import Claim, Delete, Finish, Queued, Reset, Restore, Started
 from holdfast.core.errors import RunFenced, SessionChanged, SessionNotFound, SessionRetired
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.session import Session
-from holdfast.core.turn import Fence
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Fence
+from holdfast.core.transaction.commands import (
+    Claim,
+    Delete,
+    Finish,
+    Queued,
+    Reset,
+    Restore,
+    Started,
+)
 from holdfast.ports.store import ItemQuery, SessionQuery, SessionView
 from holdfast.testing.caller import answered, text_of
 from tests.properties.house import House

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.stream import Delta, StreamEvent, model_event, numbered
-from holdfast.core.wellformed import as_text
+from holdfast.core.openai.stream_events import Delta, StreamEvent, model_event, numbered
+from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import AnyEvent
 from holdfast.providers.chat_output import ChatOutput
 from holdfast.providers.names import Names

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.context import project
-from holdfast.core.items import StoredItem, write_item
+from holdfast.core.model.items import StoredItem, write_item
+from holdfast.core.projection.project import project
 
 CALLS = ("function_call", "custom_tool_call", "computer_call")
 call_ids = st.sampled_from(["a", "b", "c"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.ids import SessionId
-from holdfast.core.records import (
+from holdfast.core.model.records import (
     HIDING,
     Record,
     RecordKind,

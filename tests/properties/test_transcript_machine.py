@@ -15,10 +15,20 @@ from hypothesis.stateful import (
     rule,
 )
 
-from holdfast.core.commands import Accept, Bury, Extend, Finish, Fork, Hide, Recover, Renew, Started
 from holdfast.core.errors import ItemNotFound, RunFenced
 from holdfast.core.ids import SessionId, WorkerId
-from holdfast.core.session import Session
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import (
+    Accept,
+    Bury,
+    Extend,
+    Finish,
+    Fork,
+    Hide,
+    Recover,
+    Renew,
+    Started,
+)
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import answered, text_of
 from tests.properties.house import FOREVER, House

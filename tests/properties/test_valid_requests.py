@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.context import continue_after, project, show
-from holdfast.core.items import StoredItem, write_item
+from holdfast.core.model.items import StoredItem, write_item
+from holdfast.core.projection.project import continue_after, project, show
 from holdfast.providers.chat_messages import ChatForm
 from holdfast.providers.openai_responses import NOTHING_SAID
 from holdfast.providers.origin import Maker

@@ -4,9 +4,9 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from holdfast.core.commands import Appended, Continue
 from holdfast.core.ids import Key, Tenant, TurnId
-from holdfast.core.items import message
+from holdfast.core.model.items import message
+from holdfast.core.transaction.commands import Appended, Continue
 from tests.simulation.plan import Op
 from tests.simulation.replica import Replica
 

@@ -14,16 +14,25 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from holdfast.core import admission, compacting, repeats, run_end, succession
-from holdfast.core import commands as cmd
-from holdfast.core.changes import (
+from holdfast.core.decisions import accept as admission
+from holdfast.core.decisions import compact as compacting
+from holdfast.core.decisions import idempotency as repeats
+from holdfast.core.decisions import recovery as succession
+from holdfast.core.decisions import run as run_end
+from holdfast.core.decisions.lane import Settled, settle_gone
+from holdfast.core.errors import HoldfastError, StoreUnavailable, TurnCancelled
+from holdfast.core.ids import RunId
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Fence, Turn
+from holdfast.core.transaction import commands as cmd
+from holdfast.core.transaction.changes import (
     Decision,
     IdempotencyAdded,
     IdempotencyRow,
     SessionAdded,
     refuse,
 )
-from holdfast.core.commands import (
+from holdfast.core.transaction.commands import (
     Accept,
     Claim,
     Command,
@@ -34,13 +43,8 @@ from holdfast.core.commands import (
     Reserve,
     Started,
 )
-from holdfast.core.draft import Draft
-from holdfast.core.errors import HoldfastError, StoreUnavailable, TurnCancelled
-from holdfast.core.facts import Facts, Waiting
-from holdfast.core.ids import RunId
-from holdfast.core.lane import Settled, settle_gone
-from holdfast.core.session import Session
-from holdfast.core.turn import Fence, Turn
+from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.core.transaction.session_draft import Draft
 from holdfast.stores.committer import Result
 from holdfast.stores.sql import commands as planning
 from holdfast.stores.sql import writing

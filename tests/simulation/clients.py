@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Cancel, Delete, Fork, Reset, Restore, UndoCompaction
-from holdfast.core.compactions import list_compactions
+from holdfast.core.compaction.views import list_compactions
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.items import NewItem, message, write_item
-from holdfast.core.session import Session
+from holdfast.core.model.items import NewItem, message, write_item
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Cancel, Delete, Fork, Reset, Restore, UndoCompaction
 from holdfast.ports.store import ItemQuery, SessionQuery
 from tests.simulation.batches import add_batches
 from tests.simulation.compacting import compact

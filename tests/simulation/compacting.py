@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import SessionId, Tenant
-from holdfast.core.session import Session
+from holdfast.core.model.session import Session
 from holdfast.engine.compaction_turns import CompactionTurns, CompactionWanted
 from holdfast.engine.compactor import Compactor
 from holdfast.engine.function_model import FunctionModel

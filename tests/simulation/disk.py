@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar
 
-from holdfast.core.changes import Decision
-from holdfast.core.commands import Command
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import WorkerId
+from holdfast.core.transaction.changes import Decision
+from holdfast.core.transaction.commands import Command
 from holdfast.ports.clock import Clock
 from holdfast.stores.committer import Result
 from holdfast.stores.executors import InlineExecutor

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.changes import Event, IdempotencyRow
-from holdfast.core.items import StoredItem
-from holdfast.core.records import Record
-from holdfast.core.session import Session
-from holdfast.core.turn import Run, Turn
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import Record
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.changes import Event, IdempotencyRow
 from tests.simulation.disk import Disk
 
 HIDING = {"rewind", "rollback", "retry", "hide", "pop", "move"}

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.items import NewItem, message, write_item
-from holdfast.core.session import Usage
+from holdfast.core.model.items import NewItem, message, write_item
+from holdfast.core.model.session import Usage
 from holdfast.engine.turn_runner import ActiveRun
 
 Door = Literal["server", "embedded", "desk", "stream"]

@@ -6,9 +6,15 @@ another, or takes the session away. Whatever a run writes outside of that time i
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.core.changes import Decision, ItemsAdded, RunSaved, SessionAdded, SessionSaved
-from holdfast.core.commands import Compact, Ended, Extend, Started
-from holdfast.core.turn import Fence
+from holdfast.core.model.turn import Fence
+from holdfast.core.transaction.changes import (
+    Decision,
+    ItemsAdded,
+    RunSaved,
+    SessionAdded,
+    SessionSaved,
+)
+from holdfast.core.transaction.commands import Compact, Ended, Extend, Started
 from tests.simulation.disk import Written
 
 

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.core.reset import NEVER, ResetPolicy
-from holdfast.core.turn import OnBusy, Source
+from holdfast.core.model.reset_policy import NEVER, ResetPolicy
+from holdfast.core.model.turn import OnBusy, Source
 from holdfast.engine.settings import LaneSettings
 from tests.simulation.disk import Fault, FaultKind
 from tests.simulation.model import Door, Ending, Script

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import msgspec
 
-from holdfast.core.commands import Appended, Continue
-from holdfast.core.context import project
 from holdfast.core.errors import HoldfastError
-from holdfast.core.session import Session
-from holdfast.core.turn import RUN_AGAIN, USER_ACTIVITY, Turn
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import RUN_AGAIN, USER_ACTIVITY, Turn
+from holdfast.core.projection.project import project
+from holdfast.core.transaction.commands import Appended, Continue
 from tests.simulation.batches import words
 from tests.simulation.clients import Heard, said_by
 from tests.simulation.disk import outcome_of

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.commands import Accept, Append, Finish, Queued, Repeated, Started
 from holdfast.core.errors import (
     HoldfastError,
     RunFenced,
@@ -23,11 +22,12 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
-from holdfast.core.items import NewItem, message
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.request import TurnRequest as DeskRequest
-from holdfast.core.request import write_request
-from holdfast.core.turn import RUN_AGAIN, OnBusy, Source, Turn
+from holdfast.core.model.items import NewItem, message
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.request import TurnRequest as DeskRequest
+from holdfast.core.model.request import write_request
+from holdfast.core.model.turn import RUN_AGAIN, OnBusy, Source, Turn
+from holdfast.core.transaction.commands import Accept, Append, Finish, Queued, Repeated, Started
 from holdfast.engine.compactor import Compactor
 from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.embedded import Holdfast

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.core.items import StoredItem
-from holdfast.core.records import Record
-from holdfast.core.session import Session
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import Record
+from holdfast.core.model.session import Session
 from tests.simulation.image import HIDING, Image
 
 OPENING = "Summary of the conversation so far, of which the earlier part is not shown:\n\n"

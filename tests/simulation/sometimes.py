@@ -4,8 +4,18 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.core.changes import Decision, EventAdded, RecordAdded
-from holdfast.core.commands import (
+from holdfast.core.errors import (
+    HoldfastError,
+    IdempotencyMismatch,
+    LaneFull,
+    RunFenced,
+    SessionBusy,
+    SessionChanged,
+    SessionHasForks,
+    SessionRetired,
+)
+from holdfast.core.transaction.changes import Decision, EventAdded, RecordAdded
+from holdfast.core.transaction.commands import (
     Accept,
     Appended,
     Claim,
@@ -22,16 +32,6 @@ from holdfast.core.commands import (
     Reset,
     Restore,
     Started,
-)
-from holdfast.core.errors import (
-    HoldfastError,
-    IdempotencyMismatch,
-    LaneFull,
-    RunFenced,
-    SessionBusy,
-    SessionChanged,
-    SessionHasForks,
-    SessionRetired,
 )
 from tests.simulation.disk import Written, outcome_of
 from tests.simulation.replica import Answer

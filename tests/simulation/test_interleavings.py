@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Bury, Claim, Command, Queued, Recover, Reset, Started
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import RunId, SessionId
+from holdfast.core.transaction.commands import Bury, Claim, Command, Queued, Recover, Reset, Started
 from holdfast.ports.store import SessionQuery
 from holdfast.stores.executors import InlineExecutor
 from holdfast.stores.sqlite import SqliteDriver

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.commands import Appended, Ended, Queued, Repeated, Started
-from holdfast.core.session import Session
-from holdfast.core.turn import Turn
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.commands import Appended, Ended, Queued, Repeated, Started
 from tests.simulation.disk import Written, outcome_of
 from tests.simulation.plan import START
 

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.items import message
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.request import TurnRequest
-from holdfast.core.session import Usage
+from holdfast.core.model.items import message
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.session import Usage
 from holdfast.engine.live import LiveResponse
 from holdfast.engine.responder import Answered, Responder
 from holdfast.engine.turn_runner import ActiveRun

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Key, SessionId, Tenant
-from holdfast.core.items import message
+from holdfast.core.model.items import message
 from holdfast.stores.store import SqlDriver
 from tests.simulation.breakages import Breakage
 from tests.simulation.clients import Clients, Heard

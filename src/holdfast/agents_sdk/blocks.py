@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from holdfast.core.commands import Appended
 from holdfast.core.ids import SessionId, TurnId
-from holdfast.core.items import NewItem
+from holdfast.core.model.items import NewItem
+from holdfast.core.transaction.commands import Appended
 
 _ATTRIBUTE = "_holdfast_blocks"
 _MET = "_holdfast_met"

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.agents_sdk.wire import Item
-from holdfast.core.items import OUTPUT_SUFFIX
+from holdfast.core.model.items import OUTPUT_SUFFIX
 
 Shorten = Callable[[list[Item]], Awaitable[list[Item]]]
 """Given the whole visible history, returns the items to go on with."""

@@ -5,10 +5,10 @@ import hashlib
 from holdfast.agents_sdk.blocks import Block
 from holdfast.agents_sdk.houses import Lodging, StoreName
 from holdfast.agents_sdk.wire import Read
-from holdfast.core.commands import Continue, Pop, Reserve, Reset
 from holdfast.core.errors import InvalidInput, SessionChanged
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.items import NewItem
+from holdfast.core.model.items import NewItem
+from holdfast.core.transaction.commands import Continue, Pop, Reserve, Reset
 from holdfast.engine.held_lane import Done, Elsewhere, HeldLane, LaneAsked, LaneEnd
 from holdfast.engine.turn_runner import Batch
 from holdfast.ports.store import ItemQuery

@@ -13,7 +13,7 @@ from holdfast.agents_sdk.wire import Read
 from holdfast.core import errors
 from holdfast.core.errors import HoldfastError, InvalidInput, RunFenced, StoreUnavailable
 from holdfast.core.ids import Key, SessionId, TurnId
-from holdfast.core.items import NewItem
+from holdfast.core.model.items import NewItem
 from holdfast.engine.clock import RandomIds
 from holdfast.engine.held_lane import Done, Elsewhere, LaneAsked, LaneEnd
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from holdfast.core.errors import InvalidInput, TurnAlreadyDone
 from holdfast.core.ids import SessionId
-from holdfast.core.items import NewItem
+from holdfast.core.model.items import NewItem
 from holdfast.engine.arguments import described
 from holdfast.engine.held_lane import Done, Elsewhere, LaneEnd
 

@@ -18,7 +18,7 @@ from holdfast.agents_sdk.serial import Lane, lane_here
 from holdfast.agents_sdk.wire import Read, to_context, to_items, to_values
 from holdfast.core.errors import InvalidInput, SessionBusy, SessionClosed, SessionMoved
 from holdfast.core.ids import DEFAULT_TENANT, SessionId, read_idempotency_key, read_key, read_tenant
-from holdfast.core.items import NewItem, item_value
+from holdfast.core.model.items import NewItem, item_value
 from holdfast.engine.held_lane import Elsewhere, LaneAsked
 
 Wrapper = RunContextWrapper[Any] | None

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.errors import InvalidItem
 from holdfast.core.ids import SessionId
-from holdfast.core.items import OUTPUT_SUFFIX, NewItem, item_value, read_item
+from holdfast.core.model.items import OUTPUT_SUFFIX, NewItem, item_value, read_item
 
 Item = dict[str, Any]
 

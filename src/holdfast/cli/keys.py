@@ -22,9 +22,9 @@ def create(
     as_json: JsonFlag = False,
 ) -> None:
     """Make a key and show it, this once."""
-    from holdfast.core.access import hash_key
-    from holdfast.core.commands import AddApiKey
+    from holdfast.core.decisions.api_keys import hash_key
     from holdfast.core.ids import read_tenant
+    from holdfast.core.transaction.commands import AddApiKey
 
     key = "hf_" + secrets.token_urlsafe(32)
     command = AddApiKey(
@@ -80,7 +80,7 @@ def revoke(
     store: StoreFlag = None,
 ) -> None:
     """Close a key for good."""
-    from holdfast.core.commands import RevokeApiKey
+    from holdfast.core.transaction.commands import RevokeApiKey
 
     row = asyncio.run(_submit(store, RevokeApiKey(id=key_id), must_exist=True))
     typer.echo(f"{row.id} is revoked")

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from holdfast.core.commands import ForgetState, Hide
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import SessionId, Tenant
-from holdfast.core.turn import Turn
+from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.commands import ForgetState, Hide
 from holdfast.doctor.findings import Finding
 from holdfast.engine.clock import RandomIds
 from holdfast.engine.settings import LaneSettings

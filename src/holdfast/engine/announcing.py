@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.core.items import item_value
-from holdfast.core.stream import Delta
+from holdfast.core.model.items import item_value
+from holdfast.core.openai.stream_events import Delta
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
 

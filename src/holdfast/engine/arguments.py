@@ -6,9 +6,9 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from holdfast.core.errors import InvalidInput, InvalidItem
-from holdfast.core.items import NewItem, message, read_item, write_item
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.session import Usage
+from holdfast.core.model.items import NewItem, message, read_item, write_item
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import Usage
 
 ValueT = TypeVar("ValueT")
 MOST = 2**62

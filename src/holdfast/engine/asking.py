@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.commands import RecordHeal
 from holdfast.core.errors import HoldfastError, ProviderFailure
-from holdfast.core.healing import (
+from holdfast.core.healing.policy import (
     MAX_WORDS,
     Heal,
     Symptoms,
@@ -22,8 +21,9 @@ from holdfast.core.healing import (
     read_heals,
     treat,
 )
-from holdfast.core.request import TurnRequest
-from holdfast.core.turn import Run
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.turn import Run
+from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.deadline import Deadlines
 from holdfast.engine.fitting import Asked, Fitting
 from holdfast.engine.gateway import Gateway

@@ -4,12 +4,12 @@ import asyncio
 
 import msgspec
 
-from holdfast.core.commands import Accept, Finish, Repeated
 from holdfast.core.errors import HoldfastError, TurnCancelled, TurnFailed, TurnInterrupted
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.request import read_request
-from holdfast.core.session import Session
-from holdfast.core.turn import OnBusy
+from holdfast.core.model.request import read_request
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import OnBusy
+from holdfast.core.transaction.commands import Accept, Finish, Repeated
 from holdfast.engine.fitting import Fitting
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.turn_runner import ActiveRun

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.budget import Plan, Room, plan, role_of
-from holdfast.core.commands import Compact, RecordHeal
-from holdfast.core.compaction import (
+from holdfast.core.compaction.budget import Plan, Room, plan, role_of
+from holdfast.core.compaction.context_options import Wish, read_wish, wanted_output
+from holdfast.core.compaction.records import (
     NOT_SHOWN,
     SUMMARY_OPENING,
     Compaction,
@@ -24,12 +24,7 @@ from holdfast.core.compaction import (
     expand,
     shortened,
 )
-from holdfast.core.errors import ProviderFailure, SessionMoved
-from holdfast.core.estimate import Scale, field_tokens
-from holdfast.core.items import NewItem, StoredItem, message, read_item
-from holdfast.core.request import TurnRequest
-from holdfast.core.session import Usage
-from holdfast.core.summaries import (
+from holdfast.core.compaction.summary_prompts import (
     clip,
     left_out_note,
     quoted,
@@ -37,7 +32,12 @@ from holdfast.core.summaries import (
     told_alone,
     transcript,
 )
-from holdfast.core.wishes import Wish, read_wish, wanted_output
+from holdfast.core.compaction.token_estimate import Scale, field_tokens
+from holdfast.core.errors import ProviderFailure, SessionMoved
+from holdfast.core.model.items import NewItem, StoredItem, message, read_item
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.session import Usage
+from holdfast.core.transaction.commands import Compact, RecordHeal
 from holdfast.engine.estimates import Estimates
 from holdfast.engine.fitting import Asked, Made
 from holdfast.engine.gateway import Gateway

@@ -6,7 +6,6 @@ kept for readers who come back, and its end is recorded whether anybody listens 
 
 import asyncio
 
-from holdfast.core.commands import Accept, Cancel, Queued, Repeated, Started
 from holdfast.core.errors import (
     HoldfastError,
     ProviderFailure,
@@ -17,10 +16,11 @@ from holdfast.core.errors import (
     TurnInterrupted,
 )
 from holdfast.core.ids import Tenant
-from holdfast.core.request import TurnRequest, read_request, response_id
-from holdfast.core.response import ResponseFacts, decode_answer, error_value
-from holdfast.core.session import Session
-from holdfast.core.turn import Run, Turn
+from holdfast.core.model.request import TurnRequest, read_request, response_id
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.openai.response import ResponseFacts, decode_answer, error_value
+from holdfast.core.transaction.commands import Accept, Cancel, Queued, Repeated, Started
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.live import LiveResponse, Lives
 from holdfast.engine.log import log

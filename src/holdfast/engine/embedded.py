@@ -4,17 +4,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from holdfast.core.commands import (
-    Accept,
-    Append,
-    Delete,
-    Fork,
-    Reserve,
-    Reset,
-    Restore,
-    UndoCompaction,
-)
-from holdfast.core.compactions import CompactionView, list_compactions
+from holdfast.core.compaction.views import CompactionView, list_compactions
 from holdfast.core.errors import InvalidInput, ModelNotFound, SessionNotFound
 from holdfast.core.ids import (
     Key,
@@ -25,10 +15,20 @@ from holdfast.core.ids import (
     read_idempotency_key,
     read_key,
 )
-from holdfast.core.items import NewItem, item_value
-from holdfast.core.reset import NEVER, ResetPolicy
-from holdfast.core.session import Session
-from holdfast.core.turn import OnBusy, Source
+from holdfast.core.model.items import NewItem, item_value
+from holdfast.core.model.reset_policy import NEVER, ResetPolicy
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import OnBusy, Source
+from holdfast.core.transaction.commands import (
+    Accept,
+    Append,
+    Delete,
+    Fork,
+    Reserve,
+    Reset,
+    Restore,
+    UndoCompaction,
+)
 from holdfast.engine.arguments import a_choice, a_count, an_id, an_instance, as_items
 from holdfast.engine.compaction_turns import CompactionTurns, CompactionWanted
 from holdfast.engine.compactor import Compactor

@@ -8,8 +8,8 @@ from collections import OrderedDict
 
 import msgspec
 
+from holdfast.core.compaction.token_estimate import DEFAULT_SCALE, Scale, teaches, text_bytes
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.estimate import DEFAULT_SCALE, Scale, teaches, text_bytes
 from holdfast.ports.provider import ModelCall
 
 MOST_MODELS = 512

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from holdfast.core.changes import Event
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.ids import SessionId, Tenant
+from holdfast.core.transaction.changes import Event
 from holdfast.engine.log import log
 from holdfast.ports.store import Place, PlacedEvent, Reader
 

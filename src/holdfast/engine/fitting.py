@@ -10,11 +10,11 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.core.compaction import CompactionReason
+from holdfast.core.compaction.records import CompactionReason
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.items import StoredItem
-from holdfast.core.request import TurnRequest
-from holdfast.core.session import Usage
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.session import Usage
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.provider import ModelCall, Provider
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.core.items import item_value
+from holdfast.core.model.items import item_value
 from holdfast.engine.arguments import as_items
 from holdfast.ports.provider import Answer, Listener, ModelCall, StateUse
 

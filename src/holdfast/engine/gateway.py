@@ -6,21 +6,6 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import (
-    Accept,
-    Append,
-    Appended,
-    Cancel,
-    Claim,
-    Command,
-    Continue,
-    Deliver,
-    Finish,
-    Queued,
-    Recover,
-    Repeated,
-    Started,
-)
 from holdfast.core.errors import (
     HoldfastError,
     LaneTimeout,
@@ -35,7 +20,22 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.turn import RUN_AGAIN, Fence, OnBusy, Successor, Turn
+from holdfast.core.model.turn import RUN_AGAIN, Fence, OnBusy, Successor, Turn
+from holdfast.core.transaction.commands import (
+    Accept,
+    Append,
+    Appended,
+    Cancel,
+    Claim,
+    Command,
+    Continue,
+    Deliver,
+    Finish,
+    Queued,
+    Recover,
+    Repeated,
+    Started,
+)
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.storage import StorageGauge
 from holdfast.engine.turn_runner import FIRST_PAUSE_SECONDS, ActiveRun, left_end

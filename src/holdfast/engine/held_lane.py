@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.commands import Accept, Continue, Finish, Hide, Queued, Repeated, Started
 from holdfast.core.errors import (
     IdempotencyMismatch,
     RunFenced,
@@ -21,10 +20,19 @@ from holdfast.core.errors import (
     TurnFailed,
 )
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
-from holdfast.core.items import OUTPUT_SUFFIX, NewItem, StoredItem
-from holdfast.core.records import RecordKind, Span
-from holdfast.core.session import Session
-from holdfast.core.turn import Outcome, Turn
+from holdfast.core.model.items import OUTPUT_SUFFIX, NewItem, StoredItem
+from holdfast.core.model.records import RecordKind, Span
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Outcome, Turn
+from holdfast.core.transaction.commands import (
+    Accept,
+    Continue,
+    Finish,
+    Hide,
+    Queued,
+    Repeated,
+    Started,
+)
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.turn_runner import ActiveRun, Batch
 from holdfast.ports.store import ItemQuery, SessionQuery

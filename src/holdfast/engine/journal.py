@@ -7,10 +7,10 @@ they outgrow their window. The text so far is written at least every quarter of 
 import asyncio
 from collections.abc import Sequence
 
-from holdfast.core.commands import JournalEntry
 from holdfast.core.errors import HoldfastError, RunFenced
-from holdfast.core.items import NewItem, read_item
-from holdfast.core.response import ResponseFacts
+from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.openai.response import ResponseFacts
+from holdfast.core.transaction.commands import JournalEntry
 from holdfast.engine.live import WINDOW_BYTES, LiveResponse
 from holdfast.engine.log import log
 from holdfast.engine.partial import PartialOutput

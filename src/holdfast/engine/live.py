@@ -7,11 +7,10 @@ that is slower is fed from the journal, and cut off where there is none.
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from holdfast.core.commands import JournalEntry
-from holdfast.core.journal import pack_events
-from holdfast.core.response import ResponseFacts, ResponseStatus
-from holdfast.core.sealing import open_item, shows_sealed
-from holdfast.core.stream import (
+from holdfast.core.openai.encrypted_reasoning import open_item, shows_sealed
+from holdfast.core.openai.event_batches import pack_events
+from holdfast.core.openai.response import ResponseFacts, ResponseStatus
+from holdfast.core.openai.stream_events import (
     CREATED,
     IN_PROGRESS,
     QUEUED,
@@ -23,6 +22,7 @@ from holdfast.core.stream import (
     prologue,
     terminal,
 )
+from holdfast.core.transaction.commands import JournalEntry
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
 WINDOW_BYTES = 256 * 1024

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.items import NewItem, write_item
-from holdfast.core.stream import Delta
+from holdfast.core.model.items import NewItem, write_item
+from holdfast.core.openai.stream_events import Delta
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
 _encode = msgspec.json.Encoder().encode

@@ -11,13 +11,14 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from holdfast.core.compaction import compaction_item
+from holdfast.core.compaction.records import compaction_item
+from holdfast.core.compaction.summary_prompts import transcript
 from holdfast.core.errors import HoldfastError, ProviderFailure
-from holdfast.core.items import NewItem
-from holdfast.core.request import TurnRequest
-from holdfast.core.response import ResponseFacts, error_value
-from holdfast.core.sealing import open_item, shows_sealed
-from holdfast.core.stream import (
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.openai.encrypted_reasoning import open_item, shows_sealed
+from holdfast.core.openai.response import ResponseFacts, error_value
+from holdfast.core.openai.stream_events import (
     CREATED,
     IN_PROGRESS,
     Delta,
@@ -27,7 +28,6 @@ from holdfast.core.stream import (
     numbered,
     terminal,
 )
-from holdfast.core.summaries import transcript
 from holdfast.engine.announcing import announced, shifted, told_compaction
 from holdfast.engine.compactor import WHOLE_BYTES, Compactor, as_stored
 from holdfast.engine.responder import record_of

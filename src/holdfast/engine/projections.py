@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.context import project
-from holdfast.core.items import StoredItem
-from holdfast.core.prefixes import Prefix, Prefixes, Strand
+from holdfast.core.model.items import StoredItem
+from holdfast.core.projection.prefix_cache import Prefix, Prefixes, Strand
+from holdfast.core.projection.project import project
 
 MAX_BYTES = 16 * 1024 * 1024
 ITEM_BYTES = 64

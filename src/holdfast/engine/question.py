@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.context import continue_after, show
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.items import StoredItem
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.request import TurnRequest
-from holdfast.core.suspects import find_suspects
+from holdfast.core.healing.poison_items import find_suspects
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.projection.project import continue_after, show
 from holdfast.engine.projections import Projections
 from holdfast.ports.provider import ModelCall, Provider, StateUse
 

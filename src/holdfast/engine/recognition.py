@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.chat import text_of
+from holdfast.core.decisions.lane import unpack_items
+from holdfast.core.history.diff import ASSISTANT, LogEntry, SentItem, find_new
+from holdfast.core.history.history_hash import NO_TRAIL, Milestone, TrailRow, follow, milestones
+from holdfast.core.history.tool_outputs import sort_outputs
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.items import NewItem
-from holdfast.core.lane import unpack_items
-from holdfast.core.novelty import ASSISTANT, LogEntry, SentItem, find_new
-from holdfast.core.session import Session
-from holdfast.core.tool_outputs import sort_outputs
-from holdfast.core.trail import NO_TRAIL, Milestone, TrailRow, follow, milestones
-from holdfast.core.turn import Turn
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Turn
+from holdfast.core.openai.chat import text_of
 from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader
 
 QUEUE_LOOKED_AT = 100

@@ -5,26 +5,26 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.commands import Parent
+from holdfast.core.decisions.lane import unpack_items
 from holdfast.core.ids import Tenant
-from holdfast.core.journal import unpack_events
-from holdfast.core.lane import unpack_items
-from holdfast.core.request import (
+from holdfast.core.model.request import (
     TurnRequest,
     conversation_id,
     read_request,
     response_id,
     turn_of_response,
 )
-from holdfast.core.response import (
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.openai.event_batches import unpack_events
+from holdfast.core.openai.response import (
     ResponseFacts,
     decode_answer,
     error_value,
     status_of,
 )
-from holdfast.core.session import Session
-from holdfast.core.stream import StreamEvent, recall
-from holdfast.core.turn import Run, Turn
+from holdfast.core.openai.stream_events import StreamEvent, recall
+from holdfast.core.transaction.commands import Parent
 from holdfast.ports.store import ItemQuery, Reader, ResponseView
 
 JOURNAL_BATCHES = 64

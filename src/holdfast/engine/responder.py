@@ -10,12 +10,14 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.commands import Finish, StoredCompletion
-from holdfast.core.compaction import expand
+from holdfast.core.compaction.records import expand
 from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
-from holdfast.core.items import NewItem, read_item
-from holdfast.core.request import TurnRequest, conversation_id, response_id
-from holdfast.core.response import (
+from holdfast.core.history.history_hash import NO_TRAIL, follow
+from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.model.request import TurnRequest, conversation_id, response_id
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import RUN_AGAIN, Turn
+from holdfast.core.openai.response import (
     RecordedAnswer,
     RecordedFailure,
     ResponseFacts,
@@ -24,9 +26,7 @@ from holdfast.core.response import (
     error_value,
     usage_value,
 )
-from holdfast.core.session import Session
-from holdfast.core.trail import NO_TRAIL, follow
-from holdfast.core.turn import RUN_AGAIN, Turn
+from holdfast.core.transaction.commands import Finish, StoredCompletion
 from holdfast.engine.announcing import told_compaction
 from holdfast.engine.asking import Asker, Asking, Fallbacks, Route
 from holdfast.engine.fitting import Fitting

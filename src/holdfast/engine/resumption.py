@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.core.response import ResponseFacts
+from holdfast.core.openai.response import ResponseFacts
 from holdfast.engine.live import LiveResponse
 from holdfast.engine.partial import PartialOutput
 from holdfast.engine.recorded import Recorded

@@ -7,9 +7,9 @@ be archived stays.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from holdfast.core.commands import Delete, Prune
 from holdfast.core.errors import Conflict, HoldfastError, NotFound
 from holdfast.core.ids import SessionId, Tenant
+from holdfast.core.transaction.commands import Delete, Prune
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.log import log
 from holdfast.engine.settings import RetentionSettings

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.core.commands import LaneLimits
+from holdfast.core.compaction.summary_prompts import DEFAULT_PROMPT
 from holdfast.core.errors import InvalidSetting
-from holdfast.core.healing import HealLimits
-from holdfast.core.summaries import DEFAULT_PROMPT
-from holdfast.core.turn import OnBusy
+from holdfast.core.healing.policy import HealLimits
+from holdfast.core.model.turn import OnBusy
+from holdfast.core.transaction.commands import LaneLimits
 
 OnDisconnect = Literal["complete", "cancel"]
 ContextMode = Literal["model", "elide", "off"]

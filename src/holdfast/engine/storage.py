@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import LaneLimits
 from holdfast.core.ids import Tenant
+from holdfast.core.transaction.commands import LaneLimits
 from holdfast.ports.store import Reader
 
 MEASURE_SECONDS = 10.0

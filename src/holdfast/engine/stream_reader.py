@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Tenant
-from holdfast.core.response import ResponseFacts
-from holdfast.core.stream import StreamEvent, prologue, retold, terminal
+from holdfast.core.openai.response import ResponseFacts
+from holdfast.core.openai.stream_events import StreamEvent, prologue, retold, terminal
 from holdfast.engine.live import AT_ONCE_BYTES, LiveResponse, Lives
 from holdfast.engine.recorded import Recorded
 from holdfast.ports.store import ResponseView

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.core.budget import Plan
+from holdfast.core.compaction.budget import Plan
+from holdfast.core.compaction.summary_prompts import clip, content_text, transcript
+from holdfast.core.compaction.token_estimate import Scale
 from holdfast.core.errors import FailureClass, HoldfastError, ProviderFailure
-from holdfast.core.estimate import Scale
-from holdfast.core.healing import MAX_WORDS, Heal
-from holdfast.core.items import item_value, message
-from holdfast.core.session import Usage
-from holdfast.core.summaries import clip, content_text, transcript
+from holdfast.core.healing.policy import MAX_WORDS, Heal
+from holdfast.core.model.items import item_value, message
+from holdfast.core.model.session import Usage
 from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, ModelCall, Provider
 

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Accept, Finish, Queued, Repeated, Started
 from holdfast.core.errors import (
     HoldfastError,
     InvalidInput,
@@ -19,10 +18,11 @@ from holdfast.core.errors import (
     TurnInterrupted,
 )
 from holdfast.core.ids import RunId
-from holdfast.core.items import NewItem, item_value
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.session import Session, Usage
-from holdfast.core.turn import Turn
+from holdfast.core.model.items import NewItem, item_value
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import Session, Usage
+from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.commands import Accept, Finish, Queued, Repeated, Started
 from holdfast.engine.arguments import a_provider_state, a_usage, as_items, described
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.turn_runner import ActiveRun

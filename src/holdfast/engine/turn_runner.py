@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.commands import (
+from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
+from holdfast.core.model.items import NewItem, StoredItem
+from holdfast.core.model.records import quarantined
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Fence
+from holdfast.core.projection.project import project
+from holdfast.core.transaction.commands import (
     Command,
     Compact,
     Ended,
@@ -16,12 +22,6 @@ from holdfast.core.commands import (
     RecordHeal,
     Started,
 )
-from holdfast.core.context import project
-from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
-from holdfast.core.items import NewItem, StoredItem
-from holdfast.core.records import quarantined
-from holdfast.core.session import Session
-from holdfast.core.turn import Fence
 from holdfast.engine.log import log
 from holdfast.engine.wakeups import Waiter, Wakeups
 from holdfast.ports.meter import Meter, NoMeter

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from holdfast.core.commands import Started
 from holdfast.core.ids import RunId, SessionId, TurnId
-from holdfast.core.turn import Successor
+from holdfast.core.model.turn import Successor
+from holdfast.core.transaction.commands import Started
 
 REMEMBERED = 4096
 """Wake-ups of so many sessions, and stops of so many runs, are remembered for those to come."""

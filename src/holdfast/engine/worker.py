@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
-from holdfast.core.commands import Bury, Cancel, Finish, Recover, Renew
 from holdfast.core.errors import HoldfastError, RunFenced, StoreUnavailable
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
-from holdfast.core.turn import RUN_AGAIN, Turn
+from holdfast.core.model.turn import RUN_AGAIN, Turn
+from holdfast.core.transaction.commands import Bury, Cancel, Finish, Recover, Renew
 from holdfast.engine.log import log
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.wakeups import Wakeups

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.core.items import NewItem
+from holdfast.core.model.items import NewItem
 from holdfast.importing.past import (
     Converter,
     Item,

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.chat import split_messages
 from holdfast.core.errors import InvalidInput
-from holdfast.core.items import NewItem, write_item
+from holdfast.core.model.items import NewItem, write_item
+from holdfast.core.openai.chat import split_messages
 from holdfast.importing.past import Item, PastLife, PastSession, UnreadableSource, by_role, gather
 
 

@@ -7,8 +7,8 @@ hidden. A compaction hides what it sums up; a reset begins the next generation.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.core.past import PastTurn
-from holdfast.core.records import Span
+from holdfast.core.model.import_rows import PastTurn
+from holdfast.core.model.records import Span
 from holdfast.importing.openclaw_messages import message_items, summary_items, user_items
 from holdfast.importing.past import Block, Converter, Item, gather, seconds
 

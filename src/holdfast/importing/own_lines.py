@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.core.ids import SessionId
-from holdfast.core.items import NewItem
-from holdfast.core.past import Order, PastTurn
-from holdfast.core.records import Span, merge_spans
+from holdfast.core.model.import_rows import Order, PastTurn
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.records import Span, merge_spans
 from holdfast.importing.own_turns import SessionLine, TurnLine, read_session, read_turn
 from holdfast.importing.past import (
     Converter,

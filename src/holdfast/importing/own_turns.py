@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from holdfast.core.healing import Heal, write_heals
+from holdfast.core.healing.policy import Heal, write_heals
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
-from holdfast.core.items import NewItem
-from holdfast.core.past import PastRun, PastTurn
-from holdfast.core.session import Usage
-from holdfast.core.turn import Outcome, Source, storable
+from holdfast.core.model.import_rows import PastRun, PastTurn
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.session import Usage
+from holdfast.core.model.turn import Outcome, Source, storable
 
 _ENDS: dict[str, Outcome] = {
     "completed": "completed", "failed": "failed", "cancelled": "cancelled"

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.core.errors import InvalidInput, InvalidItem
-from holdfast.core.items import NewItem, write_item
-from holdfast.core.past import Order, PastTurn
-from holdfast.core.records import Span, merge_spans
-from holdfast.core.session import Usage
+from holdfast.core.model.import_rows import Order, PastTurn
+from holdfast.core.model.items import NewItem, write_item
+from holdfast.core.model.records import Span, merge_spans
+from holdfast.core.model.session import Usage
 
 Item = dict[str, Any]
 

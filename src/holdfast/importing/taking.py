@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.commands import Import
+from holdfast.core.decisions.import_session import session_id_for
 from holdfast.core.errors import InvalidSessionKey
 from holdfast.core.ids import Key, SessionId, Tenant, read_key
-from holdfast.core.importing import session_id_for
-from holdfast.core.past import ImportStatus, nameless
+from holdfast.core.model.import_rows import ImportStatus, nameless
+from holdfast.core.transaction.commands import Import
 from holdfast.importing.past import PastLife, PastSession, Unread
 from holdfast.ports.store import Store
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.session import Usage
-from holdfast.core.stream import Delta
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import Usage
+from holdfast.core.openai.stream_events import Delta
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):

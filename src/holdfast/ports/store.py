@@ -5,15 +5,15 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, JournalRow
-from holdfast.core.commands import Command
+from holdfast.core.history.history_hash import TrailRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
-from holdfast.core.items import StoredItem
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.records import Record, Span
-from holdfast.core.session import Session, SessionStatus
-from holdfast.core.trail import TrailRow
-from holdfast.core.turn import Run, Turn, TurnStatus
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.records import Record, Span
+from holdfast.core.model.session import Session, SessionStatus
+from holdfast.core.model.turn import Run, Turn, TurnStatus
+from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.commands import Command
 
 OutcomeT = TypeVar("OutcomeT")
 

@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.response import whole_usage
-from holdfast.core.session import Usage
-from holdfast.core.wellformed import as_text
+from holdfast.core.model.session import Usage
+from holdfast.core.openai.response import whole_usage
+from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import Answer, AnyEvent
 from holdfast.providers.failures import broken, failure_in_stream
 from holdfast.providers.names import Names

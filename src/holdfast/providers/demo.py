@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.session import Usage
+from holdfast.core.model.session import Usage
 from holdfast.ports.provider import Answer, Listener, ModelCall, ModelEvent, StateUse
 
 DEMO_MODEL = "holdfast-demo"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import FailureClass, ProviderFailure
-from holdfast.core.redaction import redact
+from holdfast.core.healing.redaction import redact
 from holdfast.providers.failure_words import class_of
 from holdfast.providers.patience import retry_after
 

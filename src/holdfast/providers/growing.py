@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.stream import Delta
+from holdfast.core.openai.stream_events import Delta
 
 Json = dict[str, Any]
 

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from holdfast.core.compaction.token_estimate import estimate_tokens
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.estimate import estimate_tokens
-from holdfast.core.integrity import Divergence, Mark, compare, marks_of
-from holdfast.core.session import Usage
+from holdfast.core.healing.conversation_integrity import Divergence, Mark, compare, marks_of
+from holdfast.core.model.session import Usage
 from holdfast.ports.provider import ModelCall
 from holdfast.providers.upstream import Upstream, read_json
 

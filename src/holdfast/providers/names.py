@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.call_names import is_sendable, sendable
+from holdfast.core.projection.call_ids import is_sendable, sendable
 
 SHORT = 9
 MIN_UNIQUE = 16

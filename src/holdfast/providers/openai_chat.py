@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.configuration import configured
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
+from holdfast.core.model.config_items import configured
 from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall, StateUse
 from holdfast.providers.chat_messages import ChatForm
 from holdfast.providers.chat_output import ChatOutput, Doubling

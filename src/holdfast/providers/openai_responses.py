@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.provider_state import ProviderState
+from holdfast.core.model.provider_state import ProviderState
 from holdfast.ports.provider import Answer, Listener, ModelCall, StateUse
 from holdfast.providers.connection import Enough
 from holdfast.providers.failures import broken, names_item

@@ -2,7 +2,7 @@
 
 from contextlib import AsyncExitStack
 
-from holdfast.core.redaction import redact
+from holdfast.core.healing.redaction import redact
 from holdfast.ports.provider import RelayRequest, Sink
 from holdfast.providers.failures import failure_of
 from holdfast.providers.http import HttpAnswer

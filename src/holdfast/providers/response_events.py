@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.stream import Delta
+from holdfast.core.openai.stream_events import Delta
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
 Item = dict[str, Any]

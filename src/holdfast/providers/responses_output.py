@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.items import item_value
-from holdfast.core.stream import Delta, item_events
-from holdfast.core.wellformed import as_text
+from holdfast.core.model.items import item_value
+from holdfast.core.openai.stream_events import Delta, item_events
+from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import AnyEvent, ModelEvent
 from holdfast.providers.failures import broken, failure_in_stream
 from holdfast.providers.growing import GrowingItem

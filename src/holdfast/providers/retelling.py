@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.prefixes import Prefix, Prefixes, Strand
+from holdfast.core.projection.prefix_cache import Prefix, Prefixes, Strand
 from holdfast.providers.names import call_ids
 from holdfast.providers.replay import Replay
 

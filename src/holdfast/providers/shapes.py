@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.core.wellformed import as_text
+from holdfast.core.projection.normalize import as_text
 
 Json = dict[str, Any]
 

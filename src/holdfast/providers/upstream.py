@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.redaction import redact
+from holdfast.core.healing.redaction import redact
 from holdfast.providers.connection import Enough
 from holdfast.providers.failures import broken, failure_of
 from holdfast.providers.http import HttpAnswer, HttpClient, HttpRequest

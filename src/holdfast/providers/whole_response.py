@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.core.items import OUTPUT_SUFFIX
-from holdfast.core.response import whole_usage
-from holdfast.core.session import Usage
+from holdfast.core.model.items import OUTPUT_SUFFIX
+from holdfast.core.model.session import Usage
+from holdfast.core.openai.response import whole_usage
 from holdfast.ports.provider import Answer
 from holdfast.providers.failures import broken, failure_in_stream
 from holdfast.providers.names import MAX_KEPT, MIN_UNIQUE, Names

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.core.errors import InvalidSetting
-from holdfast.core.reset import ResetPolicy
+from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.engine.settings import (
     ContextSettings,
     HealSettings,

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from holdfast.core.errors import InvalidSetting
-from holdfast.core.reset import ResetMode, ResetPolicy, Rollover
+from holdfast.core.model.reset_policy import ResetMode, ResetPolicy, Rollover
 from holdfast.providers.settings import check_variable
 
 

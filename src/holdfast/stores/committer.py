@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from holdfast.core.changes import Decision
-from holdfast.core.commands import Command
 from holdfast.core.errors import InvalidInput, StoreClosed, StoreUnavailable
+from holdfast.core.transaction.changes import Decision
+from holdfast.core.transaction.commands import Command
 
 MAX_BATCH = 256
 FEW = 16

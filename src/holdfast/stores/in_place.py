@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core import commands as cmd
-from holdfast.core.commands import Command
+from holdfast.core.transaction import commands as cmd
+from holdfast.core.transaction.commands import Command
 
 MAX_ROWS = 64
 """More than this is long by what it is, not by the disk."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.ids import SessionId
-from holdfast.core.session import Session
+from holdfast.core.model.session import Session
 
 MAX_BYTES = 16 * 1024 * 1024
 NOTHING = b"[]"

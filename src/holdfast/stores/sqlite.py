@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Command
 from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.core.transaction.commands import Command
 from holdfast.ports.clock import Clock
 from holdfast.ports.executor import Executor
 from holdfast.stores.committer import Result

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, JournalRow
-from holdfast.core.commands import Bury, Command, Renew
 from holdfast.core.errors import HoldfastError, StoreClosed
+from holdfast.core.history.history_hash import TrailRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
-from holdfast.core.items import StoredItem
-from holdfast.core.prefixes import Strand
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.records import Record, Span
-from holdfast.core.session import Session
-from holdfast.core.trail import TrailRow
-from holdfast.core.turn import Run, Turn
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.records import Record, Span
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.projection.prefix_cache import Strand
+from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.commands import Bury, Command, Renew
 from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,

@@ -9,12 +9,18 @@ does not fit is read from the store.
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from holdfast.core.changes import Change, ContentErased, ItemErased, ItemsAdded, SessionAdded
-from holdfast.core.compaction import NOT_SHOWN
+from holdfast.core.compaction.records import NOT_SHOWN
 from holdfast.core.ids import SessionId
-from holdfast.core.items import StoredItem
-from holdfast.core.prefixes import Strand
-from holdfast.core.session import Session
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.session import Session
+from holdfast.core.projection.prefix_cache import Strand
+from holdfast.core.transaction.changes import (
+    Change,
+    ContentErased,
+    ItemErased,
+    ItemsAdded,
+    SessionAdded,
+)
 from holdfast.stores.readings import Readings
 
 MAX_BYTES = 24 * 1024 * 1024

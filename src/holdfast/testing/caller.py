@@ -5,7 +5,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.commands import (
+from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.model.items import NewItem, StoredItem, message
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Fence, Turn
+from holdfast.core.transaction.commands import (
     Accept,
     Append,
     Appended,
@@ -22,10 +26,6 @@ from holdfast.core.commands import (
     Reset,
     Started,
 )
-from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, Tenant, TurnId, WorkerId
-from holdfast.core.items import NewItem, StoredItem, message
-from holdfast.core.session import Session
-from holdfast.core.turn import Fence, Turn
 from holdfast.ports.store import ItemQuery, Reader, Store
 from holdfast.testing.ids import CountedIds
 

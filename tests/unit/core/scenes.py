@@ -4,16 +4,16 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.core.changes import Decision, EventAdded, ItemsAdded
-from holdfast.core.commands import Accept, LaneLimits
-from holdfast.core.draft import Draft
+from holdfast.core.decisions.lane import new_run, pack_items
 from holdfast.core.errors import HoldfastError
-from holdfast.core.facts import Facts, Waiting
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
-from holdfast.core.items import NewItem, StoredItem, message
-from holdfast.core.lane import new_run, pack_items
-from holdfast.core.session import Session, begin_session
-from holdfast.core.turn import Fence, Run, Turn
+from holdfast.core.model.items import NewItem, StoredItem, message
+from holdfast.core.model.session import Session, begin_session
+from holdfast.core.model.turn import Fence, Run, Turn
+from holdfast.core.transaction.changes import Decision, EventAdded, ItemsAdded
+from holdfast.core.transaction.commands import Accept, LaneLimits
+from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.core.transaction.session_draft import Draft
 
 NOW = 1_700_000_000.0
 TENANT = Tenant("acme")

@@ -4,9 +4,24 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.admission import accept
-from holdfast.core.appending import append
-from holdfast.core.changes import (
+from holdfast.core.decisions.accept import accept
+from holdfast.core.decisions.append import append
+from holdfast.core.decisions.identity import reserve
+from holdfast.core.decisions.lane import pack_items
+from holdfast.core.errors import (
+    IdempotencyMismatch,
+    LaneFull,
+    SessionBusy,
+    SessionDeleted,
+    SessionNotFound,
+    SessionRetired,
+)
+from holdfast.core.ids import SessionId, Tenant, TurnId
+from holdfast.core.model.items import message, write_item
+from holdfast.core.model.reset_policy import ResetPolicy
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import OnBusy, Source, Turn
+from holdfast.core.transaction.changes import (
     IdempotencyAdded,
     IdempotencyRow,
     ProviderStateDropped,
@@ -18,7 +33,7 @@ from holdfast.core.changes import (
     TurnAdded,
     TurnSaved,
 )
-from holdfast.core.commands import (
+from holdfast.core.transaction.commands import (
     Append,
     Appended,
     LaneLimits,
@@ -27,22 +42,7 @@ from holdfast.core.commands import (
     Reserve,
     Started,
 )
-from holdfast.core.errors import (
-    IdempotencyMismatch,
-    LaneFull,
-    SessionBusy,
-    SessionDeleted,
-    SessionNotFound,
-    SessionRetired,
-)
-from holdfast.core.facts import Facts
-from holdfast.core.identity import reserve
-from holdfast.core.ids import SessionId, Tenant, TurnId
-from holdfast.core.items import message, write_item
-from holdfast.core.lane import pack_items
-from holdfast.core.reset import ResetPolicy
-from holdfast.core.session import Session
-from holdfast.core.turn import OnBusy, Source, Turn
+from holdfast.core.transaction.facts import Facts
 from tests.unit.core.scenes import (
     KEY,
     LIMITS,

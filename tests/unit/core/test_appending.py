@@ -4,13 +4,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.admission import accept
-from holdfast.core.appending import append
-from holdfast.core.changes import TurnSaved
-from holdfast.core.commands import Append, Appended, Started
+from holdfast.core.decisions.accept import accept
+from holdfast.core.decisions.append import append
 from holdfast.core.errors import SessionBusy, SessionDeleted, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
-from holdfast.core.items import message
+from holdfast.core.model.items import message
+from holdfast.core.transaction.changes import TurnSaved
+from holdfast.core.transaction.commands import Append, Appended, Started
 from tests.unit.core.scenes import (
     NOW,
     SESSION,

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from holdfast.core.budget import Plan, Room, plan, whole_cuts
-from holdfast.core.estimate import Scale
-from holdfast.core.items import StoredItem, write_item
+from holdfast.core.compaction.budget import Plan, Room, plan, whole_cuts
+from holdfast.core.compaction.token_estimate import Scale
+from holdfast.core.model.items import StoredItem, write_item
 
 SCALE = Scale()
 

@@ -1,8 +1,8 @@
 """Which summaries count, judged from records alone."""
 
-from holdfast.core.compaction import RecordHead, in_force
+from holdfast.core.compaction.records import RecordHead, in_force
 from holdfast.core.ids import SessionId
-from holdfast.core.records import RecordKind
+from holdfast.core.model.records import RecordKind
 
 
 def head(no: int, kind: RecordKind, first: int, last: int) -> RecordHead:

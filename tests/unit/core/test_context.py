@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.context import INTERRUPTED, continue_after, project
-from holdfast.core.items import StoredItem, message, write_item
-from holdfast.core.placeholders import LEFT_OUT
+from holdfast.core.model.items import StoredItem, message, write_item
+from holdfast.core.projection.placeholders import LEFT_OUT
+from holdfast.core.projection.project import INTERRUPTED, continue_after, project
 from tests.unit.core.scenes import stored
 
 

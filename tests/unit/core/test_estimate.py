@@ -5,14 +5,14 @@ import base64
 import msgspec
 import pytest
 
-from holdfast.core.estimate import (
+from holdfast.core.compaction.token_estimate import (
     DEFAULT_SCALE,
     IMAGE_TOKENS,
     Scale,
     estimate_tokens,
     text_bytes,
 )
-from holdfast.core.items import message
+from holdfast.core.model.items import message
 
 
 def test_a_report_of_more_tokens_is_believed_at_once_and_of_less_in_steps() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.errors import FailureClass
-from holdfast.core.healing import (
+from holdfast.core.healing.policy import (
     Heal,
     HealLimits,
     Symptoms,

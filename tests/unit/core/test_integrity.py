@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.integrity import compare, marks_of
+from holdfast.core.healing.conversation_integrity import compare, marks_of
 
 Json = dict[str, Any]
 A, B, C, D = (bytes([n]) for n in range(4))

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.item_names import mint_name, name_at, owner_of, shown, split_name
-from holdfast.core.items import read_item
+from holdfast.core.model.item_ids import mint_name, name_at, owner_of, shown, split_name
+from holdfast.core.model.items import read_item
 from tests.unit.core.scenes import stored
 
 

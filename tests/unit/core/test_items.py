@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidItem
-from holdfast.core.items import ROLES, message, read_item, write_item
+from holdfast.core.model.items import ROLES, message, read_item, write_item
 from tests.unit.core.scenes import stored
 
 

@@ -1,9 +1,9 @@
 """The lane: places in the queue, taking it over, giving it up."""
 
-from holdfast.core.admission import accept
-from holdfast.core.commands import Queued
-from holdfast.core.draft import Draft
-from holdfast.core.lane import settle_gone
+from holdfast.core.decisions.accept import accept
+from holdfast.core.decisions.lane import settle_gone
+from holdfast.core.transaction.commands import Queued
+from holdfast.core.transaction.session_draft import Draft
 from tests.unit.core.scenes import (
     LIMITS,
     OTHER_WORKER,

@@ -5,7 +5,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.changes import (
+from holdfast.core.decisions.hide import hide
+from holdfast.core.decisions.lifecycle import annotate, delete, fork, reset, restore
+from holdfast.core.errors import (
+    HoldfastError,
+    ItemNotFound,
+    SessionChanged,
+    SessionHasForks,
+    SessionNotFound,
+    SessionNotKeyed,
+)
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.model.items import ERASED_ITEM
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.changes import (
     ContentErased,
     ItemErased,
     ProviderStateDropped,
@@ -15,21 +28,8 @@ from holdfast.core.changes import (
     SessionSaved,
     TurnSaved,
 )
-from holdfast.core.commands import Annotate, Delete, Fork, Hide, Reset, Restore
-from holdfast.core.errors import (
-    HoldfastError,
-    ItemNotFound,
-    SessionChanged,
-    SessionHasForks,
-    SessionNotFound,
-    SessionNotKeyed,
-)
-from holdfast.core.facts import Facts, Log
-from holdfast.core.hiding import hide
-from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.items import ERASED_ITEM
-from holdfast.core.lifecycle import annotate, delete, fork, reset, restore
-from holdfast.core.session import Session
+from holdfast.core.transaction.commands import Annotate, Delete, Fork, Hide, Reset, Restore
+from holdfast.core.transaction.facts import Facts, Log
 from tests.unit.core.scenes import (
     KEY,
     NOW,

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.items import NewItem, message, write_item
-from holdfast.core.novelty import LogEntry, Novelty, SentItem, find_new
+from holdfast.core.history.diff import LogEntry, Novelty, SentItem, find_new
+from holdfast.core.model.items import NewItem, message, write_item
 
 
 def _sent(*words: str) -> list[SentItem]:

@@ -1,6 +1,6 @@
 """Beginnings of lists, found by what they hold."""
 
-from holdfast.core.prefixes import Prefix, Prefixes, Strand
+from holdfast.core.projection.prefix_cache import Prefix, Prefixes, Strand
 
 
 def test_a_longer_list_is_known_by_its_beginning() -> None:

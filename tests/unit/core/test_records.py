@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.records import (
+from holdfast.core.model.records import (
     HIDING,
     Record,
     RecordKind,

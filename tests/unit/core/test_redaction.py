@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.redaction import redact
+from holdfast.core.healing.redaction import redact
 
 
 @pytest.mark.parametrize(

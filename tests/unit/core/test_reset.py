@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from holdfast.core.errors import InvalidSetting
-from holdfast.core.reset import NEVER, ResetPolicy
+from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from tests.unit.core.scenes import NOW
 
 

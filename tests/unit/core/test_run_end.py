@@ -6,7 +6,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.changes import (
+from holdfast.core.decisions.lane import pack_items
+from holdfast.core.decisions.run import cancel, drop_provider_state, extend, finish, record_heal
+from holdfast.core.errors import RunFenced, TurnNotFound
+from holdfast.core.healing.policy import Heal, read_heals
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.model.items import message
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import Session, Usage
+from holdfast.core.model.turn import Fence, Successor, Turn
+from holdfast.core.transaction.changes import (
     Decision,
     ProviderStateDropped,
     ProviderStateSaved,
@@ -14,17 +23,15 @@ from holdfast.core.changes import (
     SessionSaved,
     TurnSaved,
 )
-from holdfast.core.commands import Cancel, DropProviderState, Ended, Extend, Finish, RecordHeal
-from holdfast.core.errors import RunFenced, TurnNotFound
-from holdfast.core.facts import Facts, Waiting
-from holdfast.core.healing import Heal, read_heals
-from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
-from holdfast.core.items import message
-from holdfast.core.lane import pack_items
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.run_end import cancel, drop_provider_state, extend, finish, record_heal
-from holdfast.core.session import Session, Usage
-from holdfast.core.turn import Fence, Successor, Turn
+from holdfast.core.transaction.commands import (
+    Cancel,
+    DropProviderState,
+    Ended,
+    Extend,
+    Finish,
+    RecordHeal,
+)
+from holdfast.core.transaction.facts import Facts, Waiting
 from tests.unit.core.scenes import (
     NOW,
     OTHER_WORKER,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.changes import RecordAdded, RunSaved, SessionSaved, TurnSaved
-from holdfast.core.commands import Claim, LaneLimits, Queued, Recover, Started
+from holdfast.core.decisions.lane import pack_items
+from holdfast.core.decisions.recovery import claim, recover
 from holdfast.core.errors import (
     RunFenced,
     SessionDeleted,
@@ -15,13 +15,13 @@ from holdfast.core.errors import (
     TurnInterrupted,
     TurnNotFound,
 )
-from holdfast.core.facts import Facts
 from holdfast.core.ids import RunId, TurnId, WorkerId
-from holdfast.core.items import message
-from holdfast.core.lane import pack_items
-from holdfast.core.session import Session
-from holdfast.core.succession import claim, recover
-from holdfast.core.turn import Source
+from holdfast.core.model.items import message
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Source
+from holdfast.core.transaction.changes import RecordAdded, RunSaved, SessionSaved, TurnSaved
+from holdfast.core.transaction.commands import Claim, LaneLimits, Queued, Recover, Started
+from holdfast.core.transaction.facts import Facts
 from tests.unit.core.scenes import (
     LIMITS,
     NOW,

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from holdfast.core.items import StoredItem, write_item
-from holdfast.core.suspects import find_suspects
+from holdfast.core.healing.poison_items import find_suspects
+from holdfast.core.model.items import StoredItem, write_item
 from tests.unit.core.scenes import stored
 
 Json = dict[str, Any]

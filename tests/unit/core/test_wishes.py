@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.compaction.context_options import Wish, read_wish, wanted_output
 from holdfast.core.errors import InvalidInput
-from holdfast.core.wishes import Wish, read_wish, wanted_output
 
 
 def fields(**given: Any) -> dict[str, msgspec.Raw]:

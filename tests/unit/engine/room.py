@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from holdfast.core.commands import Accept, Command, Finish, Queued, Repeated, Started
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.turn import Turn
+from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.commands import Accept, Command, Finish, Queued, Repeated, Started
 from holdfast.engine.gateway import Gateway, Handler
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turn_runner import ActiveRun

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.commands import Bury, Cancel, Finish, Recover, Reset
 from holdfast.core.errors import RunFenced, StoreUnavailable, TurnCancelled
 from holdfast.core.ids import DEFAULT_TENANT, SessionId, TurnId
+from holdfast.core.transaction.commands import Bury, Cancel, Finish, Recover, Reset
 from holdfast.engine.embedded import Holdfast, SessionHandle
 from holdfast.engine.settings import LaneSettings
 from holdfast.testing.caller import Caller

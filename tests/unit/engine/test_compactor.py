@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.commands import Command, Compact
-from holdfast.core.compaction import SUMMARY_OPENING
+from holdfast.core.compaction.records import SUMMARY_OPENING
+from holdfast.core.compaction.token_estimate import BYTES_PER_TOKEN
 from holdfast.core.errors import (
     CompactionNotFound,
     HoldfastError,
     ProviderFailure,
     StoreUnavailable,
 )
-from holdfast.core.estimate import BYTES_PER_TOKEN
 from holdfast.core.ids import DEFAULT_TENANT, Key
-from holdfast.core.items import message
+from holdfast.core.model.items import message
+from holdfast.core.transaction.commands import Command, Compact
 from holdfast.engine.estimates import Estimates
 from holdfast.engine.settings import ContextSettings
 from holdfast.ports.provider import ModelCall

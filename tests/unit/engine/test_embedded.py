@@ -82,7 +82,9 @@ async def test_a_session_without_a_key_is_found_by_its_id_alone(hf: Holdfast) ->
 async def test_tenants_do_not_see_each_other(hf: Holdfast) -> None:
     mine = await hf.session("k")
     await mine.append("one")
-    rival = Holdfast(hf.gateway, holdfast.core.ids.Tenant("rival"), holdfast.core.reset.NEVER)
+    rival = Holdfast(
+        hf.gateway, holdfast.core.ids.Tenant("rival"), holdfast.core.model.reset_policy.NEVER
+    )
     theirs = await rival.session("k")
     assert theirs.id != mine.id
     assert await texts(theirs) == []

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from holdfast.core.commands import Accept, Bury, Delete, Fork, Queued, Repeated, Started
 from holdfast.core.errors import StoreUnavailable, TurnCancelled, TurnInterrupted
 from holdfast.core.ids import SessionId
-from holdfast.core.reset import ResetPolicy
+from holdfast.core.model.reset_policy import ResetPolicy
+from holdfast.core.transaction.commands import Accept, Bury, Delete, Fork, Queued, Repeated, Started
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turn_runner import ActiveRun

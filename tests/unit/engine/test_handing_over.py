@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Cancel, Command, Finish, LaneLimits, Recover
 from holdfast.core.errors import RunFenced
+from holdfast.core.transaction.commands import Cancel, Command, Finish, LaneLimits, Recover
 from holdfast.engine import turn_runner
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turn_runner import ActiveRun

@@ -8,10 +8,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from holdfast.core.items import NewItem
-from holdfast.core.request import TurnRequest
-from holdfast.core.response import ResponseFacts
-from holdfast.core.stream import Delta
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.openai.response import ResponseFacts
+from holdfast.core.openai.stream_events import Delta
 from holdfast.engine.journal import JournalWriter
 from holdfast.engine.live import LiveResponse
 

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Accept, Bury, Claim, Command, Extend, Finish, Renew
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, TurnId, WorkerId
-from holdfast.core.reset import NEVER
+from holdfast.core.model.reset_policy import NEVER
+from holdfast.core.transaction.commands import Accept, Bury, Claim, Command, Extend, Finish, Renew
 from holdfast.engine import turn_runner
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded import Holdfast

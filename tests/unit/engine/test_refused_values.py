@@ -3,10 +3,10 @@
 import pytest
 
 import holdfast
-from holdfast.core.commands import StoredCompletion
 from holdfast.core.errors import HoldfastError, InvalidItem, StoreError
 from holdfast.core.ids import TurnId
-from holdfast.core.session import Usage
+from holdfast.core.model.session import Usage
+from holdfast.core.transaction.commands import StoredCompletion
 from holdfast.engine.settings import LaneSettings
 from tests.unit.engine.room import a_room
 

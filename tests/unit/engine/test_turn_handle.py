@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.commands import Bury, Cancel, Recover
 from holdfast.core.errors import (
     InvalidInput,
     InvalidItem,
@@ -19,8 +18,9 @@ from holdfast.core.errors import (
     TurnCancelled,
 )
 from holdfast.core.ids import SessionId, WorkerId
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.session import Usage
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import Usage
+from holdfast.core.transaction.commands import Bury, Cancel, Recover
 from holdfast.engine.embedded import Holdfast, SessionHandle
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turn_handle import Item, TurnHandle

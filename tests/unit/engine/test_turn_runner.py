@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, cast
 
-from holdfast.core.commands import Command, Compact, Extend
-from holdfast.core.compaction import Compaction
-from holdfast.core.items import message
+from holdfast.core.compaction.records import Compaction
+from holdfast.core.model.items import message
+from holdfast.core.transaction.commands import Command, Compact, Extend
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.engine.wakeups import Wakeups

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from holdfast.core.commands import Reset
 from holdfast.core.ids import RunId, SessionId, TurnId
+from holdfast.core.transaction.commands import Reset
 from holdfast.engine import wakeups
 from holdfast.engine.turn_runner import ActiveRun
 from holdfast.engine.wakeups import Wakeups

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.core.commands import Command, Renew
 from holdfast.core.errors import TurnCancelled
 from holdfast.core.ids import DEFAULT_TENANT
-from holdfast.core.reset import NEVER
+from holdfast.core.model.reset_policy import NEVER
+from holdfast.core.transaction.commands import Command, Renew
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded import Holdfast
 from holdfast.engine.gateway import Gateway

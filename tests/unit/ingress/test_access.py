@@ -2,9 +2,9 @@
 
 import httpx
 
-from holdfast.core.access import hash_key
-from holdfast.core.commands import AddApiKey, RevokeApiKey
+from holdfast.core.decisions.api_keys import hash_key
 from holdfast.core.ids import Tenant
+from holdfast.core.transaction.commands import AddApiKey, RevokeApiKey
 from tests.in_process import House, open_house
 
 ASK = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}

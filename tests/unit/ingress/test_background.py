@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from holdfast.core.commands import Bury, Command, Extend
+from holdfast.core.transaction.commands import Bury, Command, Extend
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.store import Store
 from tests.in_process import House, open_house

@@ -6,9 +6,9 @@ import httpx
 import msgspec
 import pytest
 
-from holdfast.core.access import hash_key
-from holdfast.core.commands import AddApiKey
+from holdfast.core.decisions.api_keys import hash_key
 from holdfast.core.ids import Tenant
+from holdfast.core.transaction.commands import AddApiKey
 from tests.in_process import House, Item, open_house
 
 ITEMS = {"items": [{"role": "user", "content": "mine"}]}

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.core.commands import Reset
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
+from holdfast.core.transaction.commands import Reset
 from tests.in_process import House, Item, ScriptedModel, called, open_house, said, text_of
 from tests.streaming import TalkingModel
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.access import hash_key
-from holdfast.core.commands import AddApiKey, RevokeApiKey
+from holdfast.core.decisions.api_keys import hash_key
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import Tenant
+from holdfast.core.transaction.commands import AddApiKey, RevokeApiKey
 from holdfast.engine.settings import ContextSettings, StreamSettings
 from tests.in_process import House, ScriptedModel, open_house
 from tests.socket_client import SocketClient

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.commands import Extend, Reset
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
+from holdfast.core.transaction.commands import Extend, Reset
 from holdfast.engine.live import WINDOW_BYTES
 from holdfast.engine.settings import LaneSettings, StreamSettings
 from holdfast.ports.provider import Answer, Listener, ModelCall, ModelEvent

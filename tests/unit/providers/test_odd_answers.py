@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.items import item_value, read_item
+from holdfast.core.model.items import item_value, read_item
 from holdfast.ports.provider import Answer
 from holdfast.providers.chat_output import ChatOutput
 from holdfast.providers.names import Names

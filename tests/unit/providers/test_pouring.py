@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.stream import Delta, model_event, numbered
+from holdfast.core.openai.stream_events import Delta, model_event, numbered
 from holdfast.ports.provider import AnyEvent, ModelCall
 from holdfast.providers import http
 from holdfast.providers.connection import Enough

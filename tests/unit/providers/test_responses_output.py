@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.session import Usage
+from holdfast.core.model.session import Usage
 from holdfast.ports.provider import Answer, ModelEvent
 from holdfast.providers.names import Names
 from holdfast.providers.origin import Maker

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.changes import Decision
-from holdfast.core.commands import Command, Reserve
 from holdfast.core.errors import InvalidInput, StoreClosed
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
+from holdfast.core.transaction.changes import Decision
+from holdfast.core.transaction.commands import Command, Reserve
 from holdfast.stores.committer import FEW, Committer, Result
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import Append, Command, Deliver, Prune, Renew
 from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId, WorkerId
+from holdfast.core.transaction.commands import Append, Command, Deliver, Prune, Renew
 from holdfast.stores import sqlite
 from holdfast.stores.executors import ThreadExecutor
 from holdfast.stores.in_place import FIRST_PAUSE, LONGEST_PAUSE, MAX_ROWS, Pace, is_short

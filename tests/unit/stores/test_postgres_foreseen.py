@@ -4,10 +4,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Accept, Append, Command, Deliver, Finish
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
-from holdfast.core.items import message, read_item
-from holdfast.core.session import begin_session
+from holdfast.core.model.items import message, read_item
+from holdfast.core.model.session import begin_session
+from holdfast.core.transaction.commands import Accept, Append, Command, Deliver, Finish
 from holdfast.stores.postgres.foreseen import Foreseen, foresee_all
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.lanes import Lane, Lanes

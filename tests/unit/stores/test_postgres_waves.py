@@ -1,8 +1,8 @@
 """Which commands of a batch go side by side."""
 
-from holdfast.core.commands import Command, Deliver, Extend, Renew, Reserve, Reset
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
-from holdfast.core.turn import Fence
+from holdfast.core.model.turn import Fence
+from holdfast.core.transaction.commands import Command, Deliver, Extend, Renew, Reserve, Reset
 from holdfast.stores.postgres.locking import Locked, Name, names_of
 from holdfast.stores.postgres.waves import waves
 

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from holdfast.core.ids import SessionId, Tenant
-from holdfast.core.session import Session, begin_session
+from holdfast.core.model.session import Session, begin_session
 from holdfast.engine.clock import SystemClock
 from holdfast.ports.store import Transcript
 from holdfast.stores.opening import open_store

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Append, Appended, Queued, Started
 from holdfast.core.errors import RunFenced, StoreClosed, StoreError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId
+from holdfast.core.transaction.commands import Append, Appended, Queued, Started
 from holdfast.stores.executors import InlineExecutor, ThreadExecutor
 from holdfast.stores.opening import open_store
 from holdfast.stores.sqlite import SqliteDriver

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Compact, Fork, Hide
-from holdfast.core.compaction import Compaction
+from holdfast.core.compaction.records import Compaction
 from holdfast.core.errors import ItemNotFound
 from holdfast.core.ids import SessionId
-from holdfast.core.items import StoredItem
-from holdfast.core.prefixes import Strand
-from holdfast.core.session import Session
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.session import Session
+from holdfast.core.projection.prefix_cache import Strand
+from holdfast.core.transaction.commands import Compact, Fork, Hide
 from holdfast.engine.clock import SystemClock
 from holdfast.stores.opening import open_store
 from holdfast.stores.store import SqlReader, SqlStore

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast._version import __version__
 from holdfast.core.ids import SessionId, Tenant
-from holdfast.core.session import Session
+from holdfast.core.model.session import Session
 from holdfast.engine.gateway import Gateway
 from holdfast.ingress.http.session_values import session_value, turn_value
 from holdfast.ingress.http.transcripts import log_entry

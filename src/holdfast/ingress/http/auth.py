@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.access import NotAllowed, NotAuthenticated, hash_key
+from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated, hash_key
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
 from holdfast.ingress.http.asgi import Request
 from holdfast.ingress.http.limits import RequestLimit

@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.chat import split_messages
 from holdfast.core.errors import InvalidInput
-from holdfast.core.items import write_item
-from holdfast.core.request import TurnRequest
+from holdfast.core.model.items import write_item
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.openai.chat import split_messages
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import Fields, read_fields, take
 from holdfast.ingress.http.completions import ChatChunks, completion

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.commands import UndoCompaction
-from holdfast.core.compaction import compaction_item
-from holdfast.core.compactions import CompactionView, list_compactions
+from holdfast.core.compaction.records import compaction_item
+from holdfast.core.compaction.views import CompactionView, list_compactions
 from holdfast.core.errors import CompactionNotFound, InvalidInput, SessionNotFound
 from holdfast.core.ids import SessionId
-from holdfast.core.items import StoredItem, item_value
-from holdfast.core.response import usage_value
-from holdfast.core.session import Session, Usage
+from holdfast.core.model.items import StoredItem, item_value
+from holdfast.core.model.session import Session, Usage
+from holdfast.core.openai.response import usage_value
+from holdfast.core.transaction.commands import UndoCompaction
 from holdfast.engine.compaction_turns import CompactionTurns, CompactionWanted
 from holdfast.engine.compactor import Compactor, as_stored
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply

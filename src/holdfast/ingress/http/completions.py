@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.chat import call_of, chat_usage, finish_reason, logprobs_of, message_of
-from holdfast.core.request import TurnRequest
-from holdfast.core.response import ResponseFacts
-from holdfast.core.stream import StreamEvent
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.openai.chat import call_of, chat_usage, finish_reason, logprobs_of, message_of
+from holdfast.core.openai.response import ResponseFacts
+from holdfast.core.openai.stream_events import StreamEvent
 
 _encode = msgspec.json.Encoder().encode
 COMPLETION_PREFIX = "chatcmpl-"

@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.changes import CompletionRow
-from holdfast.core.chat_messages import messages_of
-from holdfast.core.commands import AnnotateCompletion, DropResponse
-from holdfast.core.completions import CompletionNotFound
-from holdfast.core.context import project
+from holdfast.core.decisions.stored_completions import CompletionNotFound
 from holdfast.core.errors import InvalidInput
-from holdfast.core.request import read_request, response_id, turn_of_response
-from holdfast.core.turn import Run, Turn
+from holdfast.core.model.request import read_request, response_id, turn_of_response
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.openai.chat_messages import messages_of
+from holdfast.core.projection.project import project
+from holdfast.core.transaction.changes import CompletionRow
+from holdfast.core.transaction.commands import AnnotateCompletion, DropResponse
 from holdfast.engine.desk import Desk
 from holdfast.engine.gateway import Gateway
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply

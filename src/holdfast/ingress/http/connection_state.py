@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from holdfast.core.items import NewItem
+from holdfast.core.model.items import NewItem
 
 KEPT_RESPONSES = 8
 KEPT_BYTES = 16 * 1024 * 1024

@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.commands import Annotate, Delete, Reserve
 from holdfast.core.errors import InvalidInput
-from holdfast.core.request import conversation_id
-from holdfast.core.session import Session
+from holdfast.core.model.request import conversation_id
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Annotate, Delete, Reserve
 from holdfast.engine.gateway import Gateway
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import read_fields

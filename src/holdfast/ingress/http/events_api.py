@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.changes import Event
 from holdfast.core.errors import SessionNotFound
 from holdfast.core.ids import SessionId, Tenant
+from holdfast.core.transaction.changes import Event
 from holdfast.engine.feed import Feed
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.settings import StreamSettings

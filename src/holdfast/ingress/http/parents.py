@@ -2,7 +2,7 @@
 
 from holdfast.core.errors import InvalidInput, ParentNotFound, SessionDeleted, TurnNotFound
 from holdfast.core.ids import Tenant
-from holdfast.core.request import read_request
+from holdfast.core.model.request import read_request
 from holdfast.engine.desk import Desk
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.recorded import parent_of

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import errors as err
-from holdfast.core.access import NotAllowed, NotAuthenticated
+from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated
 from holdfast.engine.feed import TooManyFollowers
 from holdfast.ingress.http.asgi import JSON, BodyTooLarge, Header, Reply
 from holdfast.ingress.http.bodies import UnsupportedType

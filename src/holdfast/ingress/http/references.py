@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import ItemNotFound
 from holdfast.core.ids import Tenant
-from holdfast.core.items import NewItem
-from holdfast.core.session import Session
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.session import Session
 from holdfast.engine.recorded import shown_records
 from holdfast.ingress.http.response_requests import REFERENCE
 from holdfast.ingress.http.turns import Target

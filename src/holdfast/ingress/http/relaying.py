@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.core.access import NotAllowed
+from holdfast.core.decisions.api_keys import NotAllowed
 from holdfast.core.errors import HoldfastError
-from holdfast.core.items import NewItem
-from holdfast.core.request import TurnRequest
-from holdfast.core.response import write_response
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.openai.response import write_response
 from holdfast.engine.passing import PassedStream, Passing
 from holdfast.ingress.http.asgi import (
     JSON,

@@ -2,10 +2,10 @@
 
 import msgspec
 
+from holdfast.core.compaction.context_options import read_wish
 from holdfast.core.errors import InvalidInput
-from holdfast.core.items import NewItem, message
-from holdfast.core.request import TurnRequest
-from holdfast.core.wishes import read_wish
+from holdfast.core.model.items import NewItem, message
+from holdfast.core.model.request import TurnRequest
 from holdfast.ingress.http.bodies import Fields, take, take_list
 from holdfast.ingress.http.metadata import take_metadata
 from holdfast.ingress.http.sent_items import read_sent_item

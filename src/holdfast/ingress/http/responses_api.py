@@ -2,12 +2,12 @@
 
 import msgspec
 
-from holdfast.core.commands import DropResponse
+from holdfast.core.compaction.token_estimate import estimate_tokens
 from holdfast.core.errors import InvalidInput, NotFound, SessionMoved
-from holdfast.core.estimate import estimate_tokens
-from holdfast.core.request import read_request
-from holdfast.core.response import ResponseFacts, write_response
-from holdfast.core.sealing import SEALED_REASONING
+from holdfast.core.model.request import read_request
+from holdfast.core.openai.encrypted_reasoning import SEALED_REASONING
+from holdfast.core.openai.response import ResponseFacts, write_response
+from holdfast.core.transaction.commands import DropResponse
 from holdfast.engine.recorded import given_then
 from holdfast.ingress.http.asgi import (
     JSON,

@@ -13,11 +13,18 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import HoldfastError, InvalidInput
-from holdfast.core.items import NewItem, read_item
-from holdfast.core.request import TURN_PREFIX, TurnRequest, response_id
-from holdfast.core.response import RecordedAnswer, ResponseFacts, usage_value
-from holdfast.core.session import Usage
-from holdfast.core.stream import CREATED, IN_PROGRESS, TERMINAL, StreamEvent, begun, terminal
+from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.model.request import TURN_PREFIX, TurnRequest, response_id
+from holdfast.core.model.session import Usage
+from holdfast.core.openai.response import RecordedAnswer, ResponseFacts, usage_value
+from holdfast.core.openai.stream_events import (
+    CREATED,
+    IN_PROGRESS,
+    TERMINAL,
+    StreamEvent,
+    begun,
+    terminal,
+)
 from holdfast.engine.desk import Ticket
 from holdfast.engine.log import log
 from holdfast.ingress.http.asgi import Request

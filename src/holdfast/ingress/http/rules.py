@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.core.reset import NEVER, ResetPolicy
+from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.ingress.http.auth import Door
 
 DEFAULT_BODY_BYTES = 64 * 1024 * 1024

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidItem
-from holdfast.core.items import ROLES, NewItem, read_item
+from holdfast.core.model.items import ROLES, NewItem, read_item
 
 
 class _Part(msgspec.Struct):

@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast.core.errors import InvalidInput, InvalidSessionKey
 from holdfast.core.ids import Key, SessionId, read_key
-from holdfast.core.session import Session
-from holdfast.core.turn import OnBusy
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import OnBusy
 from holdfast.ingress.http.asgi import Header, Request, header_text
 
 OPENCLAW_REFUSED = ("subagent:", "cron:", "acp:")

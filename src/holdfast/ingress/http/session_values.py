@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.request import read_request, response_id
-from holdfast.core.turn import Run, Turn
+from holdfast.core.model.request import read_request, response_id
+from holdfast.core.model.turn import Run, Turn
 from holdfast.ports.store import SessionView, TurnView
 
 COUNTERS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from holdfast.core.stream import StreamEvent
+from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.engine.stream_reader import Hand
 from holdfast.ingress.http.asgi import SSE, Header, LongReply, Send, Wire
 

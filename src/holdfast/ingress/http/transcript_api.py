@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from holdfast.core.commands import Continue, Pop, Reserve
 from holdfast.core.errors import InvalidInput, TurnNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId, read_idempotency_key
-from holdfast.core.items import NewItem
-from holdfast.core.turn import Outcome
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.turn import Outcome
+from holdfast.core.transaction.commands import Continue, Pop, Reserve
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.held_lane import HeldLane, LaneAsked, LaneEnd
 from holdfast.engine.turn_runner import Batch

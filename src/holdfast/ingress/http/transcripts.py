@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.commands import Append, Appended, Hide
 from holdfast.core.errors import InvalidInput, ItemNotFound, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
-from holdfast.core.item_names import shown
-from holdfast.core.items import NewItem
-from holdfast.core.session import Session
+from holdfast.core.model.item_ids import shown
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Append, Appended, Hide
 from holdfast.engine.gateway import Gateway
 from holdfast.ingress.http.asgi import Reply, Request, json_reply
 from holdfast.ingress.http.bodies import Fields, take_list

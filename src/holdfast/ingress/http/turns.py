@@ -7,8 +7,6 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.commands import Accept, Brought, Parent
-from holdfast.core.context import project
 from holdfast.core.errors import (
     HoldfastError,
     LaneFull,
@@ -17,13 +15,15 @@ from holdfast.core.errors import (
     SessionMoved,
     SessionNotFound,
 )
+from holdfast.core.history.history_hash import NO_TRAIL, Milestone, TrailRow
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
-from holdfast.core.items import NewItem
-from holdfast.core.request import TurnRequest, write_request
-from holdfast.core.reset import NEVER, ResetPolicy
-from holdfast.core.session import Session
-from holdfast.core.trail import NO_TRAIL, Milestone, TrailRow
-from holdfast.core.turn import Source
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.request import TurnRequest, write_request
+from holdfast.core.model.reset_policy import NEVER, ResetPolicy
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Source
+from holdfast.core.projection.project import project
+from holdfast.core.transaction.commands import Accept, Brought, Parent
 from holdfast.engine.desk import Desk, Ticket
 from holdfast.engine.gateway import Gateway
 from holdfast.engine.recognition import Recognised, are_new, find_repeated, recognise

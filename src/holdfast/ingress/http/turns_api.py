@@ -1,8 +1,8 @@
 """The Turns API: what became of a request, and how to stop it."""
 
-from holdfast.core.commands import Cancel
 from holdfast.core.errors import TurnNotFound
 from holdfast.core.ids import Tenant, TurnId
+from holdfast.core.transaction.commands import Cancel
 from holdfast.engine.gateway import Gateway
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import read_optional_fields

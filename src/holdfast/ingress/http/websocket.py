@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
-from holdfast.core.access import NotAllowed
+from holdfast.core.decisions.api_keys import NotAllowed
 from holdfast.ingress.http.asgi import Header, Receive, Reply, Request, Scope, Send
 
 NORMAL = 1000

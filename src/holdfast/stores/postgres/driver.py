@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from holdfast.core.commands import Command
 from holdfast.core.errors import StoreClosed, StoreError, StoreUnavailable
+from holdfast.core.transaction.commands import Command
 from holdfast.stores.committer import Result
 from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars

@@ -9,10 +9,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.core import commands as cmd
-from holdfast.core.changes import Change, Decision, Part, SessionSaved, TurnAdded, TurnSaved
-from holdfast.core.commands import Command
 from holdfast.core.ids import SessionId, TurnId
+from holdfast.core.transaction import commands as cmd
+from holdfast.core.transaction.changes import (
+    Change,
+    Decision,
+    Part,
+    SessionSaved,
+    TurnAdded,
+    TurnSaved,
+)
+from holdfast.core.transaction.commands import Command
 from holdfast.stores.postgres.lockstep import Writes, next_writes, only_adds
 from holdfast.stores.sql.commands import marks
 from holdfast.stores.sql.foresight import foresee

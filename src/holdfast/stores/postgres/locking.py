@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from holdfast.core import commands as cmd
-from holdfast.core.commands import Command
-from holdfast.core.turn import Fence
+from holdfast.core.model.turn import Fence
+from holdfast.core.transaction import commands as cmd
+from holdfast.core.transaction.commands import Command
 from holdfast.stores.postgres.server_clock import READ_CLOCK
 
 

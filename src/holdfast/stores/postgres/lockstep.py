@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.core.commands import Command
+from holdfast.core.transaction.commands import Command
 from holdfast.stores.postgres.dialect import (
     Parameters,
     Written,

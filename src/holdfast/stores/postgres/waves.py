@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from holdfast.core.commands import Command
+from holdfast.core.transaction.commands import Command
 from holdfast.stores.postgres.locking import Locked, names_of
 
 Wave = list[int]

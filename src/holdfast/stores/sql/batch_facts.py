@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.changes import IdempotencyRow
-from holdfast.core.commands import Extend
-from holdfast.core.facts import Facts
+from holdfast.core.transaction.changes import IdempotencyRow
+from holdfast.core.transaction.commands import Extend
+from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.facts import fenced_facts
 from holdfast.stores.sql.plan import Plan, one

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from holdfast.core.context import project
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import SessionId, Tenant, TurnId
-from holdfast.core.items import read_item
-from holdfast.core.session import Session
+from holdfast.core.model.items import read_item
+from holdfast.core.model.session import Session
+from holdfast.core.projection.project import project
 from holdfast.ports.store import ItemQuery
 from holdfast.stores.sql.plan import Plan, Row, every
 from holdfast.stores.sql.queries import items

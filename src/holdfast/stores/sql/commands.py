@@ -5,26 +5,23 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import (
-    access,
-    admission,
-    appending,
-    blocks,
-    compacting,
-    completions,
-    hiding,
-    identity,
-    importing,
-    journal,
-    lifecycle,
-    run_end,
-    succession,
-)
-from holdfast.core import commands as cmd
-from holdfast.core.changes import Decision, refuse
-from holdfast.core.commands import Command
+from holdfast.core.decisions import accept as admission
+from holdfast.core.decisions import api_keys as access
+from holdfast.core.decisions import append as appending
+from holdfast.core.decisions import compact as compacting
+from holdfast.core.decisions import external_runs as blocks
+from holdfast.core.decisions import hide as hiding
+from holdfast.core.decisions import identity, lifecycle
+from holdfast.core.decisions import import_session as importing
+from holdfast.core.decisions import recovery as succession
+from holdfast.core.decisions import run as run_end
+from holdfast.core.decisions import stored_completions as completions
 from holdfast.core.errors import RunFenced
-from holdfast.core.facts import Facts
+from holdfast.core.openai import event_batches as journal
+from holdfast.core.transaction import commands as cmd
+from holdfast.core.transaction.changes import Decision, refuse
+from holdfast.core.transaction.commands import Command
+from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import batch_facts, facts, handing_over, records, retention
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql import worker_statements as workers

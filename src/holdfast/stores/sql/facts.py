@@ -2,8 +2,15 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.changes import ApiKeyRow, CompletionRow, IdempotencyRow
-from holdfast.core.commands import (
+from holdfast.core.compaction.records import RecordHead
+from holdfast.core.decisions.import_session import IMPORTER
+from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import Record, Span, hidden_spans, merge_spans, visible_spans
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, IdempotencyRow
+from holdfast.core.transaction.commands import (
     Accept,
     AddApiKey,
     Annotate,
@@ -29,14 +36,7 @@ from holdfast.core.commands import (
     Restore,
     RevokeApiKey,
 )
-from holdfast.core.compaction import RecordHead
-from holdfast.core.facts import Facts, Waiting
-from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
-from holdfast.core.importing import IMPORTER
-from holdfast.core.items import StoredItem
-from holdfast.core.records import Record, Span, hidden_spans, merge_spans, visible_spans
-from holdfast.core.session import Session
-from holdfast.core.turn import Run, Turn
+from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql import worker_statements as workers
 from holdfast.stores.sql.plan import Plan, Row, every, one

@@ -8,11 +8,14 @@ and the command is planned with a look at what is.
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core import admission, appending, blocks, run_end
-from holdfast.core import commands as cmd
-from holdfast.core.changes import Decision, SessionSaved
-from holdfast.core.commands import Command
-from holdfast.core.facts import Facts
+from holdfast.core.decisions import accept as admission
+from holdfast.core.decisions import append as appending
+from holdfast.core.decisions import external_runs as blocks
+from holdfast.core.decisions import run as run_end
+from holdfast.core.transaction import commands as cmd
+from holdfast.core.transaction.changes import Decision, SessionSaved
+from holdfast.core.transaction.commands import Command
+from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql.commands import Planned
 from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.writing import writes

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Finish
-from holdfast.core.facts import Facts
+from holdfast.core.transaction.commands import Finish
+from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql.facts import fenced_facts, find_turn, with_block
 from holdfast.stores.sql.plan import Plan
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.changes import (
+from holdfast.core.ids import Key, SessionId, Tenant, TurnId
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Fence, Run, Turn
+from holdfast.core.transaction.changes import (
     Change,
     RunAdded,
     RunSaved,
@@ -22,10 +25,7 @@ from holdfast.core.changes import (
     TurnAdded,
     TurnSaved,
 )
-from holdfast.core.facts import Facts
-from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.session import Session
-from holdfast.core.turn import Fence, Run, Turn
+from holdfast.core.transaction.facts import Facts
 
 MAX_BYTES = 8 * 1024 * 1024
 LANE_BYTES = 2048

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.core.item_names import OTHER_PREFIX, name_at, owner_of, split_name
-from holdfast.core.items import StoredItem
-from holdfast.core.records import HIDING, Record, Span
-from holdfast.core.session import Session
+from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import HIDING, Record, Span
+from holdfast.core.model.session import Session
 from holdfast.ports.store import ItemQuery, ListedItem
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.facts import find_hidden, find_items, find_lineage

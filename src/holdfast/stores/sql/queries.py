@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.items import StoredItem
-from holdfast.core.lifecycle import finished_seq, settled_seq
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.records import Record, Span, in_force, visible_spans
-from holdfast.core.session import Session
-from holdfast.core.turn import Run, Turn
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.records import Record, Span, in_force, visible_spans
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.ports.store import (
     CompletionQuery,
     ItemQuery,

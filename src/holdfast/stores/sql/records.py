@@ -2,8 +2,7 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Compact, Hide, UndoCompaction
-from holdfast.core.compaction import (
+from holdfast.core.compaction.records import (
     InForce,
     RecordHead,
     Shown,
@@ -12,10 +11,11 @@ from holdfast.core.compaction import (
     read_elision,
     show,
 )
-from holdfast.core.facts import Facts, Log
-from holdfast.core.items import StoredItem
-from holdfast.core.records import Record, Span, merge_spans, visible_spans
-from holdfast.core.session import Session
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import Record, Span, merge_spans, visible_spans
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Compact, Hide, UndoCompaction
+from holdfast.core.transaction.facts import Facts, Log
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.facts import (
     EVERYTHING,

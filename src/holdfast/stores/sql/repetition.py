@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from holdfast.core.history.history_hash import NO_TRAIL, Step, TrailRow, follow
 from holdfast.core.ids import SessionId, Tenant
-from holdfast.core.records import visible_spans
-from holdfast.core.session import Session
-from holdfast.core.trail import NO_TRAIL, Step, TrailRow, follow
+from holdfast.core.model.records import visible_spans
+from holdfast.core.model.session import Session
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.facts import find_hidden, read_session, session_row
 from holdfast.stores.sql.plan import Plan, every

@@ -1,8 +1,8 @@
 """What is due to go, where retention is asked for."""
 
-from holdfast.core.changes import Decision
-from holdfast.core.commands import Prune
 from holdfast.core.ids import SessionId, Tenant
+from holdfast.core.transaction.changes import Decision
+from holdfast.core.transaction.commands import Prune
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Ask, Plan, every, one
 

@@ -6,12 +6,18 @@ them another way rewrites them. Column lists come from the row types, so they ca
 
 import msgspec
 
-from holdfast.core.changes import ApiKeyRow, CompletionRow, Event, IdempotencyRow, JournalRow
-from holdfast.core.items import StoredItem
-from holdfast.core.records import Record
-from holdfast.core.session import Session
-from holdfast.core.trail import ItemPlaceRow, TrailRow
-from holdfast.core.turn import Run, Turn
+from holdfast.core.history.history_hash import ItemPlaceRow, TrailRow
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import Record
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Event,
+    IdempotencyRow,
+    JournalRow,
+)
 from holdfast.stores.sql.wording import Statement, columns, insert, update
 
 

@@ -1,6 +1,6 @@
 """The statements about workers: their leases, what they answer for, and what they left behind."""
 
-from holdfast.core.turn import Turn
+from holdfast.core.model.turn import Turn
 from holdfast.stores.sql.wording import Statement, columns
 
 ADD_WORKER = Statement(

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from holdfast.core import changes as ch
+from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Ask
 from holdfast.stores.sql.wording import Form, Statement

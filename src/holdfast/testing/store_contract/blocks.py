@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Appended, Delete, Hide, Pop, Popped, Reset
 from holdfast.core.errors import (
     IdempotencyMismatch,
     SessionBusy,
@@ -16,8 +15,9 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.items import ERASED_ITEM
-from holdfast.core.session import Session
+from holdfast.core.model.items import ERASED_ITEM
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Appended, Delete, Hide, Pop, Popped, Reset
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller, text_of
 from holdfast.testing.store_contract.picture import assert_sound, picture

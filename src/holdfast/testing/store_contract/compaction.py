@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.commands import Compact, Fork, Hide, Parent, Started, UndoCompaction
-from holdfast.core.compaction import SUMMARY_OPENING, Compaction, Elision
+from holdfast.core.compaction.records import SUMMARY_OPENING, Compaction, Elision
 from holdfast.core.errors import CompactionNotFound, ItemNotFound, RunFenced, SessionNotFound
 from holdfast.core.ids import SessionId
-from holdfast.core.items import write_item
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.session import Session, Usage
+from holdfast.core.model.items import write_item
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import Session, Usage
+from holdfast.core.transaction.commands import Compact, Fork, Hide, Parent, Started, UndoCompaction
 from holdfast.testing.caller import Caller, answered, text_of
 from holdfast.testing.store_contract.picture import assert_sound, picture
 

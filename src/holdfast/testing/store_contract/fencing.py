@@ -5,7 +5,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from holdfast.core.commands import (
+from holdfast.core.compaction.records import Compaction
+from holdfast.core.errors import RunFenced, SessionDeleted, SessionNotFound, TurnCancelled
+from holdfast.core.healing.policy import Heal
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.transaction.commands import (
     Cancel,
     Compact,
     Delete,
@@ -15,10 +19,6 @@ from holdfast.core.commands import (
     Restore,
     Started,
 )
-from holdfast.core.compaction import Compaction
-from holdfast.core.errors import RunFenced, SessionDeleted, SessionNotFound, TurnCancelled
-from holdfast.core.healing import Heal
-from holdfast.core.provider_state import ProviderState
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
 from holdfast.testing.clock import HandClock
 from holdfast.testing.store_contract.picture import picture, without_runs

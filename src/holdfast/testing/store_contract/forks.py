@@ -2,10 +2,10 @@
 
 import pytest
 
-from holdfast.core.commands import Delete, Fork, Hide
 from holdfast.core.errors import ItemNotFound, SessionHasForks, SessionNotFound
 from holdfast.core.ids import SessionId
-from holdfast.core.session import Session
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Delete, Fork, Hide
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller
 from holdfast.testing.store_contract.picture import assert_sound, picture

@@ -3,13 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Fork, Hide, UndoCompaction
-from holdfast.core.compaction import compaction_item
+from holdfast.core.compaction.records import compaction_item
 from holdfast.core.errors import SessionMoved
 from holdfast.core.ids import SessionId
-from holdfast.core.items import ERASED_ITEM, NewItem, read_item
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.session import Session
+from holdfast.core.model.items import ERASED_ITEM, NewItem, read_item
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Fork, Hide, UndoCompaction
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller
 from holdfast.testing.store_contract.compaction import compact_up_to, compaction, shown

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.core.commands import Queued, Started
 from holdfast.core.errors import RunFenced
+from holdfast.core.transaction.commands import Queued, Started
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from holdfast.testing.store_contract.lanes import call, output, shown_to_a_model, state_of

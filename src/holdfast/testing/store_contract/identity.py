@@ -4,7 +4,11 @@ import asyncio
 
 import pytest
 
-from holdfast.core.commands import (
+from holdfast.core.errors import NotFound, SessionNotFound, SessionRetired
+from holdfast.core.ids import Key, SessionId, Tenant
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.commands import (
     Annotate,
     Cancel,
     Command,
@@ -16,10 +20,6 @@ from holdfast.core.commands import (
     Restore,
     Started,
 )
-from holdfast.core.errors import NotFound, SessionNotFound, SessionRetired
-from holdfast.core.ids import Key, SessionId, Tenant
-from holdfast.core.session import Session
-from holdfast.core.turn import Turn
 from holdfast.ports.store import SessionQuery, Store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock

@@ -5,8 +5,6 @@ import asyncio
 import msgspec
 import pytest
 
-from holdfast.core.commands import Cancel, LaneLimits, Queued, Started
-from holdfast.core.context import project
 from holdfast.core.errors import (
     LaneFull,
     RunFenced,
@@ -15,9 +13,11 @@ from holdfast.core.errors import (
     TurnNotFound,
 )
 from holdfast.core.ids import TurnId
-from holdfast.core.items import NewItem, write_item
-from holdfast.core.session import Session
-from holdfast.core.turn import OnBusy, Turn
+from holdfast.core.model.items import NewItem, write_item
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import OnBusy, Turn
+from holdfast.core.projection.project import project
+from holdfast.core.transaction.commands import Cancel, LaneLimits, Queued, Started
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller, answered
 from holdfast.testing.store_contract.picture import assert_sound, picture

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from holdfast.core.commands import Annotate, Delete, Queued, Restore, Started
 from holdfast.core.errors import (
     SessionChanged,
     SessionNotFound,
@@ -12,7 +11,8 @@ from holdfast.core.errors import (
     SessionRetired,
 )
 from holdfast.core.ids import Key, SessionId
-from holdfast.core.session import Usage
+from holdfast.core.model.session import Usage
+from holdfast.core.transaction.commands import Annotate, Delete, Queued, Restore, Started
 from holdfast.ports.store import SessionQuery
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock

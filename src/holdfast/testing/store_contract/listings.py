@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.core.commands import Started
 from holdfast.core.ids import Key, SessionId, TurnId
-from holdfast.core.session import Usage
+from holdfast.core.model.session import Usage
+from holdfast.core.transaction.commands import Started
 from holdfast.ports.store import SessionQuery, Store
 from holdfast.testing.caller import LEASE_SECONDS, Caller
 from holdfast.testing.clock import HandClock

@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.commands import (
+from holdfast.core.decisions.idempotency import DELIVERED_SECONDS, UNDELIVERED_SECONDS
+from holdfast.core.errors import IdempotencyMismatch, LaneFull, SessionDeleted, SessionRetired
+from holdfast.core.model.reset_policy import ResetPolicy
+from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.commands import (
     Cancel,
     Delete,
     Deliver,
@@ -15,10 +19,6 @@ from holdfast.core.commands import (
     Repeated,
     Started,
 )
-from holdfast.core.errors import IdempotencyMismatch, LaneFull, SessionDeleted, SessionRetired
-from holdfast.core.repeats import DELIVERED_SECONDS, UNDELIVERED_SECONDS
-from holdfast.core.reset import ResetPolicy
-from holdfast.core.turn import Turn
 from holdfast.ports.store import Store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock

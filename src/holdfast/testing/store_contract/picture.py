@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.core.ids import SessionId
-from holdfast.core.session import Session
+from holdfast.core.model.session import Session
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller
 

@@ -2,11 +2,18 @@
 
 import pytest
 
-from holdfast.core.commands import Delete, DropProviderState, Fork, Hide, RecordHeal, Restore
-from holdfast.core.healing import Heal, read_heals
+from holdfast.core.healing.policy import Heal, read_heals
 from holdfast.core.ids import SessionId
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.records import quarantined
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.records import quarantined
+from holdfast.core.transaction.commands import (
+    Delete,
+    DropProviderState,
+    Fork,
+    Hide,
+    RecordHeal,
+    Restore,
+)
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller
 

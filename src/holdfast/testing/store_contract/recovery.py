@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from holdfast.core.commands import Bury, LaneLimits, Queued, Recover, Renew, Started
 from holdfast.core.errors import RunFenced
 from holdfast.core.ids import RunId, SessionId, WorkerId
-from holdfast.core.turn import Source
+from holdfast.core.model.turn import Source
+from holdfast.core.transaction.commands import Bury, LaneLimits, Queued, Recover, Renew, Started
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
 from holdfast.testing.clock import HandClock
 from holdfast.testing.store_contract.holds import ask_the_client

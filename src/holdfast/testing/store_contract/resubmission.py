@@ -8,14 +8,14 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from holdfast.core import commands as cmd
-from holdfast.core.commands import Command, JournalEntry, StoredCompletion
-from holdfast.core.compaction import Compaction, Elision
-from holdfast.core.healing import Heal
+from holdfast.core.compaction.records import Compaction, Elision
+from holdfast.core.healing.policy import Heal
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
-from holdfast.core.past import PastTurn
-from holdfast.core.provider_state import ProviderState
-from holdfast.core.session import Usage
+from holdfast.core.model.import_rows import PastTurn
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.session import Usage
+from holdfast.core.transaction import commands as cmd
+from holdfast.core.transaction.commands import Command, JournalEntry, StoredCompletion
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered, said
 from holdfast.testing.clock import HandClock
 from holdfast.testing.store_contract.holds import ask_the_client

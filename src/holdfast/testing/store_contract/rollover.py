@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast.core.reset import ResetPolicy, Rollover
-from holdfast.core.turn import Source
+from holdfast.core.model.reset_policy import ResetPolicy, Rollover
+from holdfast.core.model.turn import Source
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from holdfast.testing.store_contract.fencing import STATE

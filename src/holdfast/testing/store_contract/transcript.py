@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from holdfast.core.commands import Hide
 from holdfast.core.errors import ItemNotFound, SessionBusy
-from holdfast.core.items import read_item
-from holdfast.core.session import Session
+from holdfast.core.model.items import read_item
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.commands import Hide
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller
 from holdfast.testing.store_contract.picture import assert_sound, picture

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.core.commands import Bury, Renew
 from holdfast.core.errors import RunFenced
 from holdfast.core.ids import WorkerId
+from holdfast.core.transaction.commands import Bury, Renew
 from holdfast.stores.opening import open_store
 from holdfast.stores.store import SqlStore
 from holdfast.testing.clock import HandClock

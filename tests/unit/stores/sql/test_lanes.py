@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.changes import (
+from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
+from holdfast.core.model.session import Session, begin_session
+from holdfast.core.model.turn import Fence, Run, Turn
+from holdfast.core.transaction.changes import (
     Change,
     EventAdded,
     ItemsAdded,
@@ -16,10 +19,7 @@ from holdfast.core.changes import (
     TurnAdded,
     TurnSaved,
 )
-from holdfast.core.facts import Facts, Waiting
-from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
-from holdfast.core.session import Session, begin_session
-from holdfast.core.turn import Fence, Run, Turn
+from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.sql.lanes import LANE_BYTES, Lanes
 from tests.unit.core.scenes import a_run, a_turn
 

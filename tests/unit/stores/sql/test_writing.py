@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import astuple, replace
 
-from holdfast.core.changes import (
+from holdfast.core.ids import DEFAULT_TENANT, SessionId
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.session import begin_session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.changes import (
     Change,
     ItemsAdded,
     RunAdded,
@@ -16,10 +20,6 @@ from holdfast.core.changes import (
     TurnAdded,
     TurnSaved,
 )
-from holdfast.core.ids import DEFAULT_TENANT, SessionId
-from holdfast.core.items import StoredItem
-from holdfast.core.session import begin_session
-from holdfast.core.turn import Run, Turn
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.wording import columns

@@ -1,0 +1,69 @@
+"""Compactions as they are listed: what each did, and whether it counts now."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.compaction.records import (
+    Compaction,
+    Elision,
+    RecordHead,
+    in_force,
+    read_compaction,
+    read_elision,
+)
+from holdfast.core.model.records import Record
+from holdfast.core.model.session import Session
+
+CompactionStatus = Literal["in_force", "superseded", "void", "undone"]
+
+
+class CompactionView(msgspec.Struct, frozen=True, kw_only=True):
+    """One compaction: its summary, its shortened outputs, or both."""
+
+    id: str
+    status: CompactionStatus
+    created_at: float
+    turn_id: str | None
+    to_seq: int | None = None
+    compaction: Compaction | None = None
+    elision: Elision | None = None
+
+
+def list_compactions(session: Session, records: Sequence[Record]) -> list[CompactionView]:
+    """Return a session's own compactions, oldest first; erased ones are gone."""
+    heads = [
+        RecordHead(r.session_id, r.no, r.kind, r.from_seq, r.to_seq, r.undoes, session.head_seq)
+        for r in records
+        if r.kind != "compaction" or r.body is not None
+    ]
+    force = in_force(heads)
+    undone = {record.undoes for record in records if record.kind == "undo"}
+    found: dict[str, CompactionView] = {}
+    for record in records:
+        if record.body is None or record.kind not in ("compaction", "elision"):
+            continue
+        made = read_compaction(record.body) if record.kind == "compaction" else None
+        short = read_elision(record.body) if record.kind == "elision" else None
+        told = made or short
+        assert told is not None
+        counts = force.compaction is not None and force.compaction.no == record.no
+        counts = counts or any(head.no == record.no for head in force.elisions)
+        status: CompactionStatus = "in_force" if counts else "superseded"
+        if record.no in undone:
+            status = "undone"
+        elif made is not None and (record.session_id, record.no) not in force.standing:
+            status = "void"
+        before = found.get(told.id)
+        found[told.id] = CompactionView(
+            id=told.id,
+            # One that wrote two records is in force as long as its summary is.
+            status=before.status if before is not None else status,
+            created_at=record.created_at,
+            turn_id=record.turn_id,
+            to_seq=record.to_seq if made is not None else before.to_seq if before else None,
+            compaction=made or (before.compaction if before else None),
+            elision=short or (before.elision if before else None),
+        )
+    return list(found.values())

@@ -1,0 +1,269 @@
+"""How a turn is taken in: recognised if it came before, durable if it is new, started if it can be.
+
+The order is part of the promise: repeats first, then identity, then the state of the lane.
+"""
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.decisions.idempotency import (
+    Admission,
+    found_again,
+    is_unmarked_repeat,
+    repeat,
+    resubmitted,
+)
+from holdfast.core.decisions.identity import new_draft, tenant_full, unusable
+from holdfast.core.decisions.intake import bring, new_turn, remember
+from holdfast.core.decisions.lane import (
+    begin,
+    front_position,
+    pack_items,
+    queued,
+    settle_gone,
+    started,
+    stop_active,
+    tail_position,
+)
+from holdfast.core.decisions.lifecycle import finished_seq, fork_of, retire, settled_seq
+from holdfast.core.errors import (
+    HoldfastError,
+    LaneFull,
+    SessionBusy,
+    SessionMoved,
+    SessionNotFound,
+)
+from holdfast.core.model.session import Session, begin_session
+from holdfast.core.model.turn import USER_ACTIVITY
+from holdfast.core.transaction.changes import Decision, refuse
+from holdfast.core.transaction.commands import Accept, Parent
+from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.core.transaction.session_draft import Draft
+
+CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
+
+
+def accept(command: Accept, facts: Facts) -> Decision[Admission]:
+    """Decide on one arrival."""
+    if command.again and facts.run is not None and facts.run.id == command.run_id:
+        return resubmitted(facts)
+    if command.again and facts.turn is not None and facts.turn.id == command.turn_id:
+        return found_again(command, facts, facts.turn)
+    if facts.repeat is not None:
+        return repeat(command, facts)
+    if command.is_internal:
+        return _accept_internal(command, facts)
+    if facts.turn is not None and is_unmarked_repeat(command, facts):
+        return repeat(command, facts)
+    if command.parent is not None and facts.session is not None:
+        return _accept_child(command, facts, facts.session, command.parent)
+    refusal = (
+        unusable(command, facts) or _moved(command, facts) or tenant_full(command.limits, facts)
+    )
+    if refusal is not None:
+        return refuse(refusal)
+    if facts.session is None:
+        draft = new_draft(command, facts)
+        draft.tell("session.created", generation=draft.session.generation)
+        return _admit(command, facts, draft, is_rolled_over=False)
+    if facts.active is not None and _joins(command, facts):
+        return _join(command, facts, Draft(facts.session, now=facts.now))
+    return _accept_known(command, facts, facts.session)
+
+
+def _moved(command: Accept, facts: Facts) -> HoldfastError | None:
+    """What was worked out by looking at the log holds only for the log that was looked at."""
+    session = facts.session
+    if session is not None and command.after_turn not in (None, session.turn_count):
+        return SessionMoved("another turn came between this one and its parent")
+    if command.seen_seq is None:
+        return None
+    settled = settled_seq(session, facts.active) if session is not None else 0
+    if command.seen_seq == settled:
+        return None
+    return SessionMoved("the session moved on while the request was compared with it")
+
+
+def _accept_child(
+    command: Accept, facts: Facts, session: Session, parent: Parent
+) -> Decision[Admission]:
+    """Go on behind an earlier answer: in place if it is the head, else in a fork of its own."""
+    if session.tenant != command.tenant or session.deleted_at is not None:
+        return refuse(SessionNotFound(f"no session {session.id}"))
+    # A compaction since then changes what is shown of the log, not what it says.
+    full = tenant_full(command.limits, facts)
+    if full is not None:
+        return refuse(full)
+    is_head = session.head_seq == parent.seq and not facts.is_view_changed
+    if session.is_live and is_head:
+        if _joins(command, facts):
+            return _join(command, facts, Draft(session, now=facts.now))
+        if facts.active is None and facts.waiting.count == 0:
+            return _accept_known(command, facts, session)
+    child = fork_of(session, command.candidate_id, parent.seq, now=facts.now, hidden=facts.hidden)
+    child = replace(child, parent_record=parent.record_no)
+    draft = Draft(child, now=facts.now, is_new=True)
+    draft.tell("session.created", generation=1, parent_session_id=session.id, after_seq=parent.seq)
+    return _admit(command, Facts(now=facts.now), draft, is_rolled_over=False)
+
+
+def _accept_known(command: Accept, facts: Facts, session: Session) -> Decision[Admission]:
+    is_idle = facts.active is None and facts.waiting.count == 0
+    verdict = None
+    if is_idle and command.source in USER_ACTIVITY:
+        verdict = command.reset.judge(session.last_user_activity_at, facts.now)
+    if verdict == "hard" and (command.key is None or session.key is None):
+        # Whoever names a session by its id means that one; only a key moves on.
+        verdict = None
+    if verdict == "hard":
+        return _accept_after_reset(command, facts, session)
+    draft = Draft(session, now=facts.now)
+    if verdict == "soft":
+        draft.tell("session.rolled_over", mode=command.reset.mode)
+    return _admit(command, facts, draft, is_rolled_over=verdict == "soft")
+
+
+def _accept_after_reset(command: Accept, facts: Facts, session: Session) -> Decision[Admission]:
+    old = Draft(session, now=facts.now)
+    retire(old, reason=f"{command.reset.mode}_rollover")
+    fresh = begin_session(
+        command.candidate_id,
+        session.tenant,
+        now=facts.now,
+        key=session.key,
+        generation=facts.next_generation,
+        previous=session,
+    )
+    draft = Draft(fresh, now=facts.now, is_new=True)
+    draft.tell("session.created", generation=fresh.generation, previous_session_id=session.id)
+    decision = _admit(command, facts, draft, is_rolled_over=True)
+    return replace(decision, changes=(*old.changes(), *decision.changes))
+
+
+def _admit(
+    command: Accept, facts: Facts, draft: Draft, *, is_rolled_over: bool
+) -> Decision[Admission]:
+    """Put a new turn into the lane: at once, at the end, or at the front, as it asked."""
+    is_free, waiting = True, facts.waiting
+    if facts.active is not None:
+        is_free, waiting, _ = settle_gone(
+            draft, facts, worker=command.worker, limits=command.limits
+        )
+    is_first = is_free and waiting.count == 0
+    if command.brought is not None and is_first and draft.head_seq == 0:
+        command = bring(command, draft, command.brought)
+    session = draft.session
+    position = tail_position(session.turn_count, waiting, facts.active)
+    if not is_first:
+        refusal = _refusal(command, session, waiting)
+        if refusal is not None:
+            return refuse(refusal)
+        if command.on_busy in ("interrupt", "rollback"):
+            position = front_position(facts, waiting)
+            if not is_free:
+                facts = _cut_in(command, facts, draft)
+            is_first = True
+    session = draft.session
+    turn = new_turn(command, session, position, facts.now)
+    is_activity = command.source in USER_ACTIVITY
+    draft.set(
+        turn_count=turn.number,
+        last_user_activity_at=facts.now if is_activity else session.last_user_activity_at,
+    )
+    remember(command, draft, turn)
+    if not is_first:
+        turn = replace(turn, input=pack_items(command.items))
+        draft.add_turn(turn)
+        draft.tell("turn.queued", turn)
+        return draft.decide(queued(draft, turn))
+    turn, run = begin(
+        draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
+    )
+    draft.add_turn(turn)
+    draft.add_run(run)
+    draft.tell("turn.started", turn)
+    return draft.decide(started(draft, turn, run, is_rolled_over=is_rolled_over))
+
+
+def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastError | None:
+    if command.on_busy == "reject":
+        return SessionBusy(f"session {session.id} is busy")
+    if command.on_busy == "enqueue" and waiting.count >= command.limits.max_waiting:
+        return LaneFull(f"{waiting.count} turns wait in session {session.id}, no more may")
+    return None
+
+
+def _cut_in(command: Accept, facts: Facts, draft: Draft) -> Facts:
+    """Cancel the turn that holds the lane; a rollback also takes its items out of the view."""
+    message = f"another turn asked to {command.on_busy}"
+    stopped = stop_active(
+        draft, facts, "cancelled", code=CUT_IN_CODES[command.on_busy], message=message,
+        is_retryable=False,
+    )  # fmt: skip
+    if command.on_busy == "interrupt" or stopped.first_seq is None or stopped.last_seq is None:
+        return facts
+    hidden = facts.hidden
+    if stopped.first_seq <= stopped.last_seq:
+        span = (stopped.first_seq, stopped.last_seq)
+        hidden = tuple(draft.hide("rollback", span, hidden, stopped.id))
+    return replace(facts, hidden=hidden)
+
+
+def _joins(command: Accept, facts: Facts) -> bool:
+    """Whether the input answers calls for which the lane is held."""
+    session = facts.session
+    if facts.active is None or session is None or not session.is_held:
+        return False
+    if session.hold_until is not None and session.hold_until <= facts.now:
+        return False
+    pending = set(msgspec.json.decode(session.pending_calls or "[]", type=list[str]))
+    return any(item.call_id in pending and item.kind.endswith("_output") for item in command.items)
+
+
+def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
+    """Continue the held turn with the outputs its calls were waiting for."""
+    turn = facts.active
+    assert turn is not None
+    last = draft.append(command.items, turn.number)
+    turn = replace(
+        turn,
+        step=turn.step + 1,
+        attempts=0,
+        kept_seq=last,
+        last_seq=last,
+        body_hash=command.body_hash,
+        delivered_at=None,
+        retry_claim=0,
+    )
+    if command.source in USER_ACTIVITY:
+        draft.set(last_user_activity_at=facts.now)
+    remember(command, draft, turn)
+    turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
+    draft.save_turn(turn)
+    draft.add_run(run)
+    draft.tell("turn.continued", turn, step=turn.step)
+    return draft.decide(started(draft, turn, run))
+
+
+def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
+    """Run beside the key: in a hidden fork of its finished history, leaving no trace on it."""
+    refusal = unusable(command, facts)
+    if refusal is not None:
+        return refuse(refusal)
+    hidden = begin_session(command.candidate_id, command.tenant, now=facts.now, is_visible=False)
+    parent = facts.session
+    if parent is not None:
+        seq = finished_seq(parent, facts.active)
+        child = fork_of(parent, hidden.id, seq, now=facts.now, hidden=facts.hidden)
+        hidden = replace(child, is_visible=False)
+    draft = Draft(hidden, now=facts.now, is_new=True)
+    turn = new_turn(command, hidden, 1, facts.now)
+    draft.set(turn_count=1)
+    remember(command, draft, turn)
+    alone = Facts(now=facts.now)
+    turn, run = begin(
+        draft, turn, run_id=command.run_id, worker=command.worker, facts=alone, items=command.items
+    )
+    draft.add_turn(turn)
+    draft.add_run(run)
+    return draft.decide(started(draft, turn, run))

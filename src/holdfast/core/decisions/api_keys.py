@@ -1,0 +1,54 @@
+"""API keys: who asks, and for which tenant. Keys are kept as hashes and shown once."""
+
+import hashlib
+
+import msgspec
+
+from holdfast.core.errors import HoldfastError, NotFound
+from holdfast.core.transaction.changes import ApiKeyAdded, ApiKeyRow, ApiKeySaved, Decision, refuse
+from holdfast.core.transaction.commands import AddApiKey, RevokeApiKey
+from holdfast.core.transaction.facts import Facts
+
+
+class NotAuthenticated(HoldfastError):
+    """The request brings no key, or none that opens anything."""
+
+    code = "invalid_api_key"
+
+
+class NotAllowed(HoldfastError):
+    """The key is good, but not for this."""
+
+    code = "not_allowed"
+
+
+class ApiKeyNotFound(NotFound):
+    """No API key has this id."""
+
+    code = "api_key_not_found"
+
+
+def hash_key(key: str) -> bytes:
+    """Return what is kept of a key: it is long and random, so one round is enough."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def add_api_key(command: AddApiKey, facts: Facts) -> Decision[ApiKeyRow]:
+    """Record a new key; from now on every request needs one."""
+    if facts.api_key is not None:
+        return Decision(facts.api_key)
+    row = ApiKeyRow(
+        command.id, command.tenant, command.name, command.hash, command.is_admin, facts.now, None
+    )
+    return Decision(row, (ApiKeyAdded(row),))
+
+
+def revoke_api_key(command: RevokeApiKey, facts: Facts) -> Decision[ApiKeyRow]:
+    """Close a key for good; that there once was one keeps the door locked."""
+    row = facts.api_key
+    if row is None:
+        return refuse(ApiKeyNotFound(f"no API key {command.id}"))
+    if row.revoked_at is not None:
+        return Decision(row)
+    revoked = msgspec.structs.replace(row, revoked_at=facts.now)
+    return Decision(revoked, (ApiKeySaved(revoked),))

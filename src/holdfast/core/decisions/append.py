@@ -1,0 +1,53 @@
+"""How items are added with no run: one short turn, begun and completed in the same commit."""
+
+from msgspec.structs import replace
+
+from holdfast.core.decisions.idempotency import claimed, is_implicit_repeat
+from holdfast.core.decisions.identity import new_draft, tenant_full, unusable
+from holdfast.core.decisions.intake import add_completed, remember
+from holdfast.core.errors import IdempotencyMismatch, SessionBusy, SessionDeleted
+from holdfast.core.model.turn import USER_ACTIVITY
+from holdfast.core.transaction.changes import Decision, refuse
+from holdfast.core.transaction.commands import Append, Appended
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.session_draft import Draft
+
+
+def append(command: Append, facts: Facts) -> Decision[Appended]:
+    """Add items with no run: one turn, begun and completed in the same commit."""
+    session = facts.session
+    if command.again and facts.turn is not None and facts.turn.id == command.turn_id:
+        return _appended_before(command, facts)
+    if facts.repeat is not None or is_implicit_repeat(command, facts):
+        return _appended_before(command, facts)
+    refusal = unusable(command, facts) or tenant_full(command.limits, facts)
+    if refusal is not None:
+        return refuse(refusal)
+    if session is None:
+        draft = new_draft(command, facts)
+        draft.set(metadata=command.metadata)
+        draft.tell("session.created", generation=draft.session.generation)
+    else:
+        draft = Draft(session, now=facts.now)
+        if facts.active is not None or facts.waiting.count:
+            return refuse(SessionBusy(f"session {session.id} is busy"))
+    if command.source in USER_ACTIVITY:
+        draft.set(last_user_activity_at=facts.now)
+    turn = add_completed(command, draft, source=command.source)
+    remember(command, draft, turn)
+    return draft.decide(Appended(draft.session, turn))
+
+
+def _appended_before(command: Append, facts: Facts) -> Decision[Appended]:
+    """Answer a batch that came before with the turn that it was."""
+    row, session, turn = facts.repeat, facts.session, facts.turn
+    if row is not None and row.body_hash != (command.body_hash or b""):
+        return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
+    if turn is None or session is None or session.deleted_at is not None:
+        return refuse(SessionDeleted("the session of this batch was deleted"))
+    if turn.outcome != "completed":
+        # It was to be appended behind others, and waits or was torn off: its lane decides.
+        return refuse(SessionBusy(f"the batch of turn {turn.id} is not in the log yet"))
+    if row is None and not command.again:
+        turn = replace(turn, retry_claim=command.retry_count)
+    return Decision(Appended(session, turn), claimed(turn, facts))

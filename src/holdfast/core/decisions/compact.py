@@ -1,0 +1,118 @@
+"""Compaction as a decision: a record over the log, made by the run that owns it, and undone."""
+
+from collections.abc import Sequence
+
+from holdfast.core.compaction.records import in_force, read_compaction, read_elision, write_body
+from holdfast.core.decisions.hide import is_changed_within
+from holdfast.core.decisions.run import count_usage, fenced
+from holdfast.core.errors import CompactionNotFound, ItemNotFound, SessionMoved, SessionNotFound
+from holdfast.core.model.records import Record
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.changes import Decision, ProviderStateDropped, refuse
+from holdfast.core.transaction.commands import Compact, UndoCompaction
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.session_draft import Draft
+
+NOTHING = (1, 0)
+"""The range of a record that speaks of another record, not of items."""
+
+
+def compact(command: Compact, facts: Facts) -> Decision[Session]:
+    """Write the records, if the run still owns the session and they shrink what is shown."""
+    if not command.fence.holds(facts.session):
+        return fenced(command.fence, facts, tried="compact", count=0)
+    session = facts.session
+    assert session is not None
+    if command.again and any(_id_of(record) == _wanted(command) for record in facts.records):
+        return Decision(session)
+    if command.compaction is not None and is_changed_within(
+        session, facts.heads, command.shown_records, command.to_seq
+    ):
+        return refuse(SessionMoved("what was summed up was changed in the meantime"))
+    if not _is_possible(command, facts, session):
+        return refuse(ItemNotFound(f"session {session.id} cannot be compacted up to that item"))
+    draft = Draft(session, now=facts.now)
+    made, short = command.compaction, command.elision
+    turn_id = facts.active.id if facts.active else None
+    if made is not None:
+        draft.record("compaction", (1, command.to_seq), turn_id=turn_id, body=write_body(made))
+        if made.usage is not None:
+            count_usage(draft, made.usage)
+    if short is not None:
+        span = (min(seq for seq, _ in short.cuts), max(seq for seq, _ in short.cuts))
+        draft.record("elision", span, turn_id=turn_id, body=write_body(short))
+    # What a provider remembers is the log as it was shown before.
+    draft.add(ProviderStateDropped(session.id))
+    told = made or short
+    assert told is not None
+    draft.tell(
+        "session.compacted",
+        facts.active,
+        compaction_id=told.id,
+        reason=told.reason,
+        mode=made.mode if made is not None else "elide",
+        to_seq=command.to_seq or None,
+        shortened=len(short.cuts) if short is not None else 0,
+        tokens_before=told.tokens_before,
+        tokens_after=told.tokens_after,
+    )
+    return draft.decide(draft.session)
+
+
+def _is_possible(command: Compact, facts: Facts, session: Session) -> bool:
+    """Whether the ranges are in the log, go on from the last compaction, and save anything."""
+    made, short = command.compaction, command.elision
+    if made is None and short is None:
+        return False
+    if made is not None:
+        current = in_force(facts.heads).compaction
+        covered = current.to_seq if current is not None else 0
+        if not max(covered, 1) <= command.to_seq <= session.head_seq:
+            return False
+        if not all(1 <= seq <= command.to_seq for seq in made.keeps):
+            return False
+        if made.tokens_after >= made.tokens_before:
+            return False
+    if short is None:
+        return True
+    return bool(short.cuts) and all(1 <= seq <= session.head_seq for seq, _ in short.cuts)
+
+
+def _wanted(command: Compact) -> str | None:
+    told = command.compaction or command.elision
+    return told.id if told is not None else None
+
+
+def _id_of(record: Record) -> str | None:
+    """Return the id of the compaction that a record belongs to, if it still says it."""
+    if record.body is None:
+        return None
+    if record.kind == "compaction":
+        return read_compaction(record.body).id
+    return read_elision(record.body).id if record.kind == "elision" else None
+
+
+def of_compaction(records: Sequence[Record], compaction_id: str) -> list[Record]:
+    """Return the records that one compaction wrote."""
+    return [record for record in records if _id_of(record) == compaction_id]
+
+
+def undo_compaction(command: UndoCompaction, facts: Facts) -> Decision[Session]:
+    """Take a compaction back: its range is shown as it was before, and told to providers anew."""
+    session = facts.session
+    is_foreign = session is None or session.tenant != command.tenant
+    if session is None or is_foreign or session.deleted_at is not None:
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    found = of_compaction(facts.records, command.compaction_id)
+    if not found:
+        return refuse(CompactionNotFound(f"no compaction {command.compaction_id}"))
+    undone = {record.undoes for record in facts.records if record.kind == "undo"}
+    left = [record for record in found if record.no not in undone]
+    if not left:
+        return Decision(session)
+    draft = Draft(session, now=facts.now)
+    for record in left:
+        draft.record("undo", NOTHING, undoes=record.no)
+    draft.add(ProviderStateDropped(session.id))
+    draft.tell("session.compaction_undone", compaction_id=command.compaction_id)
+    return draft.decide(draft.session)

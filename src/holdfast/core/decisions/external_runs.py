@@ -1,0 +1,167 @@
+"""Turns whose runs are somebody else's: an agent loop that only says what to keep, in batches.
+
+Nothing tells when such a run ends, so it never holds the lane. Its items stand in one piece all
+the same: where others came behind it, its block moves to the head with what is added.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.core.decisions.lane import still_seen, tail_position
+from holdfast.core.errors import (
+    HoldfastError,
+    IdempotencyMismatch,
+    SessionBusy,
+    SessionDeleted,
+    SessionMoved,
+    SessionNotFound,
+    TurnNotFound,
+)
+from holdfast.core.model.session import Session, begin_session
+from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Turn
+from holdfast.core.transaction.changes import Decision, IdempotencyAdded, IdempotencyRow, refuse
+from holdfast.core.transaction.commands import Appended, Continue, Pop, Popped
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.session_draft import Draft
+
+
+def continue_turn(command: Continue, facts: Facts) -> Decision[Appended]:
+    """Add a batch to its turn, once, in the session that the turn began in."""
+    turn, session = facts.turn, facts.session
+    if facts.repeat is not None:
+        return _repeated(command, facts, facts.repeat)
+    if turn is not None and turn.tenant != command.tenant:
+        return refuse(TurnNotFound(f"no turn {turn.id}"))
+    is_erased = session is not None and session.deleted_at is not None
+    if turn is not None and session is not None and turn.step >= command.ordinal and not is_erased:
+        return Decision(Appended(session, turn, is_repeat=True))
+    refusal = _refusal(command, facts)
+    if refusal is not None:
+        return refuse(refusal)
+    if session is None:
+        fresh = begin_session(
+            command.candidate_id,
+            command.tenant,
+            now=facts.now,
+            key=command.key,
+            generation=facts.next_generation,
+        )
+        draft = Draft(fresh, now=facts.now, is_new=True)
+        draft.tell("session.created", generation=fresh.generation)
+    else:
+        draft = Draft(session, now=facts.now)
+    return _write(command, facts, draft)
+
+
+def foreseen(command: Continue, now: float) -> Decision[Appended] | None:
+    """Return the decision as it is if nobody has touched the session since the batch before.
+
+    Every write to a session or its lane changes its version: that of the first change tells.
+    """
+    known = command.known
+    if known is None or known.is_repeat or command.again:
+        return None
+    if command.idempotency_key is not None or command.replaces_upto is not None:
+        return None
+    if known.turn.last_seq != known.session.head_seq:
+        return None
+    decision = continue_turn(command, Facts(now=now, session=known.session, turn=known.turn))
+    return decision if decision.changes else None
+
+
+def _repeated(command: Continue, facts: Facts, row: IdempotencyRow) -> Decision[Appended]:
+    if row.body_hash != (command.body_hash or b""):
+        return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
+    if facts.turn is None or facts.session is None or facts.session.deleted_at is not None:
+        return refuse(SessionDeleted("the session of this batch was deleted"))
+    return Decision(Appended(facts.session, facts.turn, is_repeat=True))
+
+
+def _refusal(command: Continue, facts: Facts) -> HoldfastError | None:
+    session = facts.session
+    if session is None:
+        if command.session_id is None:
+            return None
+        return SessionNotFound(f"no session {command.session_id}")
+    if session.tenant != command.tenant or session.deleted_at is not None:
+        return SessionNotFound(f"no session {session.id}")
+    if facts.active is not None or facts.waiting.count:
+        return SessionBusy(f"session {session.id} is busy")
+    if command.replaces_upto is not None and command.replaces_upto != session.head_seq:
+        return SessionMoved("the session moved on while it was compacted")
+    return None
+
+
+def _write(command: Continue, facts: Facts, draft: Draft) -> Decision[Appended]:
+    if command.replaces_upto:
+        draft.hide("replace", (1, command.replaces_upto), facts.hidden, command.turn_id)
+    turn = facts.turn
+    if turn is None:
+        turn = _begun(command, draft.session, facts)
+        draft.set(turn_count=turn.number)
+        last = draft.append(command.items, turn.number)
+        turn = replace(turn, kept_seq=last, last_seq=last)
+        draft.add_turn(turn)
+    else:
+        if turn.last_seq != draft.head_seq:
+            turn = _moved_to_head(draft, facts, turn)
+        last = draft.append(command.items, turn.number)
+        turn = replace(turn, step=command.ordinal, kept_seq=last, last_seq=last, ended_at=facts.now)
+        draft.save_turn(turn, "block")
+    if command.source in USER_ACTIVITY:
+        draft.set(last_user_activity_at=facts.now)
+    if command.idempotency_key is not None:
+        row = IdempotencyRow(
+            turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
+            facts.now,
+        )  # fmt: skip
+        draft.add(IdempotencyAdded(row))
+    draft.tell("items.appended", turn, first_seq=last - len(command.items) + 1, last_seq=last)
+    return draft.decide(Appended(draft.session, turn))
+
+
+def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
+    """Bring the block of a turn to the head: others came behind it."""
+    first, last = turn.first_seq, turn.last_seq
+    assert first is not None
+    assert last is not None
+    if first <= last:
+        draft.hide("move", (first, last), facts.hidden, turn.id)
+    first = draft.head_seq + 1
+    draft.append([item.anew() for item in still_seen(facts.turn_items, facts.hidden)], turn.number)
+    return replace(turn, first_seq=first)
+
+
+def _begun(command: Continue, session: Session, facts: Facts) -> Turn:
+    """Return the turn as its first batch begins it: there is nothing that would tell its end."""
+    return replace(
+        BLANK_TURN,
+        id=command.spare_turn_id or command.turn_id,
+        session_id=session.id,
+        tenant=session.tenant,
+        number=session.turn_count + 1,
+        position=tail_position(session.turn_count, facts.waiting),
+        source=command.source,
+        owner=command.worker,
+        step=command.ordinal,
+        body_hash=command.body_hash,
+        first_seq=session.head_seq + 1,
+        outcome="completed",
+        accepted_at=facts.now,
+        started_at=facts.now,
+        ended_at=facts.now,
+    )
+
+
+def pop(command: Pop, facts: Facts) -> Decision[Popped]:
+    """Hide the last visible item; sent again, answer with the one that was taken."""
+    session = facts.session
+    if session is None or session.tenant != command.tenant or session.deleted_at is not None:
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    item = facts.last_item
+    if item is None or facts.is_popped:
+        return Decision(Popped(session, item))
+    draft = Draft(session, now=facts.now)
+    span = (item.seq, item.seq)
+    draft.hide("pop", span, facts.hidden, body=command.pop_id.encode())
+    draft.tell("items.hidden", from_seq=item.seq, to_seq=item.seq, is_erased=False)
+    return draft.decide(Popped(draft.session, item))

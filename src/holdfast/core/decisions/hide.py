@@ -1,0 +1,133 @@
+"""Hiding a range of a log, and erasing it: with every summary that tells of it, in forks too.
+
+A range that is hidden leaves the view of its own session; a fork keeps what it was made with. A
+range that is erased is gone for everybody who points at it. A summary is a record, and may be an
+item besides, which a client was answered with: neither outlives what it tells of.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core.compaction.records import Name, RecordHead, carried_record
+from holdfast.core.errors import ItemNotFound, SessionNotFound
+from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
+from holdfast.core.model.records import HIDING, Span, visible_spans
+from holdfast.core.model.session import Session
+from holdfast.core.transaction.changes import Change, Decision, ItemErased, SummariesErased, refuse
+from holdfast.core.transaction.commands import Hide
+from holdfast.core.transaction.facts import Facts, Log
+from holdfast.core.transaction.session_draft import Draft
+
+
+def hide(command: Hide, facts: Facts) -> Decision[Session]:
+    """Take a range out of the view by a record; erasing also blanks the bytes, for good."""
+    session = facts.session
+    if session is None or session.tenant != command.tenant or session.deleted_at is not None:
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    span = (command.from_seq, command.to_seq)
+    if not 1 <= span[0] <= span[1] <= session.head_seq:
+        return refuse(ItemNotFound(f"session {session.id} has no items {span[0]} to {span[1]}"))
+    own, *forks = facts.logs
+    if command.again and not visible_spans(own.hidden, *span):
+        return Decision(session, tuple(_erasures(own, span)) if command.erase else ())
+    draft = _hidden(own, command, facts.now)
+    changes: list[Change] = [*draft.changes()]
+    for fork in forks:
+        changes += _hidden(fork, command, facts.now).changes()
+    return Decision(draft.session, tuple(changes))
+
+
+def _hidden(log: Log, command: Hide, now: float) -> Draft:
+    """Hide a range in one log, and the items that carry summaries of it."""
+    draft = Draft(log.session, now=now)
+    span = (command.from_seq, min(command.to_seq, log.upto))
+    hidden: Sequence[Span] = log.hidden
+    is_own = log.session.id == command.session_id
+    if is_own or visible_spans(hidden, *span):
+        hidden = draft.hide(command.kind, span, hidden)
+    for item in _carriers(log, span):
+        if visible_spans(hidden, item.seq, item.seq):
+            hidden = draft.hide("hide", (item.seq, item.seq), hidden)
+    if command.erase:
+        for erasure in _erasures(log, span):
+            draft.add(erasure)
+    draft.tell("items.hidden", from_seq=span[0], to_seq=span[1], is_erased=command.erase)
+    return draft
+
+
+def _erasures(log: Log, span: Span) -> Iterable[Change]:
+    session = log.session
+    own = range(max(span[0], session.parent_seq + 1), span[1] + 1)
+    carriers = (item.seq for item in _carriers(log, span) if item.session_id == session.id)
+    for seq in sorted({*own, *carriers}):
+        yield ItemErased(session.id, seq, ERASED_ITEM)
+    yield SummariesErased(session.id, span[0], span[1])
+
+
+def _carriers(log: Log, span: Span) -> list[StoredItem]:
+    """Return the items of a log that carry a summary of a range of it."""
+    ends = _ends(log.heads)
+    return [
+        item
+        for item in log.carriers
+        if item.seq > span[0] and _tells_of(span[0], carried_record(item.body), log.line, ends)
+    ]
+
+
+def _ends(heads: Iterable[RecordHead]) -> dict[Name, int]:
+    return {(one.session_id, one.no): one.to_seq for one in heads if one.kind == "compaction"}
+
+
+def _tells_of(seq: int, record: Name | None, line: Iterable[str], ends: dict[Name, int]) -> bool:
+    """Whether a summary of a log tells of an item; one whose record is gone may tell of any."""
+    return record is not None and record[0] in line and ends.get(record, seq) >= seq
+
+
+# ── while a run works ───────────────────────────────────────────────────────────────────────
+
+
+def is_changed(session: Session, heads: Iterable[RecordHead], shown_records: int | None) -> bool:
+    """Whether anything was hidden or shown again since a run read its context."""
+    return shown_records is not None and any(
+        _changes(session, head, shown_records) for head in heads
+    )
+
+
+def is_changed_within(
+    session: Session, heads: Iterable[RecordHead], shown_records: int | None, to_seq: int
+) -> bool:
+    """Whether that was in the part of the log that ends with an item."""
+    return shown_records is not None and any(
+        _changes(session, head, shown_records) and head.from_seq <= to_seq for head in heads
+    )
+
+
+def _changes(session: Session, head: RecordHead, shown_records: int) -> bool:
+    is_later = head.session_id == session.id and head.no > shown_records
+    return is_later and (head.kind in HIDING or head.kind == "undo")
+
+
+def without_hidden(
+    items: Sequence[NewItem],
+    session: Session,
+    heads: Sequence[RecordHead],
+    shown_records: int | None,
+) -> tuple[NewItem, ...]:
+    """Return what a run adds; a summary in it that tells of what was hidden since is blank."""
+    if shown_records is None:
+        return tuple(items)
+    first = min((h.from_seq for h in heads if _hides(session, h, shown_records)), default=None)
+    if first is None:
+        return tuple(items)
+    ends = _ends(heads)
+    return tuple(
+        replace(item, body=ERASED_ITEM, fingerprint=b"")
+        if _tells_of(first, carried_record(item.body), (session.id,), ends)
+        else item
+        for item in items
+    )
+
+
+def _hides(session: Session, head: RecordHead, shown_records: int) -> bool:
+    return head.kind in HIDING and _changes(session, head, shown_records)

@@ -1,0 +1,140 @@
+"""What came before: a request sent again is its one turn, answered, stood by, or taken up.
+
+Repeats are known by their idempotency key, by an SDK's own retry count, by the tool outputs that
+they bring a second time, or, for a command whose outcome nobody heard, by the ids that it brought.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.core.decisions.lane import (
+    WORKER_LOST,
+    Settled,
+    begin,
+    queued,
+    settle_gone,
+    started,
+    tail_position,
+)
+from holdfast.core.errors import IdempotencyMismatch, SessionDeleted, SessionRetired
+from holdfast.core.model.turn import Fence, Turn
+from holdfast.core.transaction.changes import Decision, TurnSaved, refuse
+from holdfast.core.transaction.commands import Accept, Append, Queued, Repeated, Started
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.session_draft import Draft
+
+Admission = Started | Queued | Repeated
+
+UNDELIVERED_SECONDS = 15 * 60.0
+DELIVERED_SECONDS = 10.0
+
+
+def resubmitted(facts: Facts) -> Decision[Admission]:
+    """Answer an accept whose first commit went through although nobody heard of it."""
+    turn, session, run = facts.turn, facts.session, facts.run
+    assert turn is not None
+    assert session is not None
+    assert run is not None
+    fence = Fence(session.id, run.generation, run.id, run.epoch)
+    if fence.holds(session):
+        return Decision(Started(turn, session, run, fence))
+    return Decision(Repeated(turn, session, run, run.step))
+
+
+def found_again(command: Accept, facts: Facts, turn: Turn) -> Decision[Admission]:
+    """Answer an accept whose first commit put its turn into the queue."""
+    session = facts.session
+    if session is not None and turn.is_open and session.active_turn_id != turn.id:
+        return Decision(Queued(turn, session, session.hold_until))
+    return repeat(command, facts)
+
+
+def is_unmarked_repeat(command: Accept, facts: Facts) -> bool:
+    """Whether a request came before, although no idempotency key says so."""
+    if command.same_as is not None:
+        return facts.turn is not None
+    return is_implicit_repeat(command, facts)
+
+
+def is_implicit_repeat(command: Accept | Append, facts: Facts) -> bool:
+    """Whether an SDK sends its latest request again of its own accord (and not a user)."""
+    turn = facts.turn
+    if command.retry_count <= 0 or command.idempotency_key is not None or turn is None:
+        return False
+    if turn.tenant != command.tenant or turn.id == command.turn_id:
+        return False
+    if turn.body_hash != command.body_hash or turn.retry_claim >= command.retry_count:
+        return False
+    if turn.delivered_at is None:
+        return facts.now - turn.accepted_at <= UNDELIVERED_SECONDS
+    return facts.now - turn.delivered_at < DELIVERED_SECONDS
+
+
+def repeat(command: Accept, facts: Facts) -> Decision[Admission]:
+    """Answer a request that came before with its one turn; take up the turn if it was torn off."""
+    row, turn, session = facts.repeat, facts.turn, facts.session
+    if row is not None and row.body_hash != (command.body_hash or b""):
+        return refuse(
+            IdempotencyMismatch(f"idempotency key {row.key!r} was used with another body")
+        )
+    if turn is None or session is None or session.deleted_at is not None:
+        return refuse(SessionDeleted("the session of this request was deleted"))
+    step = turn.step
+    if row is not None:
+        step = row.step
+    elif command.same_as is not None:
+        step = command.same_as[1]
+    elif command.retry_count > 0:
+        turn = replace(turn, retry_claim=command.retry_count)
+    is_answered = facts.run is not None and facts.run.outcome == "completed"
+    if is_answered or step != turn.step:
+        return Decision(Repeated(turn, session, facts.run, step), claimed(turn, facts))
+    return _take_up(command, facts, Draft(session, now=facts.now), turn)
+
+
+def claimed(turn: Turn, facts: Facts) -> tuple[TurnSaved, ...]:
+    """Return the note that a retry with this count has been answered, where it is new."""
+    return (TurnSaved(turn),) if turn is not facts.turn else ()
+
+
+def _take_up(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
+    """Go on with a turn that was torn off, also if nobody has noticed yet; else wait for it."""
+    settled = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
+    is_noticed = settled.turn is not None and settled.turn.id == turn.id
+    if settled.turn is not None and is_noticed:
+        turn = replace(settled.turn, retry_claim=turn.retry_claim)
+    is_torn = turn.outcome == "interrupted" or (turn.outcome == "failed" and turn.is_retryable)
+    if is_torn:
+        if not draft.session.is_live:
+            return refuse(SessionRetired(draft.session.id, facts.live_id))
+        return _reopen(command, facts, draft, turn, settled)
+    if is_noticed:
+        return draft.decide(Repeated(turn, draft.session, facts.run, turn.step))
+    return Decision(
+        Repeated(turn, facts.session or draft.session, facts.run, turn.step), claimed(turn, facts)
+    )
+
+
+def _reopen(
+    command: Accept, facts: Facts, draft: Draft, turn: Turn, settled: Settled
+) -> Decision[Admission]:
+    turn = replace(
+        turn,
+        outcome=None,
+        error_code=None,
+        error_message=None,
+        is_retryable=False,
+        ended_at=None,
+        owner=command.worker,
+        # Only attempts that lost their worker count against a turn, not those that ended.
+        attempts=turn.attempts if turn.error_code == WORKER_LOST else 0,
+        position=tail_position(draft.session.turn_count, settled.waiting, facts.active),
+    )
+    if not settled.is_free or settled.waiting.count:
+        draft.save_turn(turn)
+        draft.tell("turn.queued", turn)
+        return draft.decide(queued(draft, turn))
+    turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
+    draft.save_turn(turn)
+    draft.add_run(run)
+    draft.tell("turn.started", turn, attempts=turn.attempts)
+    return draft.decide(started(draft, turn, run))

@@ -1,0 +1,60 @@
+"""Which session an arrival means: the one it names, the live one of its key, or a new one."""
+
+from holdfast.core.errors import (
+    HoldfastError,
+    SessionNotFound,
+    SessionRetired,
+    StorageFull,
+    TenantFull,
+)
+from holdfast.core.model.session import Session, begin_session
+from holdfast.core.transaction.changes import Decision
+from holdfast.core.transaction.commands import Accept, Append, LaneLimits, Reserve
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.session_draft import Draft
+
+
+def reserve(command: Reserve, facts: Facts) -> Decision[Session]:
+    """Answer with the one live session of a key; the loser of a race gets the winner's."""
+    if facts.session is not None:
+        return Decision(facts.session)
+    draft = new_draft(command, facts)
+    draft.set(metadata=command.metadata)
+    draft.tell("session.created", generation=draft.session.generation)
+    return draft.decide(draft.session)
+
+
+def unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:
+    """Return why the session that an arrival names takes nothing from it, if it does not."""
+    session = facts.session
+    if session is None:
+        if command.session_id is None:
+            return None
+        return SessionNotFound(f"no session {command.session_id}")
+    if session.tenant != command.tenant or session.deleted_at is not None:
+        return SessionNotFound(f"no session {session.id}")
+    if not session.is_live:
+        return SessionRetired(session.id, facts.live_id)
+    return None
+
+
+def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:
+    """Return the draft of the session that an arrival makes, the next one of its key."""
+    session = begin_session(
+        command.candidate_id,
+        command.tenant,
+        now=facts.now,
+        key=command.key,
+        generation=facts.next_generation,
+    )
+    return Draft(session, now=facts.now, is_new=True)
+
+
+def tenant_full(limits: LaneLimits, facts: Facts) -> HoldfastError | None:
+    """Return why a tenant may take nothing more in, if it may not."""
+    if limits.full_bytes:
+        return StorageFull(f"this tenant has stored its {limits.full_bytes} bytes; delete some")
+    most = limits.max_tenant_turns
+    if not most or facts.tenant_turns < most:
+        return None
+    return TenantFull(f"{facts.tenant_turns} turns are open, {most} may be")

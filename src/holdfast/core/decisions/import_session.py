@@ -1,0 +1,279 @@
+"""Taking over sessions from elsewhere: once, and never against anything that was done here.
+
+The id of an imported session comes from its source, so the same source finds what it brought
+before: to go on with, or to leave alone because it was erased, reset or continued since.
+"""
+
+import hashlib
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from holdfast.core.decisions.lifecycle import retire
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.model.import_rows import Imported, ImportStatus, Order, PastRun, PastTurn
+from holdfast.core.model.records import Span, visible_spans
+from holdfast.core.model.session import Session, Usage, begin_session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.changes import Change, Decision
+from holdfast.core.transaction.commands import Import
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.session_draft import Draft
+
+IMPORTER = WorkerId("import")
+"""Who answers for turns that were taken elsewhere: nobody who could die."""
+
+
+def session_id_for(tenant: Tenant, source: str, created_at: float) -> SessionId:
+    """Return the id that a tenant's session of a source always has; it sorts by its age."""
+    digest = hashlib.blake2b(f"{tenant}\0{source}".encode(), digest_size=10).hexdigest()
+    return SessionId(f"ses_{max(int(created_at * 1000), 0):011x}{digest}")
+
+
+def take_over(command: Import, facts: Facts) -> Decision[Imported]:
+    """Add a session of another place, or what it has gained since it was added."""
+    decision = _take_over(command, facts)
+    return Decision(decision.outcome) if command.is_dry_run else decision
+
+
+def _take_over(command: Import, facts: Facts) -> Decision[Imported]:
+    session = facts.session
+    if session is None:
+        return _add(command, facts)
+    if session.tenant != command.tenant:
+        return Decision(Imported(command.session_id, "taken"))
+    if session.deleted_at is not None:
+        return Decision(Imported(session.id, "erased"))
+    if command.again and session.version == 1 and facts.imported_turns == len(command.turns):
+        # This very command has made it, and was not heard.
+        return Decision(Imported(session.id, _fate(command, session), session.head_seq))
+    return _extend(command, facts, session)
+
+
+def _fate(command: Import, session: Session) -> ImportStatus:
+    return "added" if session.is_live or not command.is_live else "set_aside"
+
+
+def _add(command: Import, facts: Facts) -> Decision[Imported]:
+    is_live = command.is_live and _may_be_live(command, facts)
+    draft = Draft(_begin(command, facts, is_live=is_live), now=facts.now, is_new=True)
+    draft.tell("session.created", generation=draft.session.generation)
+    before: tuple[Change, ...] = ()
+    if is_live and facts.live is not None:
+        old = Draft(facts.live, now=facts.now)
+        retire(old, reason="session_imported")
+        before = old.changes()
+    added = _write(draft, command, 0, ())
+    fate = _fate(command, draft.session)
+    decision = draft.decide(Imported(command.session_id, fate, added))
+    return replace(decision, changes=(*before, *decision.changes))
+
+
+def _may_be_live(command: Import, facts: Facts) -> bool:
+    """Whether the key is free, or held by an earlier import that nobody has spoken to since."""
+    live = facts.live
+    return live is None or (live.id in command.follows and _is_untouched(live, facts))
+
+
+def _is_untouched(session: Session, facts: Facts) -> bool:
+    return facts.imported_turns == session.turn_count
+
+
+def _begin(command: Import, facts: Facts, *, is_live: bool) -> Session:
+    key: Key | None = command.key
+    session = begin_session(
+        command.session_id,
+        command.tenant,
+        now=facts.now if command.created_at is None else command.created_at,
+        key=key,
+        generation=max(facts.next_generation, command.generation),
+    )
+    return replace(
+        session,
+        is_live=is_live or key is None,
+        retired_at=None if is_live or key is None else facts.now,
+        previous_session_id=command.follows[-1] if command.follows else None,
+        metadata=command.metadata,
+    )
+
+
+def _extend(command: Import, facts: Facts, session: Session) -> Decision[Imported]:
+    """Add what the source has gained, if what is here is what it had."""
+    # An export that comes home meets the session it was made of.
+    known = facts.imported_turns or session.turn_count
+    new = command.turns[known:]
+    if not _is_untouched(session, facts):
+        # Somebody has gone on here, which stands; whether the source went on too is to be known.
+        return Decision(Imported(session.id, "differs" if new else "unchanged"))
+    if facts.turn is not None:
+        before = command.turns[known - 1] if known <= len(command.turns) else None
+        is_same = before is not None and facts.turn.body_hash == _hash(before)
+        if not is_same or _head_after(command, known) != session.head_seq:
+            return Decision(Imported(session.id, "differs"))
+    if not new:
+        return Decision(Imported(session.id, "unchanged"))
+    draft = Draft(session, now=facts.now)
+    added = _write(draft, command, known, facts.hidden)
+    return draft.decide(Imported(session.id, "extended", added))
+
+
+def _head_after(command: Import, known: int) -> int | None:
+    """Return how long the log is with the first turns, if nothing of theirs comes later."""
+    order = _order(command)
+    at = next((at for at, (index, _) in enumerate(order) if index >= known), len(order))
+    if any(index < known for index, _ in order[at:]):
+        return None
+    return sum(count for _, count in order[:at])
+
+
+def _order(command: Import) -> Order:
+    return command.order or tuple(
+        (index, len(turn.items)) for index, turn in enumerate(command.turns) if turn.items
+    )
+
+
+def _write(draft: Draft, command: Import, known: int, hidden: tuple[Span, ...]) -> int:
+    """Append the turns behind the `known` ones, hide what is to be hidden, and say so once."""
+    before = draft.session.head_seq
+    _write_turns(draft, command, known)
+    _hear_user(draft, command.last_user_activity_at)
+    _count(draft, command.usage)
+    for span in command.hidden:
+        for part in visible_spans(hidden, *span):
+            hidden = tuple(draft.hide("hide", part, hidden))
+    added = draft.session.head_seq - before
+    draft.tell("session.imported", first_seq=before + 1, last_seq=draft.session.head_seq)
+    draft.wake()
+    return added
+
+
+def _write_turns(draft: Draft, command: Import, known: int) -> None:
+    blocks: dict[int, Span] = {}
+    taken = [0] * len(command.turns)
+    for index, count in _order(command):
+        if index >= known:
+            first = draft.session.head_seq + 1
+            last = _append(draft, command.turns[index], index + 1, taken[index], count)
+            blocks[index] = (first, last)
+        taken[index] += count
+    for index, turn in enumerate(command.turns[known:], known):
+        _write_turn(draft, turn, blocks.get(index))
+
+
+def _append(draft: Draft, past: PastTurn, number: int, start: int, count: int) -> int:
+    """Append a block of a turn; what was cut off there is so here."""
+    last = draft.session.head_seq
+    for is_partial, places in groupby(range(start, start + count), past.partial.__contains__):
+        last = draft.append([past.items[at] for at in places], number, is_partial=is_partial)
+    return last
+
+
+def _write_turn(draft: Draft, past: PastTurn, block: Span | None) -> None:
+    session = draft.session
+    number = session.turn_count + 1
+    first, last = block if block is not None else (None, None)
+    at = draft.now if past.at is None else past.at
+    ended_at = at if past.ended_at is None else max(at, past.ended_at)
+    turn_id = past.id or _turn_id(session.id, number)
+    draft.set(turn_count=number)
+    if past.is_by_user:
+        _hear_user(draft, past.at if past.accepted_at is None else past.accepted_at)
+    draft.add_turn(
+        Turn(
+            id=turn_id,
+            session_id=session.id,
+            tenant=session.tenant,
+            number=number,
+            position=number,
+            source=past.source or ("user" if past.is_by_user else "system"),
+            owner=IMPORTER,
+            step=past.step,
+            attempts=past.attempts,
+            input=None,
+            request=b"",
+            body_hash=_hash(past),
+            rewind_after=None,
+            rewind_upto=None,
+            first_seq=first,
+            kept_seq=last,
+            last_seq=last,
+            outcome=past.outcome,
+            error_code=past.error_code,
+            error_message=past.error_message,
+            is_retryable=False,
+            accepted_at=at if past.accepted_at is None else past.accepted_at,
+            started_at=past.at if past.has_begun else None,
+            ended_at=ended_at,
+            delivered_at=ended_at,
+            retry_claim=0,
+        )
+    )
+    for run in past.runs:
+        _write_run(draft, turn_id, run, block)
+
+
+def _write_run(draft: Draft, turn_id: TurnId, past: PastRun, block: Span | None) -> None:
+    """Tell of an attempt; epochs go on behind it, so that nothing it could still write counts."""
+    session = draft.session
+    usage = past.usage
+    draft.set(epoch=max(session.epoch, past.epoch))
+    draft.add_run(
+        Run(
+            id=past.id or RunId(f"run_{_digest(session.id, f'run {past.epoch}')}"),
+            turn_id=turn_id,
+            session_id=session.id,
+            generation=session.generation,
+            epoch=past.epoch,
+            worker=past.worker,
+            step=past.step,
+            first_seq=block[0] if block is not None else session.head_seq,
+            last_seq=block[1] if block is not None else None,
+            record_no=None,
+            outcome=past.outcome,
+            error_code=past.error_code,
+            error_message=past.error_message,
+            started_at=past.started_at,
+            ended_at=past.ended_at,
+            input_tokens=usage.input_tokens if usage is not None else None,
+            cached_tokens=usage.cached_tokens if usage is not None else None,
+            output_tokens=usage.output_tokens if usage is not None else None,
+            reasoning_tokens=usage.reasoning_tokens if usage is not None else None,
+            partial=None,
+            result=None,
+            heals=past.heals,
+            late=past.late,
+        )
+    )
+
+
+def _count(draft: Draft, usage: Usage | None) -> None:
+    """Have used at least what the source says: it counts what no run tells, too."""
+    if usage is not None:
+        session = draft.session
+        draft.set(
+            input_tokens=max(session.input_tokens, usage.input_tokens),
+            cached_tokens=max(session.cached_tokens, usage.cached_tokens),
+            output_tokens=max(session.output_tokens, usage.output_tokens),
+            reasoning_tokens=max(session.reasoning_tokens, usage.reasoning_tokens),
+        )
+
+
+def _hear_user(draft: Draft, at: float | None) -> None:
+    """Note when the user was there; resets are judged by it, so what is unknown stays so."""
+    if at is not None:
+        draft.set(last_user_activity_at=max(at, draft.session.last_user_activity_at or at))
+
+
+def _turn_id(session_id: SessionId, number: int) -> TurnId:
+    return TurnId(f"turn_{_digest(session_id, str(number))}")
+
+
+def _digest(session_id: SessionId, name: str) -> str:
+    return hashlib.blake2b(f"{session_id}\0{name}".encode(), digest_size=15).hexdigest()
+
+
+def _hash(past: PastTurn) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for item in past.items:
+        digest.update(item.fingerprint + b"\0")
+    return digest.digest()

@@ -1,0 +1,275 @@
+"""The lane: who has it, who is next, and how it is given up.
+
+Every function works on a draft of the session's row; the row's one fenced write is the guard.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.ids import RunId, WorkerId
+from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
+from holdfast.core.model.records import Span, visible_spans
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, Turn, storable
+from holdfast.core.transaction.commands import LaneLimits, Queued, Started
+from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.core.transaction.session_draft import Draft
+
+WORKER_LOST = "worker_lost"
+
+_Block = tuple[int, int, int]
+"""Where the items of a turn begin, up to where they are finished, and where they end."""
+
+_encode_items = msgspec.msgpack.Encoder().encode
+_decode_items = msgspec.msgpack.Decoder(tuple[NewItem, ...]).decode
+
+
+def pack_items(items: Sequence[NewItem]) -> bytes:
+    """Return items as the bytes in which a queued turn keeps them."""
+    return _encode_items(tuple(items))
+
+
+def unpack_items(packed: bytes | None) -> tuple[NewItem, ...]:
+    """Return what `pack_items` packed."""
+    return _decode_items(packed) if packed else ()
+
+
+def begin(
+    draft: Draft,
+    turn: Turn,
+    *,
+    run_id: RunId,
+    worker: WorkerId,
+    facts: Facts,
+    items: Sequence[NewItem] = (),
+) -> tuple[Turn, Run]:
+    """Give the lane to `turn`: its items enter the log, its run begins under a new epoch.
+
+    A turn that waited brings its items itself, packed.
+    """
+    first, kept, last = _place(draft, turn, facts, items or unpack_items(turn.input))
+    turn = replace(
+        turn,
+        input=None,
+        owner=worker,
+        attempts=turn.attempts + 1,
+        first_seq=first,
+        kept_seq=kept,
+        last_seq=last,
+        started_at=turn.started_at or draft.now,
+    )
+    epoch = draft.take_lane(turn.id, run_id, worker)
+    return turn, new_run(run_id, turn, epoch=epoch, draft=draft)
+
+
+def started(draft: Draft, turn: Turn, run: Run, *, is_rolled_over: bool = False) -> Started:
+    """Answer for a turn that has the lane, once all that belongs to its beginning is written."""
+    fence = Fence(run.session_id, run.generation, run.id, run.epoch)
+    return Started(turn, draft.session, run, fence, is_rolled_over)
+
+
+def is_next(turn: Turn, session: Session, waiting: Waiting) -> bool:
+    """Whether a turn is the first of those who wait in a session's lane."""
+    is_here = turn.session_id == session.id and turn.is_open
+    return is_here and turn.position == waiting.first_position
+
+
+def start_waiting(
+    draft: Draft, turn: Turn, *, run_id: RunId, worker: WorkerId, facts: Facts
+) -> Started:
+    """Give a free lane to a turn that waited for it."""
+    turn, run = begin(draft, turn, run_id=run_id, worker=worker, facts=facts)
+    draft.save_turn(turn)
+    draft.add_run(run)
+    draft.tell("turn.started", turn, attempts=turn.attempts)
+    return started(draft, turn, run)
+
+
+def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
+    """Return the run that a worker begins now; what it answers will stand behind the head."""
+    return replace(
+        BLANK_RUN,
+        id=run_id,
+        turn_id=turn.id,
+        session_id=draft.before.id,
+        generation=draft.before.generation,
+        epoch=epoch,
+        worker=turn.owner,
+        step=turn.step,
+        first_seq=draft.head_seq + 1,
+        started_at=draft.now,
+    )
+
+
+def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> _Block:
+    """Bring the turn's block to the head of the log, in one piece, whatever came before."""
+    hidden, block = facts.hidden, facts.turn_items
+    if turn.first_seq is None:
+        if turn.rewind_after is not None and turn.rewind_upto is not None:
+            draft.hide("rewind", (turn.rewind_after + 1, turn.rewind_upto), hidden, turn.id)
+        first = draft.head_seq + 1
+        last = draft.append(items, turn.number)
+        return first, last, last
+    assert turn.kept_seq is not None
+    assert turn.last_seq is not None
+    is_seen = bool(visible_spans(hidden, turn.first_seq, turn.kept_seq))
+    if draft.head_seq == turn.last_seq and is_seen:
+        if turn.kept_seq < turn.last_seq:
+            draft.hide("retry", (turn.kept_seq + 1, turn.last_seq), hidden, turn.id)
+        return turn.first_seq, turn.kept_seq, turn.last_seq
+    # Later turns stand behind the old block, or hid it: it is written anew, never interleaved.
+    # Where all of it is hidden, who asks again means what was asked.
+    kept = still_seen(block, hidden) if is_seen else _asked(block, turn.kept_seq)
+    draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id)
+    first = draft.head_seq + 1
+    last = draft.append([item.anew() for item in kept if not item.is_partial], turn.number)
+    return first, last, last
+
+
+def still_seen(block: Sequence[StoredItem], hidden: Sequence[Span]) -> list[StoredItem]:
+    """Return the items of a turn's block that nothing hides."""
+    return [item for item in block if not any(first <= item.seq <= last for first, last in hidden)]
+
+
+def _asked(block: Sequence[StoredItem], kept_seq: int) -> list[StoredItem]:
+    """Return what a turn was given and had finished, less what was erased."""
+    return [item for item in block if item.seq <= kept_seq and item.body != ERASED_ITEM]
+
+
+def keep_partial(draft: Draft, turn: Turn, partial: bytes | None) -> Turn:
+    """Append what a run had not finished; it stays marked, and a later attempt hides it."""
+    if not partial:
+        return turn
+    return replace(turn, last_seq=draft.append(unpack_items(partial), turn.number, is_partial=True))
+
+
+def end_turn(
+    draft: Draft,
+    turn: Turn,
+    outcome: Outcome,
+    *,
+    code: str | None = None,
+    message: str | None = None,
+    is_retryable: bool = False,
+) -> Turn:
+    """End a turn, whether it held the lane or waited."""
+    ended = replace(
+        turn,
+        outcome=outcome,
+        error_code=code,
+        error_message=storable(message),
+        is_retryable=is_retryable,
+        ended_at=draft.now,
+    )
+    draft.save_turn(ended, "end")
+    detail = {"code": code} if code else {}
+    draft.tell(f"turn.{outcome}", ended, first_seq=ended.first_seq, last_seq=ended.last_seq,
+               **detail)  # fmt: skip
+    return ended
+
+
+def stop_active(
+    draft: Draft, facts: Facts, outcome: Outcome, *, code: str, message: str, is_retryable: bool
+) -> Turn:
+    """Take the lane from the turn that holds it; what its run had finished and begun is kept."""
+    assert facts.active is not None
+    turn = _let_go(draft, facts, outcome, code)
+    return end_turn(draft, turn, outcome, code=code, message=message, is_retryable=is_retryable)
+
+
+def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
+    turn, run = facts.active, facts.active_run
+    assert turn is not None
+    if run is not None:
+        turn = keep_partial(draft, turn, run.partial)
+        draft.save_run(
+            replace(
+                run,
+                outcome=outcome,
+                error_code=code,
+                ended_at=draft.now,
+                partial=None,
+                last_seq=draft.head_seq,
+                record_no=draft.record_no,
+            )
+        )
+        draft.abort(run.id)
+    draft.set(epoch=draft.session.epoch + 1)
+    draft.free_lane()
+    draft.wake()
+    return turn
+
+
+class Settled(NamedTuple):
+    """A lane after the gone were settled: whether it is free, who waits, and what was settled."""
+
+    is_free: bool
+    waiting: Waiting
+    turn: Turn | None = None
+
+
+def settle_gone(
+    draft: Draft, facts: Facts, *, worker: WorkerId, limits: LaneLimits, is_forsaken: bool = False
+) -> Settled:
+    """Free the lane if its holder is gone.
+
+    A run whose worker died ends as interrupted; where nobody waits on a socket it goes back to
+    the front of its queue, for a bounded number of attempts. A hold that ran out ends its turn.
+    """
+    session, turn = draft.session, facts.active
+    if turn is None:
+        return Settled(True, facts.waiting)
+    if session.is_held:
+        if session.hold_until is None or session.hold_until > facts.now:
+            return Settled(False, facts.waiting)
+        message = "the client's tools did not answer in time"
+        turn = stop_active(
+            draft, facts, "interrupted", code="tool_wait_expired", message=message,
+            is_retryable=False,
+        )  # fmt: skip
+        return Settled(True, facts.waiting, turn)
+    if (facts.has_live_owner or session.owner == worker) and not is_forsaken:
+        # Who asks is alive, also where its lease ran out while the store was away.
+        return Settled(False, facts.waiting)
+    if turn.attempts >= limits.max_attempts:
+        message = f"given up after {turn.attempts} attempts that lost their worker"
+        turn = stop_active(
+            draft, facts, "failed", code="turn_abandoned", message=message, is_retryable=False
+        )
+        return Settled(True, facts.waiting, turn)
+    if turn.source in RUN_AGAIN and limits.can_run_again:
+        turn = replace(_let_go(draft, facts, "interrupted", WORKER_LOST), owner=worker)
+        draft.save_turn(turn)
+        draft.tell("turn.requeued", turn, attempts=turn.attempts)
+        return Settled(True, _with_front(facts.waiting, turn.position), turn)
+    turn = stop_active(
+        draft, facts, "interrupted", code=WORKER_LOST,
+        message="the worker of this turn went away", is_retryable=True,
+    )  # fmt: skip
+    return Settled(True, facts.waiting, turn)
+
+
+def _with_front(waiting: Waiting, position: int) -> Waiting:
+    known = [waiting.first_position, waiting.last_position]
+    positions = [position, *(place for place in known if place is not None)]
+    return Waiting(waiting.count + 1, min(positions), max(positions))
+
+
+def tail_position(turn_count: int, waiting: Waiting, active: Turn | None = None) -> int:
+    """Return a place behind everybody; a resumed turn runs at a place beyond its number."""
+    return max(turn_count, waiting.last_position or 0, active.position if active else 0) + 1
+
+
+def front_position(facts: Facts, waiting: Waiting) -> int:
+    """Return a place before everybody, the turn that had the lane included."""
+    places = [waiting.first_position, facts.active.position if facts.active else None]
+    known = [place for place in places if place is not None]
+    return min(known, default=1) - 1
+
+
+def queued(draft: Draft, turn: Turn) -> Queued:
+    """Answer for a turn that has to wait."""
+    return Queued(turn, draft.session, draft.session.hold_until)

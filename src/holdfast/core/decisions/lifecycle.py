@@ -1,0 +1,282 @@
+"""Reset, restore, delete, fork: the life of a session under its key.
+
+Each raises the epoch of every session it touches, so that a run of the old days, even one of a
+generation that comes back, can change nothing.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core.decisions.lane import end_turn, stop_active
+from holdfast.core.errors import (
+    IdempotencyMismatch,
+    ItemNotFound,
+    SessionBusy,
+    SessionChanged,
+    SessionDeleted,
+    SessionHasForks,
+    SessionNotFound,
+    SessionNotKeyed,
+)
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
+from holdfast.core.model.records import Span, visible_spans
+from holdfast.core.model.session import Session, begin_session
+from holdfast.core.model.turn import Turn
+from holdfast.core.transaction.changes import (
+    Change,
+    ContentErased,
+    Decision,
+    IdempotencyAdded,
+    IdempotencyRow,
+    ProviderStateDropped,
+    refuse,
+)
+from holdfast.core.transaction.commands import Annotate, Delete, ForgetState, Fork, Reset, Restore
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.session_draft import Draft
+
+
+def retire(draft: Draft, *, reason: str) -> None:
+    """Take a session out of its key's life; it stays listed, readable and restorable."""
+    session = draft.session
+    draft.set(is_live=False, retired_at=draft.now, epoch=session.epoch + 1)
+    draft.free_lane()
+    draft.add(ProviderStateDropped(session.id))
+    draft.tell("session.retired", reason=reason)
+
+
+def reset(command: Reset, facts: Facts) -> Decision[Session]:
+    """Begin the next generation; every turn accepted before ends cancelled."""
+    session = facts.session
+    if command.again and facts.live is not None and facts.live.id == command.new_id:
+        return Decision(facts.live)
+    if facts.repeat is not None:
+        return _made_before(command, facts, facts.repeat)
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if session.key is None:
+        return refuse(SessionNotKeyed(f"session {session.id} has no key to continue under"))
+    expected = session.id if command.expected_id is None else command.expected_id
+    if not session.is_live or expected != session.id:
+        live_id = session.id if session.is_live else facts.live_id
+        return refuse(SessionChanged(expected, live_id))
+    old = Draft(session, now=facts.now)
+    _cancel_open(old, facts, code="session_reset", message=command.reason)
+    retire(old, reason=command.reason)
+    fresh = Draft(
+        begin_session(
+            command.new_id,
+            session.tenant,
+            now=facts.now,
+            key=session.key,
+            generation=facts.next_generation,
+            previous=session,
+        ),
+        now=facts.now,
+        is_new=True,
+    )
+    fresh.tell("session.created", generation=facts.next_generation, previous_session_id=session.id)
+    _remember(command, fresh)
+    return _both(old, fresh)
+
+
+def _made_before(command: Reset | Fork, facts: Facts, row: IdempotencyRow) -> Decision[Session]:
+    """Answer a repeat with the one session that its first sending made."""
+    if row.body_hash != (command.body_hash or b""):
+        return refuse(
+            IdempotencyMismatch(f"idempotency key {row.key!r} was used with another request")
+        )
+    made = facts.made
+    if made is None or _is_foreign(made, command.tenant):
+        return refuse(SessionDeleted("the session that this request made was deleted"))
+    return Decision(made)
+
+
+def _remember(command: Reset | Fork, draft: Draft) -> None:
+    """Bind the caller's idempotency key to the session that this request makes."""
+    if command.idempotency_key is None:
+        return
+    named = TurnId(draft.session.id)
+    row = IdempotencyRow(
+        command.tenant, command.idempotency_key, command.body_hash or b"", named, 0, draft.now
+    )
+    draft.add(IdempotencyAdded(row))
+
+
+def restore(command: Restore, facts: Facts) -> Decision[Session]:
+    """Make an old generation live again; the one that was live is retired like by a reset."""
+    session = facts.session
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if session.key is None:
+        return refuse(SessionNotKeyed(f"session {session.id} has no key to live under"))
+    if session.is_live:
+        return Decision(session)
+    back = Draft(session, now=facts.now)
+    back.set(is_live=True, retired_at=None, epoch=session.epoch + 1)
+    back.free_lane()
+    back.add(ProviderStateDropped(session.id))
+    back.tell("session.restored", generation=session.generation)
+    if facts.live is None:
+        return back.decide(back.session)
+    old = Draft(facts.live, now=facts.now)
+    _cancel_open(old, facts, code="session_restored")
+    retire(old, reason="session_restored")
+    return _both(old, back)
+
+
+def _both(old: Draft, new: Draft) -> Decision[Session]:
+    """Close two drafts in one decision; the old one lets go of the key first."""
+    first, second = old.decide(old.session), new.decide(new.session)
+    return Decision(
+        new.session,
+        (*first.changes, *second.changes),
+        (old.session.id,),
+        (*first.aborted, *second.aborted),
+    )
+
+
+def delete(command: Delete, facts: Facts) -> Decision[Session]:
+    """Erase a session's content and leave a tombstone that no late writer gets past."""
+    session = facts.session
+    if session is None or session.tenant != command.tenant:
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if session.deleted_at is not None:
+        if command.again:
+            return Decision(session)
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if command.idle_seconds is not None and not _is_idle(facts, session, command.idle_seconds):
+        return refuse(SessionBusy(f"session {session.id} was spoken to in the meantime"))
+    visible_forks = [fork for fork in facts.forks if fork.is_visible]
+    if visible_forks and not command.cascade:
+        return refuse(
+            SessionHasForks(f"{len(visible_forks)} sessions point into session {session.id}")
+        )
+    draft = Draft(session, now=facts.now)
+    _cancel_open(draft, facts, code="session_deleted")
+    _bury(draft)
+    changes: list[Change] = [*draft.changes()]
+    aborted: list[RunId] = [*draft.decide(None).aborted]
+    for fork in facts.forks:
+        child = Draft(fork, now=facts.now)
+        if fork.active_run_id is not None:
+            aborted.append(fork.active_run_id)
+        _bury(child)
+        changes.extend(child.changes())
+    woken = (session.id, *(fork.id for fork in facts.forks))
+    return Decision(draft.session, tuple(changes), woken, tuple(aborted))
+
+
+def _is_idle(facts: Facts, session: Session, seconds: float) -> bool:
+    if facts.open_turns:
+        return False
+    times = [session.created_at]
+    if facts.turn is not None:
+        times += [facts.turn.accepted_at, facts.turn.ended_at or 0.0]
+    return max(times) < facts.now - seconds
+
+
+def _bury(draft: Draft) -> None:
+    session = draft.session
+    draft.set(
+        is_live=False,
+        deleted_at=draft.now,
+        retired_at=session.retired_at or draft.now,
+        epoch=session.epoch + 1,
+        metadata=b"{}",
+    )
+    draft.free_lane()
+    draft.add(ProviderStateDropped(session.id))
+    draft.add(ContentErased(session.id))
+
+
+def _cancel_open(draft: Draft, facts: Facts, *, code: str, message: str = "") -> None:
+    """End every open turn as cancelled; `code` says by what, in a word that does not vary."""
+    for turn in facts.open_turns:
+        if facts.active is not None and turn.id == facts.active.id:
+            stop_active(draft, facts, "cancelled", code=code, message=message, is_retryable=False)
+        else:
+            end_turn(draft, turn, "cancelled", code=code, message=message)
+    draft.wake()
+
+
+def fork(command: Fork, facts: Facts) -> Decision[Session]:
+    """Begin a session that points into this one's history; nothing is copied."""
+    session = facts.session
+    if command.again and facts.live is not None and facts.live.id == command.new_id:
+        return Decision(facts.live)
+    if facts.repeat is not None:
+        return _made_before(command, facts, facts.repeat)
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    after = command.after_seq
+    if after is None:
+        after = finished_seq(session, facts.active)
+    if not 0 <= after <= session.head_seq:
+        return refuse(ItemNotFound(f"session {session.id} has no item {after}"))
+    child = fork_of(session, command.new_id, after, now=facts.now, hidden=facts.hidden)
+    draft = Draft(child, now=facts.now, is_new=True)
+    draft.tell("session.created", generation=1, parent_session_id=session.id, after_seq=after)
+    _remember(command, draft)
+    return draft.decide(draft.session)
+
+
+def fork_of(
+    session: Session, new_id: SessionId, after: int, *, now: float, hidden: Sequence[Span]
+) -> Session:
+    """Return a keyless session whose history begins as a pointer into this one's."""
+    shown = sum(last - first + 1 for first, last in visible_spans(hidden, 1, after))
+    return replace(
+        begin_session(new_id, session.tenant, now=now),
+        parent_id=session.id,
+        parent_seq=after,
+        parent_record=session.record_no,
+        head_seq=after,
+        hidden_count=after - shown,
+        metadata=session.metadata,
+    )
+
+
+def finished_seq(session: Session, active: Turn | None) -> int:
+    """Return where the history ends that is not still being written."""
+    if active is not None and active.first_seq is not None:
+        return active.first_seq - 1
+    return session.head_seq
+
+
+def settled_seq(session: Session, active: Turn | None) -> int:
+    """Return where the history ends that no run is writing; a held turn's part of it is settled."""
+    return session.head_seq if session.is_held else finished_seq(session, active)
+
+
+def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
+    """Replace a session's metadata."""
+    session = facts.session
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if command.again and session.metadata == command.metadata:
+        return Decision(session)
+    draft = Draft(session, now=facts.now)
+    draft.set(metadata=command.metadata)
+    draft.tell("session.annotated")
+    return draft.decide(draft.session)
+
+
+def forget_state(command: ForgetState, facts: Facts) -> Decision[Session]:
+    """Drop every provider's state: the next turn tells the whole history."""
+    session = facts.session
+    if session is None or _is_foreign(session, command.tenant):
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    if session.active_turn_id is not None:
+        return refuse(SessionBusy(f"session {session.id} is busy"))
+    if not facts.has_provider_state:
+        return Decision(session)
+    draft = Draft(session, now=facts.now)
+    draft.add(ProviderStateDropped(session.id))
+    draft.tell("provider_state.dropped")
+    return draft.decide(draft.session)
+
+
+def _is_foreign(session: Session, tenant: Tenant) -> bool:
+    return session.tenant != tenant or session.deleted_at is not None

@@ -1,0 +1,86 @@
+"""Who carries on: the next turn of a lane, and the heirs of a worker that is gone."""
+
+from msgspec.structs import replace
+
+from holdfast.core.decisions.lane import WORKER_LOST, end_turn, queued, settle_gone, start_waiting
+from holdfast.core.errors import (
+    RunFenced,
+    SessionDeleted,
+    SessionNotFound,
+    TurnCancelled,
+    TurnInterrupted,
+    TurnNotFound,
+)
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import RUN_AGAIN, Fence, Turn
+from holdfast.core.transaction.changes import Decision, refuse
+from holdfast.core.transaction.commands import Claim, Queued, Recover, Started
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.session_draft import Draft
+
+
+def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
+    """Start a queued turn if the lane is free and nobody stands before it."""
+    turn, session, run = facts.turn, facts.session, facts.run
+    if session is not None and session.deleted_at is not None:
+        return refuse(SessionDeleted("the session of this turn was deleted"))
+    if turn is None or session is None:
+        return refuse(TurnNotFound(f"no turn {command.turn_id}"))
+    if command.again and run is not None:
+        fence = Fence(session.id, run.generation, run.id, run.epoch)
+        if fence.holds(session):
+            return Decision(Started(turn, session, run, fence))
+    if turn.outcome == "cancelled":
+        return refuse(TurnCancelled(turn.id, turn.error_code))
+    if not turn.is_open:
+        return refuse(TurnInterrupted(f"turn {turn.id} ended as {turn.outcome}"))
+    if command.again and run is not None:
+        return refuse(RunFenced(f"run {run.id} of turn {turn.id} was begun, and lost its lane"))
+    draft = Draft(session, now=facts.now)
+    is_free, waiting, settled = settle_gone(
+        draft, facts, worker=command.worker, limits=command.limits
+    )
+    if session.active_turn_id == turn.id:
+        # Its own earlier run: still under way, or settled only now and to be looked at afresh.
+        return draft.decide(queued(draft, settled)) if settled else Decision(queued(draft, turn))
+    if not is_free or waiting.first_position != turn.position:
+        outcome = queued(draft, turn)
+        return draft.decide(outcome) if settled else Decision(outcome)
+    begun = start_waiting(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
+    return draft.decide(begun)
+
+
+def recover(command: Recover, facts: Facts) -> Decision[Session]:
+    """Settle what gone workers left in this session; touch nothing of a living one."""
+    session = facts.session
+    if session is None or session.deleted_at is not None:
+        return refuse(SessionNotFound(f"no session {command.session_id}"))
+    draft = Draft(session, now=facts.now)
+    is_forsaken = session.owner == command.worker and session.active_run_id in command.forsaken
+    settled = settle_gone(
+        draft, facts, worker=command.worker, limits=command.limits, is_forsaken=is_forsaken
+    )
+    is_touched = settled.turn is not None
+    for turn in facts.open_turns:
+        if facts.active is not None and turn.id == facts.active.id:
+            continue
+        is_own = turn.owner == command.worker
+        is_forsaken = is_own and turn.id in command.forsaken
+        if is_forsaken or (turn.owner in facts.gone_owners and not is_own):
+            _inherit(draft, turn, command)
+            is_touched = True
+    if not is_touched:
+        return Decision(session)
+    draft.wake()
+    return draft.decide(draft.session)
+
+
+def _inherit(draft: Draft, turn: Turn, command: Recover) -> None:
+    """Take over a waiting turn, or keep it as interrupted if its client is gone with its worker."""
+    if turn.source in RUN_AGAIN and command.limits.can_run_again:
+        draft.save_turn(replace(turn, owner=command.worker))
+        return
+    end_turn(
+        draft, turn, "interrupted", code=WORKER_LOST,
+        message="the worker of this turn went away", is_retryable=True,
+    )  # fmt: skip

@@ -1,0 +1,322 @@
+"""What a run may write, and how it ends: fenced in every write, all or nothing at the end."""
+
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.decisions.hide import is_changed, without_hidden
+from holdfast.core.decisions.lane import (
+    end_turn,
+    is_next,
+    keep_partial,
+    pack_items,
+    start_waiting,
+    stop_active,
+)
+from holdfast.core.errors import IdempotencyMismatch, RunFenced, TurnNotFound
+from holdfast.core.healing.policy import Heal, read_heals, write_heals
+from holdfast.core.model.items import NewItem
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.records import merge_spans
+from holdfast.core.model.session import Session, Usage
+from holdfast.core.model.turn import Fence, Run, Turn, storable
+from holdfast.core.transaction.changes import (
+    CompletionAdded,
+    CompletionRow,
+    Decision,
+    IdempotencyAdded,
+    IdempotencyRow,
+    ProviderStateDropped,
+    ProviderStateSaved,
+    RunSaved,
+    refuse,
+)
+from holdfast.core.transaction.commands import (
+    Cancel,
+    DropProviderState,
+    Ended,
+    Extend,
+    Finish,
+    RecordHeal,
+    Started,
+)
+from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.session_draft import Draft
+
+OutcomeT = TypeVar("OutcomeT")
+
+
+def extend(command: Extend, facts: Facts) -> Decision[Session]:
+    """Append what a run has finished so far; remember what it has begun."""
+    if not command.fence.holds(facts.session):
+        return fenced(command.fence, facts, tried="extend", count=len(command.items))
+    session, turn, run = facts.session, facts.active, facts.active_run
+    assert session is not None
+    assert turn is not None
+    assert run is not None
+    if command.again and _is_extended(command, session):
+        return Decision(session)
+    row = facts.repeat
+    if row is not None and row.body_hash != (command.body_hash or b""):
+        return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
+    if row is not None and row.turn_id != turn.id:
+        return Decision(session)  # what an attempt of this very turn left is said anew
+    draft = Draft(session, now=facts.now)
+    items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
+    if items:
+        last = draft.append(items, turn.number)
+        draft.save_turn(replace(turn, kept_seq=last, last_seq=last), "block")
+        draft.tell("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
+    if command.idempotency_key is not None and row is None:
+        draft.add(IdempotencyAdded(_batch(command, turn, facts.now)))
+    if command.partial is not None:
+        draft.save_run(replace(run, partial=pack_items(command.partial)))
+    elif command.items and run.partial is not None:
+        draft.save_run(replace(run, partial=None))
+    if command.journal is not None:
+        draft.journal(turn, command.journal)
+    return draft.decide(draft.session)
+
+
+def _batch(command: Extend, turn: Turn, now: float) -> IdempotencyRow:
+    key, hashed = command.idempotency_key or "", command.body_hash or b""
+    return IdempotencyRow(turn.tenant, key, hashed, turn.id, turn.step, now)
+
+
+def _is_extended(command: Extend, session: Session) -> bool:
+    """Whether the whole command was carried out before: its items are in the log."""
+    return bool(command.items) and not _missing(command, session)
+
+
+def finish(command: Finish, facts: Facts) -> Decision[Ended]:
+    """End a run. A run that lost its session changes nothing but its own record."""
+    if not command.fence.holds(facts.session):
+        return _finish_fenced(command, facts)
+    session, turn, run = facts.session, facts.active, facts.active_run
+    assert session is not None
+    assert turn is not None
+    assert run is not None
+    if command.usage is not None and not command.usage.is_countable:
+        command = replace(command, usage=None)
+    draft = Draft(session, now=facts.now)
+    items = _missing(command, session)
+    if facts.heads:
+        items = without_hidden(items, session, facts.heads, command.shown_records)
+    last = draft.append(items, turn.number)
+    turn = replace(turn, kept_seq=last, last_seq=last)
+    if command.partial:
+        turn = keep_partial(draft, turn, pack_items(command.partial))
+    run = _ended_run(run, command, draft)
+    draft.save_run(run)
+    if command.journal is not None:
+        draft.journal(turn, command.journal)
+    if command.usage is not None:
+        count_usage(draft, command.usage)
+    is_completed = command.outcome == "completed"
+    if is_completed:
+        _keep_for_later(draft, turn, command, facts)
+    if is_completed and command.pending_calls:
+        turn = _hold(draft, turn, command)
+    else:
+        draft.free_lane()
+        turn = end_turn(
+            draft,
+            turn,
+            command.outcome,
+            code=command.error_code,
+            message=command.error_message,
+            is_retryable=command.is_retryable,
+        )
+    begun = _hand_over(draft, run, command, facts) if facts.waiting.count else None
+    return draft.decide(Ended(turn, draft.session, run, begun))
+
+
+def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started | None:
+    """Begin the turn that is named to be next, if it is; else have those who wait look."""
+    turn, named, session = facts.turn, command.successor, draft.session
+    is_free = session.active_turn_id is None
+    if not is_free or turn is None or named is None or not is_next(turn, session, facts.waiting):
+        draft.wake()
+        return None
+    return start_waiting(draft, turn, run_id=named.run_id, worker=run.worker, facts=facts)
+
+
+def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> None:
+    """Write what later requests may look for: the completion, the trail, a provider's state."""
+    kept, session = command.completion, draft.before
+    if kept is not None:
+        row = CompletionRow(
+            turn.id, turn.step, session.tenant, session.id, kept.model, kept.metadata, facts.now
+        )  # fmt: skip
+        draft.add(CompletionAdded(row))
+    if command.trail:
+        draft.leave_trail(command.trail)
+    if command.provider_state is not None:
+        _keep_state(draft, command.provider_state, command, facts)
+
+
+def _keep_state(draft: Draft, state: ProviderState, command: Finish, facts: Facts) -> None:
+    """Save what a provider remembers, unless it remembers what was hidden since it was told."""
+    if is_changed(draft.before, facts.heads, command.shown_records):
+        draft.add(ProviderStateDropped(draft.before.id))
+        return
+    covering = replace(state, covers_seq=draft.head_seq)
+    draft.add(ProviderStateSaved(draft.before.id, covering, facts.now))
+
+
+def _missing(command: Extend | Finish, session: Session) -> tuple[NewItem, ...]:
+    """Return the items that are not in the log yet; an earlier commit may have gone unheard.
+
+    While a run holds its fence nobody else appends, so what stands behind `after_seq` is its own.
+    """
+    if command.after_seq is None:
+        return command.items
+    return command.items[max(session.head_seq - command.after_seq, 0) :]
+
+
+def _hold(draft: Draft, turn: Turn, command: Finish) -> Turn:
+    """Keep the lane for the client's tools."""
+    draft.set(
+        active_run_id=None,
+        owner=None,
+        hold_until=draft.now + command.hold_seconds,
+        pending_calls=msgspec.json.encode(command.pending_calls).decode(),
+    )
+    draft.save_turn(turn, "block")
+    draft.tell("turn.requires_action", turn, calls=list(command.pending_calls))
+    return turn
+
+
+def _ended_run(run: Run, command: Finish, draft: Draft) -> Run:
+    usage = command.usage
+    return replace(
+        run,
+        last_seq=draft.head_seq,
+        record_no=draft.record_no,
+        outcome=command.outcome,
+        error_code=command.error_code,
+        error_message=storable(command.error_message),
+        ended_at=draft.now,
+        partial=None,
+        result=command.result,
+        heals=command.heals if command.heals is not None else run.heals,
+        input_tokens=usage.input_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+        output_tokens=usage.output_tokens if usage else None,
+        reasoning_tokens=usage.reasoning_tokens if usage else None,
+    )
+
+
+def count_usage(draft: Draft, usage: Usage) -> None:
+    """Add what a call used to what its session has used."""
+    session = draft.before
+    draft.set(
+        input_tokens=session.input_tokens + usage.input_tokens,
+        cached_tokens=session.cached_tokens + usage.cached_tokens,
+        output_tokens=session.output_tokens + usage.output_tokens,
+        reasoning_tokens=session.reasoning_tokens + usage.reasoning_tokens,
+    )
+
+
+def _finish_fenced(command: Finish, facts: Facts) -> Decision[Ended]:
+    run, turn, session = facts.run, facts.turn, facts.session
+    is_done = run is not None and run.outcome == command.outcome and run.late is None
+    if command.again and is_done and run is not None and turn is not None and session is not None:
+        return Decision(Ended(turn, session, run))
+    return fenced(command.fence, facts, tried=command.outcome, count=len(command.items))
+
+
+def fenced(fence: Fence, facts: Facts, *, tried: str, count: int) -> Decision[OutcomeT]:
+    """Refuse a late writer, and note on its own run what it tried."""
+    error = RunFenced(_why(fence, facts.session))
+    if facts.run is None or (facts.session is not None and facts.session.deleted_at is not None):
+        return refuse(error)
+    late = msgspec.json.encode({"tried": tried, "items": count, "at": facts.now})
+    return Decision(error, (RunSaved(replace(facts.run, late=late)),))
+
+
+def _why(fence: Fence, session: Session | None) -> str:
+    if session is None or session.deleted_at is not None:
+        return f"run {fence.run_id}: session {fence.session_id} is gone"
+    return (
+        f"run {fence.run_id} holds epoch {fence.epoch} of session {fence.session_id}, "
+        f"which is at {session.epoch}"
+    )
+
+
+def drop_provider_state(command: DropProviderState, facts: Facts) -> Decision[Session]:
+    """Forget what a provider refused, if the run still owns the session."""
+    if not command.fence.holds(facts.session):
+        return fenced(command.fence, facts, tried="drop_provider_state", count=0)
+    assert facts.session is not None
+    if not facts.has_provider_state:
+        return Decision(facts.session)
+    draft = Draft(facts.session, now=facts.now)
+    draft.add(ProviderStateDropped(facts.session.id, command.slot))
+    draft.tell("provider_state.dropped", facts.active)
+    return draft.decide(draft.session)
+
+
+def record_heal(command: RecordHeal, facts: Facts) -> Decision[Session]:
+    """Add a heal to its run, if the run still owns the session."""
+    if not command.fence.holds(facts.session):
+        return fenced(command.fence, facts, tried="record_heal", count=0)
+    session, run = facts.session, facts.active_run
+    assert session is not None
+    assert run is not None
+    done = read_heals(run.heals)
+    if command.again and len(done) > command.number:
+        return Decision(session)
+    draft = Draft(session, now=facts.now)
+    draft.save_run(replace(run, heals=write_heals([*done, command.heal])))
+    if command.drops_state:
+        draft.add(ProviderStateDropped(session.id, command.slot))
+    heal = command.heal
+    told = {"next_model": heal.next_model} if heal.next_model else {}
+    draft.tell(
+        "turn.healed",
+        facts.active,
+        failure=heal.failure_class,
+        action=heal.action,
+        code=heal.code,
+        **told,
+    )
+    if heal.items:
+        _set_aside(draft, run, heal)
+    return draft.decide(draft.session)
+
+
+def _set_aside(draft: Draft, run: Run, heal: Heal) -> None:
+    """Record that a provider cannot take these items; what holds them at a provider goes too."""
+    why = msgspec.json.encode({"code": heal.code, "message": heal.message})
+    spans = merge_spans((seq, seq) for seq in heal.items)
+    for span in spans:
+        draft.record("quarantine", span, turn_id=run.turn_id, body=why)
+    draft.add(ProviderStateDropped(draft.session.id, from_seq=spans[0][0]))
+    draft.tell("items.quarantined", None, items=list(heal.items), code=heal.code)
+
+
+def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:
+    """End an open turn; what has ended keeps its end."""
+    turn, session = facts.turn, facts.session
+    if turn is None or session is None or turn.tenant != command.tenant:
+        return refuse(TurnNotFound(f"no turn {command.turn_id}"))
+    if session.deleted_at is not None:
+        return refuse(TurnNotFound(f"no turn {command.turn_id}"))
+    is_active = session.active_turn_id == turn.id
+    if not turn.is_open or (command.only_if_queued and is_active):
+        return Decision(turn)
+    draft = Draft(session, now=facts.now)
+    if is_active:
+        turn = stop_active(
+            draft, facts, command.outcome, code=command.code, message=command.reason,
+            is_retryable=command.is_retryable,
+        )  # fmt: skip
+    else:
+        turn = end_turn(
+            draft, turn, command.outcome, code=command.code, message=command.reason,
+            is_retryable=command.is_retryable,
+        )  # fmt: skip
+    draft.wake()
+    return draft.decide(turn)

@@ -1,0 +1,70 @@
+"""The trail of a history: one short hash that two histories share when they say the same.
+
+It is what finds an earlier history that a request repeats, so that the request can point at it
+instead of storing it again. Call ids count, because what is new may answer a call by its id.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.core.history.diff import ASSISTANT, SentItem
+from holdfast.core.ids import SessionId, Tenant
+from holdfast.core.model.items import OUTPUT_SUFFIX
+
+NO_TRAIL = b""
+Step = tuple[bytes, str | None]
+"""An item's fingerprint and call id."""
+
+
+class TrailRow(msgspec.Struct, frozen=True):
+    """Where a history ends: the items of a session up to `seq`, under its records up to then."""
+
+    session_id: SessionId
+    seq: int
+    record_no: int
+    tenant: Tenant
+    trail: bytes
+
+
+class ItemPlaceRow(msgspec.Struct, frozen=True):
+    """Where an item is that a later request may refer to by its id."""
+
+    tenant: Tenant
+    item_id: str
+    session_id: SessionId
+    seq: int
+
+
+class Milestone(msgspec.Struct, frozen=True, gc=False):
+    """The trail of a request's first `count` items."""
+
+    count: int
+    trail: bytes
+
+
+def follow(trail: bytes, steps: Iterable[Step]) -> bytes:
+    """Return a trail after more items; what has no fingerprint leaves none."""
+    for fingerprint, call_id in steps:
+        if fingerprint:
+            said = b"\0".join((trail, fingerprint, (call_id or "").encode("utf-8", "replace")))
+            trail = hashlib.blake2b(said, digest_size=16).digest()
+    return trail
+
+
+def milestones(sent: Sequence[SentItem], call_ids: Sequence[str | None]) -> list[Milestone]:
+    """Return the trails behind each thing that a model said, but for the request's last item."""
+    found: list[Milestone] = []
+    trail = NO_TRAIL
+    for index, item in enumerate(sent[:-1]):
+        trail = follow(trail, [(item.fingerprint, call_ids[index])])
+        if _is_models(item) and not _is_models(sent[index + 1]):
+            found.append(Milestone(index + 1, trail))
+    return found
+
+
+def _is_models(item: SentItem) -> bool:
+    if item.kind == "message":
+        return item.role == ASSISTANT
+    return not item.kind.endswith(OUTPUT_SUFFIX)

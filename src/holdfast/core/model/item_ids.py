@@ -1,0 +1,112 @@
+"""The names of items: every one has an id, also those whose bytes bring none.
+
+The stored bytes stay as they came. A name is kept beside them, and put into an item where it is
+shown. Of several visible items with one id the first keeps it; the others are told apart by their
+sequence number, so that a cursor always means one place.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import Span
+
+PREFIXES: dict[str, str] = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "file_search_call": "fs",
+    "web_search_call": "ws",
+    "computer_call": "cu",
+    "computer_call_output": "cuo",
+    "image_generation_call": "ig",
+    "code_interpreter_call": "ci",
+    "local_shell_call": "lsh",
+    "local_shell_call_output": "lsho",
+    "shell_call": "sh",
+    "shell_call_output": "sho",
+    "apply_patch_call": "apc",
+    "apply_patch_call_output": "apco",
+    "mcp_call": "mcp",
+    "mcp_list_tools": "mcpl",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
+    "compaction": "cmp",
+}
+OTHER_PREFIX = "item"
+SEPARATOR = "."
+
+
+def mint_name(kind: str, session_id: str, seq: int) -> str:
+    """Return the id of an item that brings none: its place's own, and nobody can guess it."""
+    place = hashlib.blake2b(f"{session_id}\0{seq}".encode(), digest_size=16).hexdigest()
+    return f"{PREFIXES.get(kind, OTHER_PREFIX)}_{place}"
+
+
+def owner_of(places: Sequence[int], hidden: Sequence[Span]) -> int | None:
+    """Return which of the places that share an id goes by it: the first visible, else the first."""
+    for seq in places:
+        if not any(first <= seq <= last for first, last in hidden):
+            return seq
+    return places[0] if places else None
+
+
+def name_at(item_id: str, seq: int) -> str:
+    """Return the name of an item whose id is another one's name."""
+    return f"{item_id}{SEPARATOR}{seq}"
+
+
+def split_name(name: str) -> tuple[str, int] | None:
+    """Return the id and the sequence number in a name of `name_at`, if it can be one."""
+    item_id, found, number = name.rpartition(SEPARATOR)
+    if not found or not (number.isascii() and number.isdecimal() and len(number) < 16):
+        return None
+    return item_id, int(number)
+
+
+_read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def shown(item: StoredItem, name: str) -> bytes:
+    """Return an item as lists show it: with its name, a short message spelled out in full."""
+    fields = _read_fields(item.body)
+    added: dict[str, Any] = {}
+    if _text(fields.get("id")) != name:
+        added["id"] = name
+    if item.kind == "message":
+        added |= _spelled_out(item, fields)
+    if not added:
+        return item.body
+    return _encode({**fields, **added})
+
+
+def _spelled_out(item: StoredItem, fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    """Return what a message may leave out when it is sent, and has when it is listed."""
+    added: dict[str, Any] = {}
+    if "type" not in fields:
+        added["type"] = "message"
+    if _text(fields.get("status")) is None:
+        added["status"] = "incomplete" if item.is_partial else "completed"
+    said = _text(fields.get("content"))
+    if said is None:
+        return added
+    if _text(fields.get("role")) == "assistant":
+        added["content"] = [{"type": "output_text", "text": said, "annotations": []}]
+    else:
+        added["content"] = [{"type": "input_text", "text": said}]
+    return added
+
+
+def _text(raw: msgspec.Raw | None) -> str | None:
+    if raw is None or bytes(raw).lstrip()[:1] != b'"':
+        return None
+    return msgspec.json.decode(raw, type=str)

@@ -1,0 +1,153 @@
+"""Turns and their runs: one accepted input and all it causes, and each attempt to carry it out.
+
+Only ends are stored. Whether an open turn is queued, running or waiting for the client's tools
+follows from its session's lane, so a turn that runs without an owner cannot be written down.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.model.session import Session
+
+Source = Literal["user", "background", "cron", "channel", "internal", "system"]
+Outcome = Literal["completed", "failed", "cancelled", "interrupted"]
+TurnStatus = Literal[
+    "queued", "running", "requires_action", "completed", "failed", "cancelled", "interrupted"
+]
+OnBusy = Literal["enqueue", "reject", "interrupt", "rollback"]
+
+USER_ACTIVITY: frozenset[Source] = frozenset({"user", "channel"})
+"""Sources that count as somebody being there."""
+RUN_AGAIN: frozenset[Source] = frozenset({"background", "cron", "channel"})
+"""Sources whose turns nobody waits for on a socket: after a crash they are run, not kept."""
+
+
+def storable(message: str | None) -> str | None:
+    """Return an error's message as text that any store can keep: nothing may keep an end away."""
+    if message is None:
+        return None
+    return message.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """The row of a turn. `input` is kept here until the turn starts and its items enter the log."""
+
+    id: TurnId
+    session_id: SessionId
+    tenant: Tenant
+    number: int
+    position: int
+    source: Source
+    owner: WorkerId
+    step: int
+    attempts: int
+    input: bytes | None
+    request: bytes
+    body_hash: bytes | None
+    rewind_after: int | None
+    rewind_upto: int | None
+    first_seq: int | None
+    kept_seq: int | None
+    last_seq: int | None
+    outcome: Outcome | None
+    error_code: str | None
+    error_message: str | None
+    is_retryable: bool
+    accepted_at: float
+    started_at: float | None
+    ended_at: float | None
+    delivered_at: float | None
+    retry_claim: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the turn has not ended."""
+        return self.outcome is None
+
+    def status(self, session: Session, *, has_live_owner: bool) -> TurnStatus:
+        """Return the turn's state, as the lane of its session tells it."""
+        if self.outcome is not None:
+            return self.outcome
+        if session.active_turn_id != self.id:
+            return "queued"
+        if session.is_held:
+            return "requires_action"
+        return "running" if has_live_owner else "interrupted"
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """The row of a run; it answered the items `first_seq` to `last_seq`, under `record_no`.
+
+    `late` is what a run tried to write after it had lost its session.
+    """
+
+    id: RunId
+    turn_id: TurnId
+    session_id: SessionId
+    generation: int
+    epoch: int
+    worker: WorkerId
+    step: int
+    first_seq: int
+    last_seq: int | None
+    record_no: int | None
+    outcome: Outcome | None
+    error_code: str | None
+    error_message: str | None
+    started_at: float
+    ended_at: float | None
+    input_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    partial: bytes | None
+    result: bytes | None
+    heals: bytes | None
+    late: bytes | None
+
+
+BLANK_TURN = Turn(
+    id=TurnId(""), session_id=SessionId(""), tenant=Tenant(""), number=0, position=0,
+    source="user", owner=WorkerId(""), step=0, attempts=0, input=None, request=b"",
+    body_hash=None, rewind_after=None, rewind_upto=None, first_seq=None, kept_seq=None,
+    last_seq=None, outcome=None, error_code=None, error_message=None, is_retryable=False,
+    accepted_at=0.0, started_at=None, ended_at=None, delivered_at=None, retry_claim=0,
+)  # fmt: skip
+"""What turns are made from, by filling in what is known of them."""
+BLANK_RUN = Run(
+    id=RunId(""), turn_id=TurnId(""), session_id=SessionId(""), generation=0, epoch=0,
+    worker=WorkerId(""), step=0, first_seq=0, last_seq=None, record_no=None, outcome=None,
+    error_code=None, error_message=None, started_at=0.0, ended_at=None, input_tokens=None,
+    cached_tokens=None, output_tokens=None, reasoning_tokens=None, partial=None, result=None,
+    heals=None, late=None,
+)  # fmt: skip
+"""What runs are made from."""
+
+
+class Successor(msgspec.Struct, frozen=True, gc=False):
+    """Who is to have a lane next: a turn that waits for it, and the run that it begins then."""
+
+    turn_id: TurnId
+    run_id: RunId
+
+
+class Fence(msgspec.Struct, frozen=True, gc=False):
+    """What every write of a run carries; the store checks it in the write's own transaction."""
+
+    session_id: SessionId
+    generation: int
+    run_id: RunId
+    epoch: int
+
+    def holds(self, session: Session | None) -> bool:
+        """Whether the run still owns the session: the one question every write must pass."""
+        return (
+            session is not None
+            and session.deleted_at is None
+            and session.is_live
+            and session.generation == self.generation
+            and session.epoch == self.epoch
+            and session.active_run_id == self.run_id
+        )

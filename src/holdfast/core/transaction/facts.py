@@ -1,0 +1,81 @@
+"""What a store reads before a decision, all inside the transaction that will write it."""
+
+import msgspec
+
+from holdfast.core.compaction.records import RecordHead
+from holdfast.core.ids import SessionId, WorkerId
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import Record, Span
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, IdempotencyRow
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """The queue of a lane, without the turn that holds it."""
+
+    count: int = 0
+    first_position: int | None = None
+    last_position: int | None = None
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True):
+    """A log that shows a range, its session's own or a fork's, and the summaries in it."""
+
+    session: Session
+    upto: int
+    """Where the part ends that it has in common with the log in which the range was said."""
+    line: frozenset[SessionId]
+    """The session and those whose history it continues."""
+    hidden: tuple[Span, ...] = ()
+    heads: tuple[RecordHead, ...] = ()
+    carriers: tuple[StoredItem, ...] = ()
+    """Its `compaction` items."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One session as it is now, under its lock; what a command does not need stays empty."""
+
+    now: float
+    session: Session | None = None
+    has_live_owner: bool = False
+    active: Turn | None = None
+    active_run: Run | None = None
+    waiting: Waiting = Waiting()
+    turn: Turn | None = None
+    """The turn that the command names, or that its repeat found."""
+    run: Run | None = None
+    """The run that the command names, or the last one of the repeated step."""
+    repeat: IdempotencyRow | None = None
+    tenant_turns: int = 0
+    """Open turns of the tenant, where a bound on them is to be kept."""
+    api_key: ApiKeyRow | None = None
+    completion: CompletionRow | None = None
+    imported_turns: int = 0
+    """How many turns of the session, or of the key's live one, were taken over from elsewhere."""
+    made: Session | None = None
+    """The session that an earlier request with the same idempotency key made."""
+    next_generation: int = 1
+    live_id: SessionId | None = None
+    """The live session of the key, where the named one is not."""
+    live: Session | None = None
+    open_turns: tuple[Turn, ...] = ()
+    """Every turn that has not ended, the active one included."""
+    gone_owners: frozenset[WorkerId] = frozenset()
+    forks: tuple[Session, ...] = ()
+    hidden: tuple[Span, ...] = ()
+    heads: tuple[RecordHead, ...] = ()
+    """Every record of the log, its ancestors' included, without the bodies."""
+    logs: tuple[Log, ...] = ()
+    """Of a range that is hidden: the log itself, and where it is erased the forks that show it."""
+    records: tuple[Record, ...] = ()
+    """The session's own records, or those of the turn that runs."""
+    is_view_changed: bool = False
+    """Whether anything was hidden or shown again since the parent of a turn was answered."""
+    has_provider_state: bool = False
+    turn_items: tuple[StoredItem, ...] = ()
+    """The block of the named turn, if it began before: what is hidden of it, too."""
+    last_item: StoredItem | None = None
+    """The last visible item, or the one that the same command took before."""
+    is_popped: bool = False
+    """Whether the same command has taken `last_item` out of the view before."""
