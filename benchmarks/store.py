@@ -17,7 +17,7 @@ from tests.postgres import private_server
 
 from benchmarks.report import Report
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import Store
 from holdfast.stores.opening import open_store
 from holdfast.testing.caller import Caller

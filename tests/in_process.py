@@ -11,12 +11,12 @@ import msgspec
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.session import Usage
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.compactor import Compactor
-from holdfast.engine.desk import Desk
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.responder import Responder
+from holdfast.engine.context.compactor import Compactor
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings, LaneSettings, StreamSettings
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.turns.executor import Responder
+from holdfast.engine.turns.turn_service import Desk
 from holdfast.ingress.http.application import Application
 from holdfast.ports.provider import (
     Answer,

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from holdfast.core.model.provider_state import ProviderState
     from holdfast.core.model.reset_policy import ResetPolicy
     from holdfast.core.model.session import Usage
-    from holdfast.engine.embedded import Holdfast, SessionHandle
+    from holdfast.engine.embedded.api import Holdfast, SessionHandle
+    from holdfast.engine.embedded.turn_handle import TurnHandle
     from holdfast.engine.settings import LaneSettings
-    from holdfast.engine.turn_handle import TurnHandle
 
 _HOMES = {
     "open": "holdfast.app",
-    "Holdfast": "holdfast.engine.embedded",
+    "Holdfast": "holdfast.engine.embedded.api",
     "HoldfastError": "holdfast.core.errors",
     "LaneSettings": "holdfast.engine.settings",
     "ProviderState": "holdfast.core.model.provider_state",
     "ResetPolicy": "holdfast.core.model.reset_policy",
-    "SessionHandle": "holdfast.engine.embedded",
-    "TurnHandle": "holdfast.engine.turn_handle",
+    "SessionHandle": "holdfast.engine.embedded.api",
+    "TurnHandle": "holdfast.engine.embedded.turn_handle",
     "Usage": "holdfast.core.model.session",
 }
 

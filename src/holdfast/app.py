@@ -10,16 +10,16 @@ from holdfast.core.decisions.api_keys import hash_key
 from holdfast.core.errors import InvalidInput
 from holdfast.core.ids import DEFAULT_TENANT, Tenant, read_tenant
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
-from holdfast.engine.arguments import an_instance
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.compactor import Compactor
-from holdfast.engine.desk import Desk
-from holdfast.engine.embedded import Holdfast
-from holdfast.engine.gateway import Gateway, Handler
-from holdfast.engine.responder import Responder
+from holdfast.engine.context.compactor import Compactor
+from holdfast.engine.embedded.api import Holdfast
+from holdfast.engine.embedded.validation import an_instance
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway, Handler
+from holdfast.engine.sessions.quota import StorageGauge
 from holdfast.engine.settings import LaneSettings, RetentionSettings
-from holdfast.engine.storage import StorageGauge
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.turns.executor import Responder
+from holdfast.engine.turns.turn_service import Desk
 from holdfast.settings import Settings
 from holdfast.stores.opening import open_store
 from holdfast.stores.store import SqlStore
@@ -151,7 +151,7 @@ def _sweep(gateway: Gateway, settings: RetentionSettings) -> "asyncio.Future[Non
     """Begin what retention asks for, if it asks for anything."""
     if not settings.is_on:
         return asyncio.get_running_loop().create_future()
-    from holdfast.engine.retention import Retention
+    from holdfast.engine.maintenance.retention import Retention
     from holdfast.ingress.http.archive import SessionArchive
 
     archive = SessionArchive(gateway, Path(settings.archive))

@@ -16,7 +16,7 @@ import holdfast
 from holdfast.core.ids import WorkerId
 from holdfast.doctor.examination import from_outside
 from holdfast.doctor.findings import KINDS
-from holdfast.engine.embedded import Holdfast
+from holdfast.engine.embedded.api import Holdfast
 from holdfast.stores.sql.appearance import Outside
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal
 

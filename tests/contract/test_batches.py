@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.core.errors import TurnNotFound
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.stores.store import SqlStore
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock

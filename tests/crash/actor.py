@@ -18,11 +18,11 @@ from holdfast.core.model.items import message
 from holdfast.core.model.reset_policy import NEVER
 from holdfast.core.transaction.commands import Command, Finish
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.embedded import Holdfast
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.embedded.api import Holdfast
+from holdfast.engine.embedded.turn_handle import Item
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.turn_handle import Item
-from holdfast.engine.turn_runner import ActiveRun
 from holdfast.stores.committer import Result
 from holdfast.stores.executors import ThreadExecutor
 from holdfast.stores.opening import open_store, sqlite_path

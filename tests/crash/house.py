@@ -12,10 +12,10 @@ from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.model.reset_policy import NEVER
 from holdfast.core.transaction.commands import Command
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.embedded import Holdfast
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.embedded.api import Holdfast
+from holdfast.engine.embedded.turn_handle import Item
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.turn_handle import Item
 from holdfast.ports.clock import Clock
 from holdfast.stores.committer import Result
 from holdfast.stores.executors import ThreadExecutor

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from holdfast import HoldfastError
 from holdfast.app import open as open_holdfast
-from holdfast.engine.embedded import SessionHandle
-from holdfast.engine.turn_handle import Item
+from holdfast.engine.embedded.api import SessionHandle
+from holdfast.engine.embedded.turn_handle import Item
 
 CAPABILITY_VERSION_3 = 0x20080522
 

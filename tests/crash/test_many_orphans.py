@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.core.model.turn import Source
 from holdfast.core.transaction.commands import Command, Finish
-from holdfast.engine.gateway import HANDLED_AT_ONCE, Gateway
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import HANDLED_AT_ONCE, Gateway
 from holdfast.stores.committer import Result
 from holdfast.stores.executors import InlineExecutor
 from holdfast.stores.sqlite import SqliteDriver

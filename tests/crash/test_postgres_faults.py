@@ -18,10 +18,10 @@ from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.model.reset_policy import NEVER
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.embedded import Holdfast, SessionHandle
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.embedded.api import Holdfast, SessionHandle
+from holdfast.engine.embedded.turn_handle import Item
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.turn_handle import Item
 from holdfast.stores.postgres import open_postgres
 from tests.crash.postgres_wire import Cut, wire_to
 from tests.postgres import PostgresServer, private_server

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.embedded import SessionHandle
-from holdfast.engine.turn_handle import Item
+from holdfast.engine.embedded.api import SessionHandle
+from holdfast.engine.embedded.turn_handle import Item
 from holdfast.testing.clock import HandClock
 from tests.crash.house import House, a_house, text_of
 

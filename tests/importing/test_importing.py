@@ -16,7 +16,7 @@ from agents.extensions.memory import AdvancedSQLiteSession
 import holdfast
 from holdfast.agents_sdk import HoldfastSession
 from holdfast.core.ids import DEFAULT_TENANT, Key
-from holdfast.engine.embedded import Holdfast
+from holdfast.engine.embedded.api import Holdfast
 from holdfast.ports.store import ItemQuery
 from tests.cli.terminals import Outcome, in_pipe, in_process, in_terminal
 from tests.importing.picture import picture

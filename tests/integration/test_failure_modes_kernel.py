@@ -16,8 +16,8 @@ from holdfast.core.errors import ProviderFailure, SessionBusy, SessionRetired, T
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.transaction.commands import Delete
-from holdfast.engine.embedded import Holdfast, SessionHandle
-from holdfast.engine.turn_handle import Item, TurnHandle
+from holdfast.engine.embedded.api import Holdfast, SessionHandle
+from holdfast.engine.embedded.turn_handle import Item, TurnHandle
 from holdfast.ports.provider import Answer, ModelCall, StateUse
 from holdfast.stores.opening import open_store
 from holdfast.stores.postgres import open_postgres

@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.errors import InvalidSetting, SessionBusy
 from holdfast.core.ids import DEFAULT_TENANT, SessionId, Tenant
 from holdfast.core.transaction.commands import Delete
-from holdfast.engine.retention import DAY_SECONDS, Retention
+from holdfast.engine.maintenance.retention import DAY_SECONDS, Retention
 from holdfast.engine.settings import RetentionSettings
 from holdfast.ingress.http.archive import SessionArchive
 from tests.in_process import House, open_house

@@ -10,7 +10,7 @@ import httpx
 from holdfast.app import open_application
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.transaction.commands import Reset
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.ingress.http.application import Application
 from holdfast.providers.settings import UpstreamSettings

@@ -16,8 +16,8 @@ import pytest
 from holdfast.core.errors import SchemaTooNew, StoreError
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, WorkerId
 from holdfast.core.transaction.commands import Repeated, Started
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import SessionQuery
 from holdfast.stores.opening import open_store
 from holdfast.stores.postgres import open_postgres

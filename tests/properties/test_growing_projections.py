@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from holdfast.core.model.items import StoredItem
 from holdfast.core.projection.prefix_cache import Strand
 from holdfast.core.projection.project import project
-from holdfast.engine.projections import Projections
+from holdfast.engine.model_call.projection_cache import Projections
 from holdfast.providers.names import call_ids
 from holdfast.providers.origin import Maker
 from holdfast.providers.replay import Replay

@@ -10,10 +10,10 @@ from typing import Any
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.session import Session
-from holdfast.engine.compaction_turns import CompactionTurns, CompactionWanted
-from holdfast.engine.compactor import Compactor
-from holdfast.engine.function_model import FunctionModel
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.context.compaction_turns import CompactionTurns, CompactionWanted
+from holdfast.engine.context.compactor import Compactor
+from holdfast.engine.embedded.function_model import FunctionModel
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings
 from tests.simulation.plan import Op
 

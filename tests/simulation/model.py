@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.model.items import NewItem, message, write_item
 from holdfast.core.model.session import Usage
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.sessions.active_run import ActiveRun
 
 Door = Literal["server", "embedded", "desk", "stream"]
 """By which way a request comes in."""

@@ -28,13 +28,13 @@ from holdfast.core.model.request import TurnRequest as DeskRequest
 from holdfast.core.model.request import write_request
 from holdfast.core.model.turn import RUN_AGAIN, OnBusy, Source, Turn
 from holdfast.core.transaction.commands import Accept, Append, Finish, Queued, Repeated, Started
-from holdfast.engine.compactor import Compactor
-from holdfast.engine.desk import Desk, Ticket
-from holdfast.engine.embedded import Holdfast
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.responder import Answered
-from holdfast.engine.turn_handle import TurnHandle
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.context.compactor import Compactor
+from holdfast.engine.embedded.api import Holdfast
+from holdfast.engine.embedded.turn_handle import TurnHandle
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.executor import Answered
+from holdfast.engine.turns.turn_service import Desk, Ticket
 from holdfast.stores.store import SqlStore
 from tests.simulation.compacting import BY_MODEL, BY_RULE
 from tests.simulation.disk import Fault, SimulatedDriver

@@ -17,9 +17,9 @@ from holdfast.core.model.items import message
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
-from holdfast.engine.live import LiveResponse
-from holdfast.engine.responder import Answered, Responder
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.streaming.live_response import LiveResponse
+from holdfast.engine.turns.executor import Answered, Responder
 from holdfast.ports.provider import Answer, Listener, ModelCall, ModelEvent, StateUse
 from tests.simulation.compacting import repeated
 from tests.simulation.model import Model, ModelFailure, Said, Script, text_of

@@ -9,8 +9,8 @@ from holdfast.core.errors import InvalidInput, SessionChanged
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem
 from holdfast.core.transaction.commands import Continue, Pop, Reserve, Reset
-from holdfast.engine.held_lane import Done, Elsewhere, HeldLane, LaneAsked, LaneEnd
-from holdfast.engine.turn_runner import Batch
+from holdfast.engine.embedded.external_lane import Done, Elsewhere, HeldLane, LaneAsked, LaneEnd
+from holdfast.engine.sessions.active_run import Batch
 from holdfast.ports.store import ItemQuery
 
 

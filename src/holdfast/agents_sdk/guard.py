@@ -22,7 +22,7 @@ from holdfast.agents_sdk.session import HoldfastSession
 from holdfast.agents_sdk.wire import to_items
 from holdfast.core.errors import InvalidItem
 from holdfast.core.model.items import NewItem
-from holdfast.engine.log import log
+from holdfast.engine.logging import log
 
 OnMissing = Callable[["Missing"], None]
 

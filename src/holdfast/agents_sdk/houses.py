@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from holdfast.core.errors import InvalidInput
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.embedded import Holdfast
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.embedded.api import Holdfast
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.stores.opening import MEMORY, check_known, open_store, sqlite_path
 from holdfast.stores.store import SqlStore
 

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 
 from holdfast.core.errors import TurnAlreadyDone
-from holdfast.engine.held_lane import Done
+from holdfast.engine.embedded.external_lane import Done
 
 Form = Literal["text", "said", "json", "parked", "none"]
 

@@ -15,7 +15,7 @@ from holdfast.core.errors import HoldfastError, InvalidInput, RunFenced, StoreUn
 from holdfast.core.ids import Key, SessionId, TurnId
 from holdfast.core.model.items import NewItem
 from holdfast.engine.clock import RandomIds
-from holdfast.engine.held_lane import Done, Elsewhere, LaneAsked, LaneEnd
+from holdfast.engine.embedded.external_lane import Done, Elsewhere, LaneAsked, LaneEnd
 
 TRIES = 4
 FIRST_PAUSE_SECONDS = 0.1

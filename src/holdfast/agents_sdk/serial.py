@@ -10,8 +10,8 @@ from typing import Protocol
 from holdfast.core.errors import InvalidInput, TurnAlreadyDone
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import NewItem
-from holdfast.engine.arguments import described
-from holdfast.engine.held_lane import Done, Elsewhere, LaneEnd
+from holdfast.engine.embedded.external_lane import Done, Elsewhere, LaneEnd
+from holdfast.engine.embedded.validation import described
 
 _lanes: ContextVar[dict[str, "Lane"] | None] = ContextVar("holdfast_lanes", default=None)
 

@@ -19,7 +19,7 @@ from holdfast.agents_sdk.wire import Read, to_context, to_items, to_values
 from holdfast.core.errors import InvalidInput, SessionBusy, SessionClosed, SessionMoved
 from holdfast.core.ids import DEFAULT_TENANT, SessionId, read_idempotency_key, read_key, read_tenant
 from holdfast.core.model.items import NewItem, item_value
-from holdfast.engine.held_lane import Elsewhere, LaneAsked
+from holdfast.engine.embedded.external_lane import Elsewhere, LaneAsked
 
 Wrapper = RunContextWrapper[Any] | None
 RunCompaction = Callable[..., Awaitable[None]]

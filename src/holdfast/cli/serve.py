@@ -18,7 +18,7 @@ import uvicorn
 
 from holdfast.app import open_application
 from holdfast.core.errors import InvalidSetting
-from holdfast.engine.log import listen
+from holdfast.engine.logging import listen
 from holdfast.ingress.http.application import Application
 from holdfast.ingress.http.wire import bounded_protocol
 from holdfast.providers.demo import DEMO_MODEL

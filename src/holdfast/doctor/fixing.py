@@ -8,9 +8,9 @@ from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import ForgetState, Hide
 from holdfast.doctor.findings import Finding
 from holdfast.engine.clock import RandomIds
+from holdfast.engine.sessions.waiters import Wakeups
+from holdfast.engine.sessions.worker import Worker
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.wakeups import Wakeups
-from holdfast.engine.worker import Worker
 from holdfast.stores.store import SqlStore
 
 SWEPT = frozenset({"lease_expired", "run_orphaned", "turn_abandoned", "hold_expired"})

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Accept, Command, Finish, Queued, Repeated, Started
-from holdfast.engine.gateway import Gateway, Handler
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.store import Store
 from holdfast.stores.opening import open_store
 from holdfast.testing.caller import Caller, answered

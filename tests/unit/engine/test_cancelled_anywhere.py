@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.core.errors import HoldfastError, TurnCancelled
-from holdfast.engine.embedded import Holdfast, SessionHandle
+from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.settings import LaneSettings
 
 STEPS = 60

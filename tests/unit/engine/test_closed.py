@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.core.errors import StoreClosed
-from holdfast.engine import turn_runner
-from holdfast.engine.embedded import Holdfast, SessionHandle
+from holdfast.engine.embedded.api import Holdfast, SessionHandle
+from holdfast.engine.sessions import active_run as turn_runner
 from holdfast.engine.settings import LaneSettings
 
 
@@ -24,7 +24,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever pauses to ask again would do so for longer than any test takes."""
     monkeypatch.setattr(turn_runner, "FIRST_PAUSE_SECONDS", 1000.0)
-    monkeypatch.setattr("holdfast.engine.gateway.FIRST_PAUSE_SECONDS", 1000.0)
+    monkeypatch.setattr("holdfast.engine.sessions.gateway.FIRST_PAUSE_SECONDS", 1000.0)
 
 
 @pytest.mark.usefixtures("_no_patience")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.engine.deadline import Deadlines
+from holdfast.engine.model_call.deadlines import Deadlines
 
 
 async def limited(deadlines: Deadlines, until: asyncio.Event) -> str:

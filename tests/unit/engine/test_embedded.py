@@ -21,8 +21,8 @@ from holdfast.core.errors import (
     SessionRetired,
     TurnFailed,
 )
-from holdfast.engine.embedded import Holdfast, SessionHandle
-from holdfast.engine.turn_handle import Item
+from holdfast.engine.embedded.api import Holdfast, SessionHandle
+from holdfast.engine.embedded.turn_handle import Item
 from holdfast.ports.store import SessionView
 
 

@@ -19,8 +19,8 @@ from holdfast.core.errors import (
     StoreError,
 )
 from holdfast.core.ids import SessionId, Tenant, TurnId
-from holdfast.engine.embedded import Holdfast, SessionHandle
-from holdfast.engine.turn_handle import Item, TurnHandle
+from holdfast.engine.embedded.api import Holdfast, SessionHandle
+from holdfast.engine.embedded.turn_handle import Item, TurnHandle
 from holdfast.ports.store import ItemQuery, SessionQuery
 
 

@@ -8,9 +8,9 @@ from holdfast.core.errors import StoreUnavailable, TurnCancelled, TurnInterrupte
 from holdfast.core.ids import SessionId
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.transaction.commands import Accept, Bury, Delete, Fork, Queued, Repeated, Started
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.turn_runner import ActiveRun
 from holdfast.testing.ids import CountedIds
 from tests.unit.engine.room import a_room, let_others_run
 

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.core.errors import RunFenced
 from holdfast.core.transaction.commands import Cancel, Command, Finish, LaneLimits, Recover
-from holdfast.engine import turn_runner
+from holdfast.engine.sessions import active_run as turn_runner
+from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.turn_runner import ActiveRun
 from tests.unit.engine.room import Room, a_room, let_others_run
 
 

@@ -12,8 +12,8 @@ from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.core.openai.stream_events import Delta
-from holdfast.engine.journal import JournalWriter
-from holdfast.engine.live import LiveResponse
+from holdfast.engine.streaming.journal_writer import JournalWriter
+from holdfast.engine.streaming.live_response import LiveResponse
 
 CHECKPOINT_MS = 200
 

@@ -12,12 +12,12 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, TurnId, WorkerId
 from holdfast.core.model.reset_policy import NEVER
 from holdfast.core.transaction.commands import Accept, Bury, Claim, Command, Extend, Finish, Renew
-from holdfast.engine import turn_runner
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.embedded import Holdfast
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.embedded.api import Holdfast
+from holdfast.engine.sessions import active_run as turn_runner
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.turn_runner import ActiveRun
 from holdfast.stores.opening import open_store
 from holdfast.stores.store import SqlStore
 

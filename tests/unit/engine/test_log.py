@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.log import log
+from holdfast.engine.logging import log
 
 
 def test_an_event_carries_its_ids(caplog: pytest.LogCaptureFixture) -> None:

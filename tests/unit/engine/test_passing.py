@@ -9,7 +9,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.items import message
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.stream_events import StreamEvent
-from holdfast.engine.passing import Passing
+from holdfast.engine.turns.stateless import Passing
 from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall
 from tests.in_process import ScriptedModel
 

@@ -21,9 +21,9 @@ from holdfast.core.ids import SessionId, WorkerId
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction.commands import Bury, Cancel, Recover
-from holdfast.engine.embedded import Holdfast, SessionHandle
+from holdfast.engine.embedded.api import Holdfast, SessionHandle
+from holdfast.engine.embedded.turn_handle import Item, TurnHandle
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.turn_handle import Item, TurnHandle
 from holdfast.testing.caller import Caller
 
 IN_TIME = 10.0

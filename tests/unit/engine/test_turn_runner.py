@@ -7,8 +7,8 @@ from holdfast.core.compaction.records import Compaction
 from holdfast.core.model.items import message
 from holdfast.core.transaction.commands import Command, Compact, Extend
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.turn_runner import ActiveRun
-from holdfast.engine.wakeups import Wakeups
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.waiters import Wakeups
 from holdfast.ports.store import Store
 from holdfast.stores.opening import open_store
 from holdfast.testing.caller import Caller

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.core.ids import RunId, SessionId, TurnId
 from holdfast.core.transaction.commands import Reset
-from holdfast.engine import wakeups
-from holdfast.engine.turn_runner import ActiveRun
-from holdfast.engine.wakeups import Wakeups
+from holdfast.engine.sessions import waiters as wakeups
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.waiters import Wakeups
 from tests.unit.engine.room import a_room
 
 HERE, THERE = SessionId("ses_here"), SessionId("ses_there")

@@ -11,8 +11,8 @@ from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.model.reset_policy import NEVER
 from holdfast.core.transaction.commands import Command, Renew
 from holdfast.engine.clock import RandomIds, SystemClock
-from holdfast.engine.embedded import Holdfast
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.embedded.api import Holdfast
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.store import GoneWorker
 from holdfast.stores.opening import open_store

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.engine.live import AT_ONCE_BYTES
 from holdfast.engine.settings import StreamSettings
+from holdfast.engine.streaming.live_response import AT_ONCE_BYTES
 from holdfast.ingress.http.application import Application
 from holdfast.ingress.http.asgi import AsgiRequest, Request, Wire
 from tests.in_process import House, open_house

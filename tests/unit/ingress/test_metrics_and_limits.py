@@ -6,8 +6,8 @@ import httpx
 
 from holdfast.app import open_application
 from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.engine.sessions.quota import StorageGauge
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.storage import StorageGauge
 from holdfast.settings import LimitSettings, ServerSettings, Settings, StoreSettings
 from tests.in_process import House, open_house
 

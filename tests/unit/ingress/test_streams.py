@@ -9,8 +9,8 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.transaction.commands import Extend, Reset
-from holdfast.engine.live import WINDOW_BYTES
 from holdfast.engine.settings import LaneSettings, StreamSettings
+from holdfast.engine.streaming.live_response import WINDOW_BYTES
 from holdfast.ports.provider import Answer, Listener, ModelCall, ModelEvent
 from holdfast.ports.store import Store
 from tests.in_process import House, open_house

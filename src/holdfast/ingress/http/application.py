@@ -4,12 +4,12 @@ import time
 from typing import Any
 
 from holdfast.core.errors import HoldfastError, ModelNotFound
-from holdfast.engine.compactor import Compactor
-from holdfast.engine.desk import Desk
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.log import log
-from holdfast.engine.passing import Passing
+from holdfast.engine.context.compactor import Compactor
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
+from holdfast.engine.turns.stateless import Passing
+from holdfast.engine.turns.turn_service import Desk
 from holdfast.ingress.http.asgi import (
     AnyReply,
     AsgiRequest,

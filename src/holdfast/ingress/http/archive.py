@@ -12,7 +12,7 @@ import msgspec
 from holdfast._version import __version__
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.session import Session
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ingress.http.session_values import session_value, turn_value
 from holdfast.ingress.http.transcripts import log_entry
 from holdfast.ports.store import ItemQuery

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.ids import DEFAULT_TENANT, Tenant, TurnId
-from holdfast.engine.log import log
+from holdfast.engine.logging import log
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

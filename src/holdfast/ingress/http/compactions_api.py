@@ -14,8 +14,8 @@ from holdfast.core.model.items import StoredItem, item_value
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.openai.response import usage_value
 from holdfast.core.transaction.commands import UndoCompaction
-from holdfast.engine.compaction_turns import CompactionTurns, CompactionWanted
-from holdfast.engine.compactor import Compactor, as_stored
+from holdfast.engine.context.compaction_turns import CompactionTurns, CompactionWanted
+from holdfast.engine.context.compactor import Compactor, as_stored
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import Fields, read_fields, read_optional_fields, take
 from holdfast.ingress.http.pages import UnknownCursor, page, read_page

@@ -13,8 +13,8 @@ from holdfast.core.openai.chat_messages import messages_of
 from holdfast.core.projection.project import project
 from holdfast.core.transaction.changes import CompletionRow
 from holdfast.core.transaction.commands import AnnotateCompletion, DropResponse
-from holdfast.engine.desk import Desk
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.turn_service import Desk
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import read_fields
 from holdfast.ingress.http.completions import COMPLETION_PREFIX, completion, completion_id

@@ -8,7 +8,7 @@ from holdfast.core.errors import InvalidInput
 from holdfast.core.model.request import conversation_id
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Annotate, Delete, Reserve
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import read_fields
 from holdfast.ingress.http.metadata import take_metadata

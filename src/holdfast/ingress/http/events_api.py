@@ -10,9 +10,9 @@ import msgspec
 from holdfast.core.errors import SessionNotFound
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.transaction.changes import Event
-from holdfast.engine.feed import Feed
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
+from holdfast.engine.streaming.event_feed import Feed
 from holdfast.ingress.http.asgi import AnyReply, Request, StreamReply
 from holdfast.ingress.http.pages import UnknownCursor
 from holdfast.ingress.http.sse import KEEP_ALIVE

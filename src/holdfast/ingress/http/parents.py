@@ -3,9 +3,9 @@
 from holdfast.core.errors import InvalidInput, ParentNotFound, SessionDeleted, TurnNotFound
 from holdfast.core.ids import Tenant
 from holdfast.core.model.request import read_request
-from holdfast.engine.desk import Desk
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.recorded import parent_of
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.streaming.response_records import parent_of
+from holdfast.engine.turns.turn_service import Desk
 from holdfast.ingress.http.response_requests import ResponseRequest
 from holdfast.ingress.http.session_headers import SessionHeaders
 from holdfast.ingress.http.turns import Target, conversation_session, session_of

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.core import errors as err
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated
-from holdfast.engine.feed import TooManyFollowers
+from holdfast.engine.streaming.event_feed import TooManyFollowers
 from holdfast.ingress.http.asgi import JSON, BodyTooLarge, Header, Reply
 from holdfast.ingress.http.bodies import UnsupportedType
 from holdfast.ingress.http.limits import RateLimited

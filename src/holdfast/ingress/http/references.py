@@ -9,7 +9,7 @@ from holdfast.core.errors import ItemNotFound
 from holdfast.core.ids import Tenant
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Session
-from holdfast.engine.recorded import shown_records
+from holdfast.engine.streaming.response_records import shown_records
 from holdfast.ingress.http.response_requests import REFERENCE
 from holdfast.ingress.http.turns import Target
 from holdfast.ports.store import ListedItem, Reader

@@ -11,7 +11,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import write_response
-from holdfast.engine.passing import PassedStream, Passing
+from holdfast.engine.turns.stateless import PassedStream, Passing
 from holdfast.ingress.http.asgi import (
     JSON,
     AnyReply,

@@ -8,7 +8,7 @@ from holdfast.core.model.request import read_request
 from holdfast.core.openai.encrypted_reasoning import SEALED_REASONING
 from holdfast.core.openai.response import ResponseFacts, write_response
 from holdfast.core.transaction.commands import DropResponse
-from holdfast.engine.recorded import given_then
+from holdfast.engine.streaming.response_records import given_then
 from holdfast.ingress.http.asgi import (
     JSON,
     AnyReply,

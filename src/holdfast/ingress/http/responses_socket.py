@@ -25,8 +25,8 @@ from holdfast.core.openai.stream_events import (
     begun,
     terminal,
 )
-from holdfast.engine.desk import Ticket
-from holdfast.engine.log import log
+from holdfast.engine.logging import log
+from holdfast.engine.turns.turn_service import Ticket
 from holdfast.ingress.http.asgi import Request
 from holdfast.ingress.http.bodies import Fields, parse_fields, take
 from holdfast.ingress.http.connection_state import ConnectionState

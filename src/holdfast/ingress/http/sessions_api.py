@@ -6,7 +6,7 @@ from holdfast.core.errors import InvalidInput, ItemNotFound, SessionNotFound
 from holdfast.core.ids import SessionId, read_key
 from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.transaction.commands import Annotate, Delete, Fork, Reset, Restore
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import read_fields, read_optional_fields, take
 from holdfast.ingress.http.metadata import take_metadata

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from holdfast.core.openai.stream_events import StreamEvent
-from holdfast.engine.stream_reader import Hand
+from holdfast.engine.streaming.stream_reader import Hand
 from holdfast.ingress.http.asgi import SSE, Header, LongReply, Send, Wire
 
 DONE = b"data: [DONE]\n\n"

@@ -14,9 +14,9 @@ from holdfast.core.ids import SessionId, Tenant, TurnId, read_idempotency_key
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.turn import Outcome
 from holdfast.core.transaction.commands import Continue, Pop, Reserve
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.held_lane import HeldLane, LaneAsked, LaneEnd
-from holdfast.engine.turn_runner import Batch
+from holdfast.engine.embedded.external_lane import HeldLane, LaneAsked, LaneEnd
+from holdfast.engine.sessions.active_run import Batch
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ingress.http.asgi import AnyReply, Reply, Request, StreamReply, json_reply
 from holdfast.ingress.http.bodies import Fields, read_fields, read_optional_fields, take
 from holdfast.ingress.http.session_headers import SessionHeaders, read_session_headers

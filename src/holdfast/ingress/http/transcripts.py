@@ -11,7 +11,7 @@ from holdfast.core.model.item_ids import shown
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Append, Appended, Hide
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ingress.http.asgi import Reply, Request, json_reply
 from holdfast.ingress.http.bodies import Fields, take_list
 from holdfast.ingress.http.pages import PageAsked, UnknownCursor, page

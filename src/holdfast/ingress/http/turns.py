@@ -24,12 +24,12 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Source
 from holdfast.core.projection.project import project
 from holdfast.core.transaction.commands import Accept, Brought, Parent
-from holdfast.engine.desk import Desk, Ticket
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.recognition import Recognised, are_new, find_repeated, recognise
-from holdfast.engine.recorded import shown_records
-from holdfast.engine.responder import Answered
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
+from holdfast.engine.streaming.response_records import shown_records
+from holdfast.engine.turns.executor import Answered
+from holdfast.engine.turns.input_matching import Recognised, are_new, find_repeated, recognise
+from holdfast.engine.turns.turn_service import Desk, Ticket
 from holdfast.ingress.http.asgi import Header, LongReply, Request
 from holdfast.ingress.http.session_headers import SessionHeaders, answer_headers
 from holdfast.ingress.http.sse import EventReply, Tell, event_texts

@@ -3,7 +3,7 @@
 from holdfast.core.errors import TurnNotFound
 from holdfast.core.ids import Tenant, TurnId
 from holdfast.core.transaction.commands import Cancel
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ingress.http.asgi import AnyReply, Request, json_reply
 from holdfast.ingress.http.bodies import read_optional_fields
 from holdfast.ingress.http.session_values import turn_value

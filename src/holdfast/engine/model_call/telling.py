@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from holdfast.engine.announcing import announced, shifted
-from holdfast.engine.journal import JournalWriter
+from holdfast.engine.model_call.compaction_events import announced, shifted
+from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
 
 

@@ -10,7 +10,7 @@ from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.projection.project import continue_after, show
-from holdfast.engine.projections import Projections
+from holdfast.engine.model_call.projection_cache import Projections
 from holdfast.ports.provider import ModelCall, Provider, StateUse
 
 Remembered = tuple[ProviderState, list[bytes]]

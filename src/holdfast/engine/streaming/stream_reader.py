@@ -11,8 +11,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Tenant
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.core.openai.stream_events import StreamEvent, prologue, retold, terminal
-from holdfast.engine.live import AT_ONCE_BYTES, LiveResponse, Lives
-from holdfast.engine.recorded import Recorded
+from holdfast.engine.streaming.live_response import AT_ONCE_BYTES, LiveResponse, Lives
+from holdfast.engine.streaming.response_records import Recorded
 from holdfast.ports.store import ResponseView
 
 Hand = Callable[[Sequence[StreamEvent]], bool]

@@ -15,7 +15,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.ports.provider import ModelCall, Provider
 
 

@@ -10,9 +10,9 @@ from holdfast.core.model.request import read_request
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy
 from holdfast.core.transaction.commands import Accept, Finish, Repeated
-from holdfast.engine.fitting import Fitting
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.model_call.context_fitter import Fitting
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
 
 _LOOK_BACK = 20
 """Turns that are looked at for a model that may write a summary."""

@@ -33,8 +33,8 @@ from holdfast.core.transaction.commands import (
     Repeated,
     Started,
 )
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.turn_runner import ActiveRun, Batch
+from holdfast.engine.sessions.active_run import ActiveRun, Batch
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import ItemQuery, SessionQuery
 
 EXTEND_TRIES = 4

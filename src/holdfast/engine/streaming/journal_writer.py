@@ -11,10 +11,10 @@ from holdfast.core.errors import HoldfastError, RunFenced
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.core.transaction.commands import JournalEntry
-from holdfast.engine.live import WINDOW_BYTES, LiveResponse
-from holdfast.engine.log import log
-from holdfast.engine.partial import PartialOutput
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.streaming.live_response import WINDOW_BYTES, LiveResponse
+from holdfast.engine.streaming.partial_output import PartialOutput
 from holdfast.ports.provider import AnyEvent
 
 BATCH_SECONDS = 0.04

@@ -3,9 +3,9 @@
 import msgspec
 
 from holdfast.core.openai.response import ResponseFacts
-from holdfast.engine.live import LiveResponse
-from holdfast.engine.partial import PartialOutput
-from holdfast.engine.recorded import Recorded
+from holdfast.engine.streaming.live_response import LiveResponse
+from holdfast.engine.streaming.partial_output import PartialOutput
+from holdfast.engine.streaming.response_records import Recorded
 from holdfast.ports.provider import ModelEvent
 from holdfast.ports.store import ResponseView
 

@@ -27,16 +27,16 @@ from holdfast.core.openai.response import (
     usage_value,
 )
 from holdfast.core.transaction.commands import Finish, StoredCompletion
-from holdfast.engine.announcing import told_compaction
-from holdfast.engine.asking import Asker, Asking, Fallbacks, Route
-from holdfast.engine.fitting import Fitting
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.journal import JournalWriter
-from holdfast.engine.live import LiveResponse
-from holdfast.engine.log import log
-from holdfast.engine.recorded import Recorded, parent_of
+from holdfast.engine.logging import log
+from holdfast.engine.model_call.caller import Asker, Asking, Fallbacks, Route
+from holdfast.engine.model_call.compaction_events import told_compaction
+from holdfast.engine.model_call.context_fitter import Fitting
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.streaming.journal_writer import JournalWriter
+from holdfast.engine.streaming.live_response import LiveResponse
+from holdfast.engine.streaming.response_records import Recorded, parent_of
 from holdfast.ports.provider import Answer, ModelCall
 
 _NOT_ASKED = frozenset({"item_reference", "compaction_trigger"})

@@ -29,13 +29,13 @@ from holdfast.core.transaction.commands import (
     Restore,
     UndoCompaction,
 )
-from holdfast.engine.arguments import a_choice, a_count, an_id, an_instance, as_items
-from holdfast.engine.compaction_turns import CompactionTurns, CompactionWanted
-from holdfast.engine.compactor import Compactor
-from holdfast.engine.function_model import FunctionModel
-from holdfast.engine.gateway import Gateway
+from holdfast.engine.context.compaction_turns import CompactionTurns, CompactionWanted
+from holdfast.engine.context.compactor import Compactor
+from holdfast.engine.embedded.function_model import FunctionModel
+from holdfast.engine.embedded.turn_handle import Item, Said, TurnHandle
+from holdfast.engine.embedded.validation import a_choice, a_count, an_id, an_instance, as_items
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextMode, ContextSettings
-from holdfast.engine.turn_handle import Item, Said, TurnHandle
 from holdfast.ports.store import ItemQuery, SessionQuery, SessionView, TurnView
 
 Model: TypeAlias = Callable[[list[Item]], Awaitable["Said | Sequence[Said]"]]

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.transaction.changes import Event
-from holdfast.engine.log import log
+from holdfast.engine.logging import log
 from holdfast.ports.store import Place, PlacedEvent, Reader
 
 BATCH = 100

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.core.model.items import item_value
-from holdfast.engine.arguments import as_items
+from holdfast.engine.embedded.validation import as_items
 from holdfast.ports.provider import Answer, Listener, ModelCall, StateUse
 
 Function = Callable[[list[dict[str, Any]]], Awaitable[Any]]

@@ -24,16 +24,16 @@ from holdfast.core.healing.policy import (
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.turn import Run
 from holdfast.core.transaction.commands import RecordHeal
-from holdfast.engine.deadline import Deadlines
-from holdfast.engine.fitting import Asked, Fitting
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.journal import JournalWriter
-from holdfast.engine.log import log
-from holdfast.engine.projections import Projections
-from holdfast.engine.question import Question, find_state
+from holdfast.engine.logging import log
+from holdfast.engine.model_call.attempt import Question, find_state
+from holdfast.engine.model_call.context_fitter import Asked, Fitting
+from holdfast.engine.model_call.deadlines import Deadlines
+from holdfast.engine.model_call.projection_cache import Projections
+from holdfast.engine.model_call.telling import tell
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
-from holdfast.engine.telling import tell
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.ports.provider import Answer, ModelCall, Provider
 
 Route = Callable[[str], Provider]

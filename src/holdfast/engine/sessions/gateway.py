@@ -36,11 +36,11 @@ from holdfast.core.transaction.commands import (
     Repeated,
     Started,
 )
+from holdfast.engine.sessions.active_run import FIRST_PAUSE_SECONDS, ActiveRun, left_end
+from holdfast.engine.sessions.quota import StorageGauge
+from holdfast.engine.sessions.waiters import Waiter, Wakeups
+from holdfast.engine.sessions.worker import Worker
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.storage import StorageGauge
-from holdfast.engine.turn_runner import FIRST_PAUSE_SECONDS, ActiveRun, left_end
-from holdfast.engine.wakeups import Waiter, Wakeups
-from holdfast.engine.worker import Worker
 from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Reader, Store, TurnView

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from holdfast.core.errors import Conflict, HoldfastError, NotFound
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.transaction.commands import Delete, Prune
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.log import log
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import RetentionSettings
 
 DAY_SECONDS = 86_400.0

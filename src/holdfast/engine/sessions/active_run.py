@@ -22,8 +22,8 @@ from holdfast.core.transaction.commands import (
     RecordHeal,
     Started,
 )
-from holdfast.engine.log import log
-from holdfast.engine.wakeups import Waiter, Wakeups
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.waiters import Waiter, Wakeups
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 

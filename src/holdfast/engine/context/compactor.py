@@ -38,13 +38,13 @@ from holdfast.core.model.items import NewItem, StoredItem, message, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction.commands import Compact, RecordHeal
-from holdfast.engine.estimates import Estimates
-from holdfast.engine.fitting import Asked, Made
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.log import log
+from holdfast.engine.context.model_limits import Estimates
+from holdfast.engine.context.summarizer import Summariser, Summary
+from holdfast.engine.logging import log
+from holdfast.engine.model_call.context_fitter import Asked, Made
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings
-from holdfast.engine.summariser import Summariser, Summary
-from holdfast.engine.turn_runner import ActiveRun
 from holdfast.ports.provider import ModelCall, Provider
 
 Windows = Callable[[str], int | None]

@@ -21,14 +21,14 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.openai.response import ResponseFacts, decode_answer, error_value
 from holdfast.core.transaction.commands import Accept, Cancel, Queued, Repeated, Started
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.live import LiveResponse, Lives
-from holdfast.engine.log import log
-from holdfast.engine.recorded import Recorded, conversation_of
-from holdfast.engine.responder import Answered, Responder
-from holdfast.engine.resumption import resume_live
-from holdfast.engine.stream_reader import StreamReader
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.streaming.live_response import LiveResponse, Lives
+from holdfast.engine.streaming.response_records import Recorded, conversation_of
+from holdfast.engine.streaming.resume import resume_live
+from holdfast.engine.streaming.stream_reader import StreamReader
+from holdfast.engine.turns.executor import Answered, Responder
 from holdfast.ports.store import ResponseView
 
 

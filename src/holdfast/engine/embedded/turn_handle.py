@@ -23,9 +23,9 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Accept, Finish, Queued, Repeated, Started
-from holdfast.engine.arguments import a_provider_state, a_usage, as_items, described
-from holdfast.engine.gateway import Gateway
-from holdfast.engine.turn_runner import ActiveRun
+from holdfast.engine.embedded.validation import a_provider_state, a_usage, as_items, described
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import ItemQuery
 
 Item: TypeAlias = dict[str, Any]

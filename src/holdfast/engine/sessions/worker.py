@@ -13,9 +13,9 @@ from holdfast.core.errors import HoldfastError, RunFenced, StoreUnavailable
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
 from holdfast.core.model.turn import RUN_AGAIN, Turn
 from holdfast.core.transaction.commands import Bury, Cancel, Finish, Recover, Renew
-from holdfast.engine.log import log
+from holdfast.engine.logging import log
+from holdfast.engine.sessions.waiters import Wakeups
 from holdfast.engine.settings import LaneSettings
-from holdfast.engine.wakeups import Wakeups
 from holdfast.ports.clock import Ids
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store

@@ -28,10 +28,10 @@ from holdfast.core.openai.stream_events import (
     numbered,
     terminal,
 )
-from holdfast.engine.announcing import announced, shifted, told_compaction
-from holdfast.engine.compactor import WHOLE_BYTES, Compactor, as_stored
-from holdfast.engine.responder import record_of
-from holdfast.engine.stream_reader import Hand
+from holdfast.engine.context.compactor import WHOLE_BYTES, Compactor, as_stored
+from holdfast.engine.model_call.compaction_events import announced, shifted, told_compaction
+from holdfast.engine.streaming.stream_reader import Hand
+from holdfast.engine.turns.executor import record_of
 from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
 
 HELD_BYTES = 64 * 1024
