@@ -19,7 +19,7 @@ from benchmarks.report import Report
 from benchmarks.stub import TEXT
 from holdfast.core.model.items import NewItem, message
 from holdfast.engine.clock import SystemClock
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
 
 TURNS = (1, 5, 50, 200, 1000, 5000)

@@ -19,7 +19,7 @@ from benchmarks.report import Report
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import Store
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
 
 WRITERS = (1, 8, 64)

@@ -29,7 +29,7 @@ from holdfast.ports.provider import (
     StateUse,
 )
 from holdfast.ports.store import ItemQuery, Store
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 
 Item = dict[str, Any]
 Script = Callable[[list[Item]], list[Item]]

@@ -21,7 +21,7 @@ import asyncpg
 import psutil
 import pytest
 
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.testing.clock import HandClock
 
 FOLDER = "HOLDFAST_TEST_POSTGRES"

@@ -41,7 +41,7 @@ from holdfast.settings import (
     default_store_url,
 )
 from holdfast.stores.sql import migrations
-from holdfast.stores.sqlite import DIALECT
+from holdfast.stores.sqlite.driver import DIALECT
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

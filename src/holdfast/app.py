@@ -21,8 +21,8 @@ from holdfast.engine.settings import LaneSettings, RetentionSettings
 from holdfast.engine.turns.executor import Responder
 from holdfast.engine.turns.turn_service import Desk
 from holdfast.settings import Settings
-from holdfast.stores.opening import open_store
-from holdfast.stores.store import SqlStore
+from holdfast.stores.open import open_store
+from holdfast.stores.sql.store import SqlStore
 
 if TYPE_CHECKING:
     from holdfast.ingress.http.application import Application

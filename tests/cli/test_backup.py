@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.stores.postgres.dumping import address_of
+from holdfast.stores.postgres.backup import address_of
 from tests.acceptance.gateway_process import running_gateway
 from tests.cli.conftest import House
 from tests.cli.terminals import Outcome, in_pipe, in_process, in_terminal

@@ -17,7 +17,7 @@ from holdfast.core.ids import WorkerId
 from holdfast.doctor.examination import from_outside
 from holdfast.doctor.findings import KINDS
 from holdfast.engine.embedded.api import Holdfast
-from holdfast.stores.sql.appearance import Outside
+from holdfast.stores.sql.schema_info import Outside
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal
 
 DOCUMENTED = Path(__file__).parents[2] / "docs/reference/doctor.md"

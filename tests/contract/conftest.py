@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.stores.postgres import open_postgres
-from holdfast.stores.store import SqlStore
+from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import TurnNotFound
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.stores.store import SqlStore
+from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from holdfast.testing.ids import CountedIds

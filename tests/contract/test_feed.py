@@ -11,7 +11,7 @@ from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Delete
 from holdfast.ports.store import Place
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 

@@ -10,7 +10,7 @@ from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.ids import Tenant
 from holdfast.core.openai.event_batches import KeptEvent, pack_events, unpack_events
 from holdfast.core.transaction.commands import Delete, DropResponse, Hide, JournalEntry, Started
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 

@@ -10,7 +10,7 @@ from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Fork, Hide
 from holdfast.ports.store import ItemQuery
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 

@@ -17,10 +17,10 @@ from holdfast.core.errors import (
 )
 from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.core.transaction.commands import Queued, Started
-from holdfast.stores.committer import FEW
+from holdfast.stores.commit.group_commit import FEW
 from holdfast.stores.postgres import open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
-from holdfast.stores.store import SqlStore
+from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.caller import Caller
 from tests.postgres import PostgresServer
 

@@ -23,13 +23,13 @@ from holdfast.engine.embedded.turn_handle import Item
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
-from holdfast.stores.committer import Result
-from holdfast.stores.executors import ThreadExecutor
-from holdfast.stores.opening import open_store, sqlite_path
-from holdfast.stores.sqlite import SqliteDriver
-from holdfast.stores.sqlite_file import DatabaseFile
-from holdfast.stores.store import SqlStore
-from holdfast.stores.worker_tokens import FileTokens
+from holdfast.stores.commit.executors import ThreadExecutor
+from holdfast.stores.commit.group_commit import Result
+from holdfast.stores.open import open_store, sqlite_path
+from holdfast.stores.sql.store import SqlStore
+from holdfast.stores.sql.worker_locks import FileTokens
+from holdfast.stores.sqlite.connection import DatabaseFile
+from holdfast.stores.sqlite.driver import SqliteDriver
 
 
 def tell(**event: Any) -> None:

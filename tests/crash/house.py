@@ -17,12 +17,12 @@ from holdfast.engine.embedded.turn_handle import Item
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Clock
-from holdfast.stores.committer import Result
-from holdfast.stores.executors import ThreadExecutor
-from holdfast.stores.sqlite import SqliteDriver
-from holdfast.stores.sqlite_file import DatabaseFile
-from holdfast.stores.store import SqlStore
-from holdfast.stores.worker_tokens import FileTokens
+from holdfast.stores.commit.executors import ThreadExecutor
+from holdfast.stores.commit.group_commit import Result
+from holdfast.stores.sql.store import SqlStore
+from holdfast.stores.sql.worker_locks import FileTokens
+from holdfast.stores.sqlite.connection import DatabaseFile
+from holdfast.stores.sqlite.driver import SqliteDriver
 
 BUSY_SECONDS = 0.05
 Alter = Callable[[sqlite3.Connection], None]

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.transaction.commands import Command, Started
-from holdfast.stores.executors import InlineExecutor
-from holdfast.stores.sqlite import SqliteDriver
-from holdfast.stores.store import SqlStore
-from holdfast.stores.worker_tokens import ProcessTokens
+from holdfast.stores.commit.executors import InlineExecutor
+from holdfast.stores.sql.store import SqlStore
+from holdfast.stores.sql.worker_locks import ProcessTokens
+from holdfast.stores.sqlite.driver import SqliteDriver
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from tests.crash.apsw_connection import PATH, connect_to

@@ -12,11 +12,11 @@ from holdfast.core.model.turn import Source
 from holdfast.core.transaction.commands import Command, Finish
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import HANDLED_AT_ONCE, Gateway
-from holdfast.stores.committer import Result
-from holdfast.stores.executors import InlineExecutor
-from holdfast.stores.sqlite import SqliteDriver
-from holdfast.stores.store import SqlStore
-from holdfast.stores.worker_tokens import ProcessTokens
+from holdfast.stores.commit.executors import InlineExecutor
+from holdfast.stores.commit.group_commit import Result
+from holdfast.stores.sql.store import SqlStore
+from holdfast.stores.sql.worker_locks import ProcessTokens
+from holdfast.stores.sqlite.driver import SqliteDriver
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from holdfast.testing.ids import CountedIds

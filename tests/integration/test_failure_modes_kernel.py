@@ -19,7 +19,7 @@ from holdfast.core.transaction.commands import Delete
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.embedded.turn_handle import Item, TurnHandle
 from holdfast.ports.provider import Answer, ModelCall, StateUse
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.stores.postgres import open_postgres
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock

@@ -13,12 +13,12 @@ from holdfast.core.ids import SessionId
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction.commands import Delete, Fork
-from holdfast.stores.executors import InlineExecutor
+from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.sql import migrations
-from holdfast.stores.sqlite import DIALECT, SqliteDriver
-from holdfast.stores.sqlite_file import DatabaseFile
-from holdfast.stores.store import SqlStore
-from holdfast.stores.worker_tokens import ProcessTokens
+from holdfast.stores.sql.store import SqlStore
+from holdfast.stores.sql.worker_locks import ProcessTokens
+from holdfast.stores.sqlite.connection import DatabaseFile
+from holdfast.stores.sqlite.driver import DIALECT, SqliteDriver
 from holdfast.testing.caller import Caller, answered
 from holdfast.testing.clock import HandClock
 

@@ -8,7 +8,7 @@ import sys
 
 from holdfast.core.errors import HoldfastError
 from holdfast.engine.clock import SystemClock
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
 
 

@@ -19,11 +19,11 @@ from holdfast.core.transaction.commands import Repeated, Started
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import SessionQuery
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.stores.postgres import open_postgres
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
 from holdfast.stores.sql import migrations
-from holdfast.stores.store import SqlStore
+from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.caller import Caller, answered
 from holdfast.testing.clock import HandClock
 from holdfast.testing.ids import CountedIds

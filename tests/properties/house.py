@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.transaction.commands import Command, LaneLimits
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 

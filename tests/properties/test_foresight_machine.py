@@ -25,11 +25,11 @@ from holdfast.core.transaction.commands import (
     Reset,
     Started,
 )
-from holdfast.stores.executors import InlineExecutor
-from holdfast.stores.sql.commands import Planned, plan
-from holdfast.stores.sql.foresight import foresee
-from holdfast.stores.sql.lanes import Lanes
-from holdfast.stores.sqlite import SqliteDriver
+from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.commit.executors import InlineExecutor
+from holdfast.stores.sql.command_plans import Planned, plan
+from holdfast.stores.sql.optimistic import foresee
+from holdfast.stores.sqlite.driver import SqliteDriver
 from holdfast.testing.clock import HandClock
 
 _names = itertools.count()

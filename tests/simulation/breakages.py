@@ -45,14 +45,14 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
-from holdfast.stores.committer import Result
-from holdfast.stores.sql import commands as planning
-from holdfast.stores.sql import writing
-from holdfast.stores.sql.commands import Planned, plan
-from holdfast.stores.sql.lanes import Lanes
+from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.commit.group_commit import Result
+from holdfast.stores.sql import change_writer as writing
+from holdfast.stores.sql import command_plans as planning
+from holdfast.stores.sql.command_plans import Planned, plan
 from holdfast.stores.sql.plan import Ask
-from holdfast.stores.sqlite import SqliteDriver
-from holdfast.stores.store import SqlDriver
+from holdfast.stores.sql.store import SqlDriver
+from holdfast.stores.sqlite.driver import SqliteDriver
 from tests.simulation.disk import SimulatedDriver
 
 Patch = Callable[[], Iterator[None]]

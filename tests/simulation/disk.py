@@ -17,11 +17,11 @@ from holdfast.core.ids import WorkerId
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.clock import Clock
-from holdfast.stores.committer import Result
-from holdfast.stores.executors import InlineExecutor
+from holdfast.stores.commit.executors import InlineExecutor
+from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Plan
-from holdfast.stores.sqlite import DIALECT, SqliteDriver
+from holdfast.stores.sqlite.driver import DIALECT, SqliteDriver
 
 ResultT = TypeVar("ResultT")
 

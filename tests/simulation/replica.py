@@ -35,7 +35,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.executor import Answered
 from holdfast.engine.turns.turn_service import Desk, Ticket
-from holdfast.stores.store import SqlStore
+from holdfast.stores.sql.store import SqlStore
 from tests.simulation.compacting import BY_MODEL, BY_RULE
 from tests.simulation.disk import Fault, SimulatedDriver
 from tests.simulation.model import Door, ModelFailure, Script, text_of

@@ -20,10 +20,10 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import RunId, SessionId
 from holdfast.core.transaction.commands import Bury, Claim, Command, Queued, Recover, Reset, Started
 from holdfast.ports.store import SessionQuery
-from holdfast.stores.executors import InlineExecutor
-from holdfast.stores.sqlite import SqliteDriver
-from holdfast.stores.store import SqlStore
-from holdfast.stores.worker_tokens import ProcessTokens
+from holdfast.stores.commit.executors import InlineExecutor
+from holdfast.stores.sql.store import SqlStore
+from holdfast.stores.sql.worker_locks import ProcessTokens
+from holdfast.stores.sqlite.driver import SqliteDriver
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from tests.simulation.disk import open_connection, template

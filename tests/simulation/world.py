@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Key, SessionId, Tenant
 from holdfast.core.model.items import message
-from holdfast.stores.store import SqlDriver
+from holdfast.stores.sql.store import SqlDriver
 from tests.simulation.breakages import Breakage
 from tests.simulation.clients import Clients, Heard
 from tests.simulation.disk import Disk, Fault, SimulatedDriver, SimulatedTokens, Written

@@ -10,8 +10,8 @@ from holdfast.core.errors import InvalidInput
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.stores.opening import MEMORY, check_known, open_store, sqlite_path
-from holdfast.stores.store import SqlStore
+from holdfast.stores.open import MEMORY, check_known, open_store, sqlite_path
+from holdfast.stores.sql.store import SqlStore
 
 StoreName = str | os.PathLike[str] | Holdfast
 _SCHEMES = ("memory:", "postgres:", "postgresql:", "postgresql+")

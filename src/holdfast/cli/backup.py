@@ -24,7 +24,7 @@ def backup(
 ) -> None:
     """Copy the store into a file, verified; it may be in use meanwhile."""
     from holdfast.settings import load
-    from holdfast.stores.opening import check_known
+    from holdfast.stores.open import check_known
 
     url = load(config, flags={"store": {"url": store}}).store.url
     check_known(url)
@@ -47,8 +47,8 @@ def backup(
 
 
 def _copy_of_file(url: str, target: Path) -> tuple[str, Copy]:
-    from holdfast.stores.backup import back_up
-    from holdfast.stores.opening import sqlite_path
+    from holdfast.stores.open import sqlite_path
+    from holdfast.stores.sqlite.backup import back_up
 
     source = sqlite_path(url)
     if target.exists() and source.exists() and target.samefile(source):
@@ -61,8 +61,8 @@ def _copy_of_file(url: str, target: Path) -> tuple[str, Copy]:
 
 
 def _copy_of_database(url: str) -> Copy:
-    from holdfast.stores.outside import look_at, wanted_columns
-    from holdfast.stores.postgres.dumping import dump
+    from holdfast.stores.inspect import look_at, wanted_columns
+    from holdfast.stores.postgres.backup import dump
 
     seen = asyncio.run(look_at(url))
     if seen.is_bare:

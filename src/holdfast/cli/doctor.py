@@ -61,7 +61,7 @@ async def _look(
     from holdfast.app import open_configured_store
     from holdfast.doctor.examination import from_inside, from_outside
     from holdfast.doctor.fixing import fix
-    from holdfast.stores.outside import look_at
+    from holdfast.stores.inspect import look_at
 
     found = list(from_outside(await look_at(settings.store.url)))
     is_behind = any(finding.code == "schema_behind" for finding in found)

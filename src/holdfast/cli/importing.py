@@ -105,7 +105,7 @@ async def _import(
 
 async def _is_there(url: str) -> bool:
     """Whether there is a store, with a schema that can be looked into without changing it."""
-    from holdfast.stores.outside import look_at
+    from holdfast.stores.inspect import look_at
 
     seen = await look_at(url)
     if not seen.exists or seen.is_bare:

@@ -106,7 +106,7 @@ async def _open(url: str | None, *, must_exist: bool) -> Any:
     """Open the store; the first key may make one, but none is looked for where there is none."""
     from holdfast.app import open_configured_store
     from holdfast.settings import load
-    from holdfast.stores.opening import sqlite_path
+    from holdfast.stores.open import sqlite_path
 
     settings = load(flags={"store": {"url": url}})
     if must_exist and settings.store.url.startswith("sqlite:"):

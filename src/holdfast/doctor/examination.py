@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
 from holdfast.doctor.findings import Finding
-from holdfast.stores.sql import checks
-from holdfast.stores.sql.appearance import Outside
+from holdfast.stores.sql import health_checks as checks
 from holdfast.stores.sql.plan import Plan, Row
-from holdfast.stores.sql.wording import Statement
-from holdfast.stores.store import SqlStore
+from holdfast.stores.sql.schema_info import Outside
+from holdfast.stores.sql.statement_builder import Statement
+from holdfast.stores.sql.store import SqlStore
 
 LEAST_FREE_BYTES = 1024**3
 LEAST_FREE_SHARE = 0.03

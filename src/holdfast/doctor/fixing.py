@@ -11,7 +11,7 @@ from holdfast.engine.clock import RandomIds
 from holdfast.engine.sessions.waiters import Wakeups
 from holdfast.engine.sessions.worker import Worker
 from holdfast.engine.settings import LaneSettings
-from holdfast.stores.store import SqlStore
+from holdfast.stores.sql.store import SqlStore
 
 SWEPT = frozenset({"lease_expired", "run_orphaned", "turn_abandoned", "hold_expired"})
 """What any worker settles that takes part for a moment."""

@@ -55,7 +55,7 @@ class StoreSettings:
     """`sqlite:///file.db`, `sqlite:////absolute/path.db`, `postgresql://…` or `memory:`."""
 
     def __post_init__(self) -> None:
-        from holdfast.stores.opening import check_url
+        from holdfast.stores.open import check_url
 
         check_url(self.url)
 

@@ -12,7 +12,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.store import Store
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller, answered
 from holdfast.testing.clock import HandClock
 from holdfast.testing.ids import CountedIds

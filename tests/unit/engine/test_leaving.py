@@ -18,8 +18,8 @@ from holdfast.engine.sessions import active_run as turn_runner
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
-from holdfast.stores.opening import open_store
-from holdfast.stores.store import SqlStore
+from holdfast.stores.open import open_store
+from holdfast.stores.sql.store import SqlStore
 
 OutcomeT = TypeVar("OutcomeT")
 IN_TIME = 10.0

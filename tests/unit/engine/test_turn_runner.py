@@ -10,7 +10,7 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.waiters import Wakeups
 from holdfast.ports.store import Store
-from holdfast.stores.opening import open_store
+from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
 
 

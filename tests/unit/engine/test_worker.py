@@ -15,8 +15,8 @@ from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.store import GoneWorker
-from holdfast.stores.opening import open_store
-from holdfast.stores.store import SqlStore
+from holdfast.stores.open import open_store
+from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.caller import Caller
 
 OutcomeT = TypeVar("OutcomeT")

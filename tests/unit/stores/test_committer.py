@@ -11,7 +11,7 @@ from holdfast.core.errors import InvalidInput, StoreClosed
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Command, Reserve
-from holdfast.stores.committer import FEW, Committer, Result
+from holdfast.stores.commit.group_commit import FEW, Committer, Result
 
 
 def command(name: str) -> Command[Any]:

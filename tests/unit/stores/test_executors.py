@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from holdfast.stores.executors import ThreadExecutor
+from holdfast.stores.commit.executors import ThreadExecutor
 
 
 @pytest.fixture

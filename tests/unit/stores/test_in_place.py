@@ -14,13 +14,19 @@ import pytest
 from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId, WorkerId
 from holdfast.core.transaction.commands import Append, Command, Deliver, Prune, Renew
-from holdfast.stores import sqlite
-from holdfast.stores.executors import ThreadExecutor
-from holdfast.stores.in_place import FIRST_PAUSE, LONGEST_PAUSE, MAX_ROWS, Pace, is_short
-from holdfast.stores.sqlite import SqliteDriver
-from holdfast.stores.sqlite_file import DatabaseFile
-from holdfast.stores.store import FEW, SqlStore
-from holdfast.stores.worker_tokens import ProcessTokens
+from holdfast.stores.commit.executors import ThreadExecutor
+from holdfast.stores.sql.store import FEW, SqlStore
+from holdfast.stores.sql.worker_locks import ProcessTokens
+from holdfast.stores.sqlite.connection import DatabaseFile
+from holdfast.stores.sqlite.driver import SqliteDriver
+from holdfast.stores.sqlite.driver import driver as sqlite
+from holdfast.stores.sqlite.inline_commit import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    MAX_ROWS,
+    Pace,
+    is_short,
+)
 from holdfast.testing.caller import Caller, said
 from holdfast.testing.clock import HandClock
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import InvalidSetting, StoreUnavailable
-from holdfast.stores.opening import open_store, sqlite_path
+from holdfast.stores.open import open_store, sqlite_path
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from holdfast.core.errors import StoreError, StoreUnavailable
-from holdfast.stores.postgres.failures import LostUpdate, Meaning, explain, meaning
+from holdfast.stores.postgres.errors import LostUpdate, Meaning, explain, meaning
 
 TABLE: list[tuple[BaseException, Meaning]] = [
     (ConnectionRefusedError("refused"), "gone"),

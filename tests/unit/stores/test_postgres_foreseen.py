@@ -8,9 +8,9 @@ from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, Wor
 from holdfast.core.model.items import message, read_item
 from holdfast.core.model.session import begin_session
 from holdfast.core.transaction.commands import Accept, Append, Command, Deliver, Finish
-from holdfast.stores.postgres.foreseen import Foreseen, foresee_all
+from holdfast.stores.cache.lane_cache import Lane, Lanes
+from holdfast.stores.postgres.optimistic_batch import Foreseen, foresee_all
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.lanes import Lane, Lanes
 
 NOW = 1_000.0
 WORKER = WorkerId("wrk_1")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.stores.postgres.passage import Passage
+from holdfast.stores.postgres.rw_gate import Passage
 
 
 async def test_one_that_goes_alone_waits_for_all_others_to_have_gone() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.core.errors import InvalidSetting
-from holdfast.stores.postgres.target import read_target
+from holdfast.stores.postgres.dsn import read_target
 
 
 def test_a_url_with_a_driver_name_is_the_same_database() -> None:

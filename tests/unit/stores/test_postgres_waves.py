@@ -3,7 +3,7 @@
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
 from holdfast.core.model.turn import Fence
 from holdfast.core.transaction.commands import Command, Deliver, Extend, Renew, Reserve, Reset
-from holdfast.stores.postgres.locking import Locked, Name, names_of
+from holdfast.stores.postgres.row_locks import Locked, Name, names_of
 from holdfast.stores.postgres.waves import waves
 
 _NOTHING = Locked([], 0.0)

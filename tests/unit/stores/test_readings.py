@@ -6,8 +6,8 @@ from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.session import Session, begin_session
 from holdfast.engine.clock import SystemClock
 from holdfast.ports.store import Transcript
-from holdfast.stores.opening import open_store
-from holdfast.stores.readings import Reading, Readings, listed
+from holdfast.stores.cache.transcript_cache import Reading, Readings, listed
+from holdfast.stores.open import open_store
 from holdfast.stores.sql import queries
 from holdfast.testing.caller import Caller
 

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from holdfast.core.errors import RunFenced, StoreClosed, StoreError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId
 from holdfast.core.transaction.commands import Append, Appended, Queued, Started
-from holdfast.stores.executors import InlineExecutor, ThreadExecutor
-from holdfast.stores.opening import open_store
-from holdfast.stores.sqlite import SqliteDriver
-from holdfast.stores.sqlite_file import DatabaseFile
-from holdfast.stores.store import SqlStore
-from holdfast.stores.worker_tokens import ProcessTokens
+from holdfast.stores.commit.executors import InlineExecutor, ThreadExecutor
+from holdfast.stores.open import open_store
+from holdfast.stores.sql.store import SqlStore
+from holdfast.stores.sql.worker_locks import ProcessTokens
+from holdfast.stores.sqlite.connection import DatabaseFile
+from holdfast.stores.sqlite.driver import SqliteDriver
 from holdfast.testing.caller import Caller, said
 from holdfast.testing.clock import HandClock
 

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from holdfast.stores.sqlite_file import DatabaseFile
+from holdfast.stores.sqlite.connection import DatabaseFile
 
 ROUNDS, OPENERS = 60, 6
 

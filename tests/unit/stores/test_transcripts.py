@@ -17,9 +17,9 @@ from holdfast.core.model.session import Session
 from holdfast.core.projection.prefix_cache import Strand
 from holdfast.core.transaction.commands import Compact, Fork, Hide
 from holdfast.engine.clock import SystemClock
-from holdfast.stores.opening import open_store
-from holdfast.stores.store import SqlReader, SqlStore
-from holdfast.stores.transcripts import ITEM_BYTES, Transcripts
+from holdfast.stores.cache.context_cache import ITEM_BYTES, Transcripts
+from holdfast.stores.open import open_store
+from holdfast.stores.sql.store import SqlReader, SqlStore
 from holdfast.testing.caller import Caller, text_of
 
 

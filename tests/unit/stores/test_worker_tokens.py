@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import WorkerId
-from holdfast.stores.worker_tokens import FileTokens, ProcessTokens, WorkerTokens
+from holdfast.stores.sql.worker_locks import FileTokens, ProcessTokens, WorkerTokens
 
 ME, YOU = WorkerId("wrk_a"), WorkerId("wrk_b")
 

@@ -10,19 +10,19 @@ import asyncpg
 
 from holdfast.core.errors import StoreClosed, StoreError, StoreUnavailable
 from holdfast.core.transaction.commands import Command
-from holdfast.stores.committer import Result
-from holdfast.stores.postgres.connecting import CLOSE_SECONDS, Connector, close_quietly
+from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.commit.group_commit import Result
+from holdfast.stores.postgres.batch import carry_out, write_foreseen
+from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
+from holdfast.stores.postgres.connect import CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
-from holdfast.stores.postgres.failures import explain, meaning
-from holdfast.stores.postgres.foreseen import Foreseen, foresee_all
-from holdfast.stores.postgres.locking import lock
-from holdfast.stores.postgres.lockstep import carry_out, write_foreseen
-from holdfast.stores.postgres.passage import Passage
-from holdfast.stores.postgres.presence import CHANNEL, NOTIFY, Presence, messages
-from holdfast.stores.postgres.server_clock import READ_CLOCK, ServerClock
+from holdfast.stores.postgres.errors import explain, meaning
+from holdfast.stores.postgres.listener import CHANNEL, NOTIFY, Presence, messages
+from holdfast.stores.postgres.optimistic_batch import Foreseen, foresee_all
+from holdfast.stores.postgres.row_locks import lock
+from holdfast.stores.postgres.rw_gate import Passage
 from holdfast.stores.postgres.waves import waves
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.lanes import Lanes
 from holdfast.stores.sql.plan import Ask, Plan, Row
 
 ResultT = TypeVar("ResultT")

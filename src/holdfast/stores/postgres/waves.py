@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from holdfast.core.transaction.commands import Command
-from holdfast.stores.postgres.locking import Locked, names_of
+from holdfast.stores.postgres.row_locks import Locked, names_of
 
 Wave = list[int]
 

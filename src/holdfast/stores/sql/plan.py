@@ -7,7 +7,7 @@ PostgreSQL, and in place in a simulation.
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
-from holdfast.stores.sql.wording import Statement
+from holdfast.stores.sql.statement_builder import Statement
 
 ResultT = TypeVar("ResultT")
 

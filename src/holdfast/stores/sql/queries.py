@@ -26,7 +26,7 @@ from holdfast.ports.store import (
     Transcript,
     TurnView,
 )
-from holdfast.stores.readings import NOTHING, Readings, listed
+from holdfast.stores.cache.transcript_cache import NOTHING, Readings, listed
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.facts import (
     EVERYTHING,
@@ -38,7 +38,7 @@ from holdfast.stores.sql.facts import (
     session_row,
 )
 from holdfast.stores.sql.plan import Plan, Row, every, one
-from holdfast.stores.sql.wording import Statement
+from holdfast.stores.sql.statement_builder import Statement
 
 
 def session(

@@ -18,7 +18,7 @@ from holdfast.core.transaction.changes import (
     IdempotencyRow,
     JournalRow,
 )
-from holdfast.stores.sql.wording import Statement, columns, insert, update
+from holdfast.stores.sql.statement_builder import Statement, columns, insert, update
 
 
 def _insert(name: str, table: str, row: type[msgspec.Struct]) -> Statement:

@@ -1,7 +1,7 @@
 """The statements about workers: their leases, what they answer for, and what they left behind."""
 
 from holdfast.core.model.turn import Turn
-from holdfast.stores.sql.wording import Statement, columns
+from holdfast.stores.sql.statement_builder import Statement, columns
 
 ADD_WORKER = Statement(
     "add_worker", "insert into workers (id, started_at, alive_until) values (?1, ?2, ?3)"

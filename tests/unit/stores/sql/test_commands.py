@@ -7,8 +7,8 @@ import pytest
 from holdfast.core.errors import RunFenced
 from holdfast.core.ids import WorkerId
 from holdfast.core.transaction.commands import Bury, Renew
-from holdfast.stores.opening import open_store
-from holdfast.stores.store import SqlStore
+from holdfast.stores.open import open_store
+from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.clock import HandClock
 
 MINE, OTHER = WorkerId("wrk_a"), WorkerId("wrk_b")

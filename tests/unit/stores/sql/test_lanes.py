@@ -20,7 +20,7 @@ from holdfast.core.transaction.changes import (
     TurnSaved,
 )
 from holdfast.core.transaction.facts import Facts, Waiting
-from holdfast.stores.sql.lanes import LANE_BYTES, Lanes
+from holdfast.stores.cache.lane_cache import LANE_BYTES, Lanes
 from tests.unit.core.scenes import a_run, a_turn
 
 NOW = 1_000.0

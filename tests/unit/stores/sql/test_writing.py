@@ -22,9 +22,9 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.wording import columns
-from holdfast.stores.sql.writing import writes
-from holdfast.stores.sqlite import DIALECT
+from holdfast.stores.sql.change_writer import writes
+from holdfast.stores.sql.statement_builder import columns
+from holdfast.stores.sqlite.driver import DIALECT
 from tests.unit.core.scenes import a_run, a_turn
 
 SESSION = begin_session(SessionId("ses_1"), DEFAULT_TENANT, now=1.0)

@@ -8,8 +8,8 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from holdfast.core.errors import DurabilityRefused, InvalidSetting, StoreError, StoreUnavailable
-from holdfast.stores.postgres.failures import meaning, said
-from holdfast.stores.postgres.target import ALLOW_ASYNC_COMMIT, Target
+from holdfast.stores.postgres.dsn import ALLOW_ASYNC_COMMIT, Target
+from holdfast.stores.postgres.errors import meaning, said
 
 Connection = asyncpg.Connection | PoolConnectionProxy
 OLDEST_SERVER = 140000

@@ -13,7 +13,7 @@ import asyncpg
 from holdfast.core.model.turn import Fence
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
-from holdfast.stores.postgres.server_clock import READ_CLOCK
+from holdfast.stores.postgres.clock import READ_CLOCK
 
 
 class Name(NamedTuple):

@@ -6,10 +6,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from holdfast.core.errors import StoreUnavailable
-from holdfast.stores.opening import MEMORY, check_known, sqlite_path
+from holdfast.stores.open import MEMORY, check_known, sqlite_path
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.appearance import Outside, missing_from, steps_left
-from holdfast.stores.sqlite import DIALECT
+from holdfast.stores.sql.schema_info import Outside, missing_from, steps_left
+from holdfast.stores.sqlite.driver import DIALECT
 
 
 async def look_at(url: str) -> Outside:
@@ -19,7 +19,7 @@ async def look_at(url: str) -> Outside:
     if url.startswith("sqlite:"):
         return _look_at_file(sqlite_path(url))
     check_known(url)
-    from holdfast.stores.postgres.outside import look_at_postgres
+    from holdfast.stores.postgres.inspect import look_at_postgres
 
     return await look_at_postgres(url, wanted_columns())
 

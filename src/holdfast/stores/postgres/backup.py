@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from holdfast.core.errors import StoreError, StoreUnavailable
-from holdfast.stores.postgres.target import read_target
+from holdfast.stores.postgres.dsn import read_target
 
 TOOLS = ("pg_dump", "pg_restore")
 _OF_LIBPQ = frozenset(

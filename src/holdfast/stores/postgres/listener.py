@@ -18,9 +18,9 @@ import msgspec
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.ports.store import Listener
-from holdfast.stores.postgres.connecting import Connector, close_quietly
-from holdfast.stores.postgres.failures import explain
-from holdfast.stores.postgres.server_clock import READ_CLOCK, ServerClock
+from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
+from holdfast.stores.postgres.connect import Connector, close_quietly
+from holdfast.stores.postgres.errors import explain
 
 CHANNEL = "holdfast"
 NOTIFY = "select pg_notify($1, $2)"

@@ -20,12 +20,12 @@ from holdfast.core.transaction.changes import (
     TurnSaved,
 )
 from holdfast.core.transaction.commands import Command
-from holdfast.stores.postgres.lockstep import Writes, next_writes, only_adds
-from holdfast.stores.sql.commands import marks
-from holdfast.stores.sql.foresight import foresee
-from holdfast.stores.sql.lanes import Lanes
+from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.postgres.batch import Writes, next_writes, only_adds
+from holdfast.stores.sql.change_writer import writes
+from holdfast.stores.sql.command_plans import marks
+from holdfast.stores.sql.optimistic import foresee
 from holdfast.stores.sql.plan import Ask
-from holdfast.stores.sql.writing import writes
 
 _WIDTH: dict[Part, int] = {"log": 0, "lane": 1, "all": 2}
 

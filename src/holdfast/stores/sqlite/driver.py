@@ -17,15 +17,15 @@ from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.clock import Clock
 from holdfast.ports.executor import Executor
-from holdfast.stores.committer import Result
-from holdfast.stores.executors import Settle, ThreadExecutor
-from holdfast.stores.in_place import Pace, is_short
+from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.commit.executors import Settle, ThreadExecutor
+from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.commands import plan
-from holdfast.stores.sql.foresight import foresee
-from holdfast.stores.sql.lanes import Lanes
+from holdfast.stores.sql.command_plans import plan
+from holdfast.stores.sql.optimistic import foresee
 from holdfast.stores.sql.plan import Ask, Plan, Row
-from holdfast.stores.sqlite_file import Connect, Link
+from holdfast.stores.sqlite.connection import Connect, Link
+from holdfast.stores.sqlite.inline_commit import Pace, is_short
 
 ResultT = TypeVar("ResultT")
 

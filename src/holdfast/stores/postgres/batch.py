@@ -11,6 +11,8 @@ from typing import Any
 import asyncpg
 
 from holdfast.core.transaction.commands import Command
+from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.postgres.clock import CLOCK
 from holdfast.stores.postgres.dialect import (
     Parameters,
     Written,
@@ -21,12 +23,10 @@ from holdfast.stores.postgres.dialect import (
     table_of,
     together,
 )
-from holdfast.stores.postgres.failures import LostUpdate, meaning
-from holdfast.stores.postgres.server_clock import CLOCK
-from holdfast.stores.sql.commands import Planned, plan
-from holdfast.stores.sql.lanes import Lanes
+from holdfast.stores.postgres.errors import LostUpdate, meaning
+from holdfast.stores.sql.command_plans import Planned, plan
 from holdfast.stores.sql.plan import Ask, Plan, Row
-from holdfast.stores.sql.wording import Statement
+from holdfast.stores.sql.statement_builder import Statement
 
 Connection = asyncpg.Connection
 Writes = dict[Statement, list[tuple[Any, ...]]]

@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Ask
-from holdfast.stores.sql.wording import Form, Statement
+from holdfast.stores.sql.statement_builder import Form, Statement
 
 Values = Callable[[Any], tuple[Any, ...]]
 Writer = Callable[[Any, list[Ask]], None]

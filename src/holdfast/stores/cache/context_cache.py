@@ -21,7 +21,7 @@ from holdfast.core.transaction.changes import (
     ItemsAdded,
     SessionAdded,
 )
-from holdfast.stores.readings import Readings
+from holdfast.stores.cache.transcript_cache import Readings
 
 MAX_BYTES = 24 * 1024 * 1024
 ITEM_BYTES = 512

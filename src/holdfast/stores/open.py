@@ -7,11 +7,11 @@ from urllib.parse import unquote
 
 from holdfast.core.errors import InvalidSetting, StoreUnavailable
 from holdfast.ports.clock import Clock
-from holdfast.stores.executors import InlineExecutor, ThreadExecutor
-from holdfast.stores.sqlite import SqliteDriver
-from holdfast.stores.sqlite_file import DatabaseFile
-from holdfast.stores.store import SqlStore
-from holdfast.stores.worker_tokens import FileTokens, ProcessTokens
+from holdfast.stores.commit.executors import InlineExecutor, ThreadExecutor
+from holdfast.stores.sql.store import SqlStore
+from holdfast.stores.sql.worker_locks import FileTokens, ProcessTokens
+from holdfast.stores.sqlite.connection import DatabaseFile
+from holdfast.stores.sqlite.driver import SqliteDriver
 
 MEMORY = "memory:"
 
@@ -39,7 +39,7 @@ def check_url(url: str) -> None:
         return
     check_known(url)
     if url != MEMORY:
-        from holdfast.stores.postgres.target import read_target
+        from holdfast.stores.postgres.dsn import read_target
 
         read_target(url)
 

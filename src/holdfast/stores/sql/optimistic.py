@@ -16,9 +16,9 @@ from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, SessionSaved
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
-from holdfast.stores.sql.commands import Planned
-from holdfast.stores.sql.lanes import Lanes
-from holdfast.stores.sql.writing import writes
+from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.sql.change_writer import writes
+from holdfast.stores.sql.command_plans import Planned
 
 
 def foresee(command: Command[Any], now: float, lanes: Lanes) -> Planned | None:

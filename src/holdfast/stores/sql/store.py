@@ -32,12 +32,13 @@ from holdfast.ports.store import (
     Transcript,
     TurnView,
 )
-from holdfast.stores.committer import Committer, Result
-from holdfast.stores.sql import listing, queries, records, repetition, retention
+from holdfast.stores.cache.context_cache import Transcripts, is_as_stored
+from holdfast.stores.commit.group_commit import Committer, Result
+from holdfast.stores.sql import listing, queries, repetition, retention
+from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import worker_statements as workers
 from holdfast.stores.sql.plan import Plan, every
-from holdfast.stores.transcripts import Transcripts, is_as_stored
-from holdfast.stores.worker_tokens import WorkerTokens
+from holdfast.stores.sql.worker_locks import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
 ResultT = TypeVar("ResultT")

@@ -2,10 +2,10 @@
 
 import time
 
-from holdfast.stores.postgres.connecting import Connector, close_quietly
-from holdfast.stores.postgres.target import read_target
+from holdfast.stores.postgres.connect import Connector, close_quietly
+from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.appearance import POSTGRES_SETTINGS, Outside, missing_from, steps_left
+from holdfast.stores.sql.schema_info import POSTGRES_SETTINGS, Outside, missing_from, steps_left
 
 COLUMNS = (
     "select table_name::text, column_name::text from information_schema.columns "

@@ -4,12 +4,12 @@ import secrets
 from collections.abc import Mapping
 
 from holdfast.ports.clock import Clock
-from holdfast.stores.postgres.connecting import ANSWER_SECONDS, Connector
+from holdfast.stores.postgres.clock import ServerClock
+from holdfast.stores.postgres.connect import ANSWER_SECONDS, Connector
 from holdfast.stores.postgres.driver import PostgresDriver
-from holdfast.stores.postgres.presence import Presence
-from holdfast.stores.postgres.server_clock import ServerClock
-from holdfast.stores.postgres.target import read_target
-from holdfast.stores.store import SqlStore
+from holdfast.stores.postgres.dsn import read_target
+from holdfast.stores.postgres.listener import Presence
+from holdfast.stores.sql.store import SqlStore
 
 
 async def open_postgres(

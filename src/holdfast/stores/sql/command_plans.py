@@ -22,12 +22,13 @@ from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, refuse
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
-from holdfast.stores.sql import batch_facts, facts, handing_over, records, retention
+from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.sql import batch_facts, facts, handing_over, retention
+from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql import worker_statements as workers
-from holdfast.stores.sql.lanes import Lanes
+from holdfast.stores.sql.change_writer import writes
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
-from holdfast.stores.sql.writing import writes
 
 BURIED = 0.0
 """The lease of a worker that was taken for dead; no renewal brings it back."""
