@@ -17,7 +17,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings, LaneSettings, StreamSettings
 from holdfast.engine.turns.executor import Responder
 from holdfast.engine.turns.turn_service import Desk
-from holdfast.ingress.http.application import Application
+from holdfast.http.app import Application
 from holdfast.ports.provider import (
     Answer,
     Listener,

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.ingress.http.application import Application
+from holdfast.http.app import Application
 from tests.streaming import SECONDS, Event
 
 ENDS = ("response.completed", "response.failed", "response.incomplete", "error")

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from holdfast.core.model.session import Usage
-from holdfast.ingress.http.application import Application
-from holdfast.ingress.http.asgi import AsgiRequest, Request
+from holdfast.http.app import Application
+from holdfast.http.server.types import AsgiRequest, Request
 from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall, ModelEvent
 from tests.in_process import ScriptedModel, text_of
 

@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from holdfast.cli.commands import app
-from holdfast.ingress.http.auth import OPEN_PATHS
+from holdfast.http.request.auth import OPEN_PATHS
 from holdfast.settings import Settings, load
 
 ROOT = Path(__file__).parent.parent

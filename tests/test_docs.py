@@ -29,7 +29,7 @@ from holdfast.engine.settings import (
     RetentionSettings,
     StreamSettings,
 )
-from holdfast.ingress.http import application
+from holdfast.http import app as application
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
 from holdfast.settings import (
     AccessKey,

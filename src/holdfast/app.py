@@ -25,8 +25,8 @@ from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlStore
 
 if TYPE_CHECKING:
-    from holdfast.ingress.http.application import Application
-    from holdfast.ingress.http.rules import HouseRules
+    from holdfast.http.app import Application
+    from holdfast.http.request.rules import HouseRules
 
 
 @asynccontextmanager
@@ -70,8 +70,8 @@ async def open_configured_store(settings: Settings) -> SqlStore:
 @asynccontextmanager
 async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     """Open a gateway as an ASGI application, until the block ends."""
-    from holdfast.ingress.http.application import Application
-    from holdfast.ingress.http.metrics import PrometheusMeter
+    from holdfast.http.app import Application
+    from holdfast.http.metrics import PrometheusMeter
     from holdfast.providers.routing import Upstreams
 
     clock, ids = SystemClock(), RandomIds()
@@ -132,8 +132,8 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
 
 def _rules(settings: Settings) -> "HouseRules":
     """Return the settings as the HTTP side knows them."""
-    from holdfast.ingress.http.auth import Door
-    from holdfast.ingress.http.rules import HouseRules
+    from holdfast.http.request.auth import Door
+    from holdfast.http.request.rules import HouseRules
 
     return HouseRules(
         doors=tuple(
@@ -152,7 +152,7 @@ def _sweep(gateway: Gateway, settings: RetentionSettings) -> "asyncio.Future[Non
     if not settings.is_on:
         return asyncio.get_running_loop().create_future()
     from holdfast.engine.maintenance.retention import Retention
-    from holdfast.ingress.http.archive import SessionArchive
+    from holdfast.http.api.archive import SessionArchive
 
     archive = SessionArchive(gateway, Path(settings.archive))
     retention = Retention(gateway, settings, archive.keep)

@@ -11,7 +11,7 @@ from holdfast.core.ids import DEFAULT_TENANT, SessionId, Tenant
 from holdfast.core.transaction.commands import Delete
 from holdfast.engine.maintenance.retention import DAY_SECONDS, Retention
 from holdfast.engine.settings import RetentionSettings
-from holdfast.ingress.http.archive import SessionArchive
+from holdfast.http.api.archive import SessionArchive
 from tests.in_process import House, open_house
 
 AT_ONCE = 1e-9

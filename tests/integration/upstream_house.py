@@ -12,7 +12,7 @@ from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.transaction.commands import Reset
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings, HealSettings
-from holdfast.ingress.http.application import Application
+from holdfast.http.app import Application
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import ResetSettings, Settings, StoreSettings
 from holdfast.testing.provider import ProviderSimulator

@@ -19,8 +19,8 @@ import uvicorn
 from holdfast.app import open_application
 from holdfast.core.errors import InvalidSetting
 from holdfast.engine.logging import listen
-from holdfast.ingress.http.application import Application
-from holdfast.ingress.http.wire import bounded_protocol
+from holdfast.http.app import Application
+from holdfast.http.server.protocol import bounded_protocol
 from holdfast.providers.demo import DEMO_MODEL
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import Settings

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.engine.settings import StreamSettings
-from holdfast.ingress.http.application import Application
+from holdfast.http.app import Application
 from tests.in_process import House, Item, open_house
 from tests.streaming import Stream
 

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.live_response import AT_ONCE_BYTES
-from holdfast.ingress.http.application import Application
-from holdfast.ingress.http.asgi import AsgiRequest, Request, Wire
+from holdfast.http.app import Application
+from holdfast.http.server.types import AsgiRequest, Request, Wire
 from tests.in_process import House, open_house
 from tests.streaming import Stream, TalkingModel, kinds, numbers
 

@@ -8,8 +8,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from holdfast.ingress.http.asgi import ClientLeft, Header, Request
-from holdfast.ingress.http.wire import BoundedProtocol, bounded_protocol
+from holdfast.http.server.protocol import BoundedProtocol, bounded_protocol
+from holdfast.http.server.types import ClientLeft, Header, Request
 
 
 class Line(asyncio.Transport):

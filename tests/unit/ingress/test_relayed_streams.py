@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.ingress.http.asgi import SSE
-from holdfast.ingress.http.relaying import RelayReply
+from holdfast.http.api.relay import RelayReply
+from holdfast.http.server.types import SSE
 from holdfast.ports.provider import Sink
 
 PIECES = [b"data: %d\n\n" % number for number in range(20)]

@@ -1,0 +1,158 @@
+"""Stored chat completions: listed, read, noted on, deleted; the history of their session stays."""
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.decisions.stored_completions import CompletionNotFound
+from holdfast.core.errors import InvalidInput
+from holdfast.core.model.request import read_request, response_id, turn_of_response
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.openai.chat_messages import messages_of
+from holdfast.core.projection.project import project
+from holdfast.core.transaction.changes import CompletionRow
+from holdfast.core.transaction.commands import AnnotateCompletion, DropResponse
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.turn_service import Desk
+from holdfast.http.formats.chat import COMPLETION_PREFIX, completion, completion_id
+from holdfast.http.request.body import read_fields
+from holdfast.http.request.metadata import take_metadata
+from holdfast.http.request.pagination import UnknownCursor, page, read_page
+from holdfast.http.server.types import AnyReply, Request, json_reply
+from holdfast.ports.store import CompletionQuery, ItemQuery
+
+
+class CompletionsApi:
+    """/v1/chat/completions, what is kept of it."""
+
+    def __init__(self, gateway: Gateway, desk: Desk) -> None:
+        self._gateway = gateway
+        self._desk = desk
+
+    async def listed(self, request: Request) -> AnyReply:
+        """Return a page of stored completions, oldest first unless asked otherwise."""
+        asked = read_page(request, order="asc")
+        after = None
+        if asked.after is not None:
+            row = await self._row(request, asked.after)
+            if row is None:
+                raise UnknownCursor(f"after: there is no stored completion {asked.after!r}")
+            after = (row.turn_id, row.step)
+        rows = await self._gateway.read.completions(
+            request.tenant,
+            CompletionQuery(
+                model=request.query().get("model"),
+                metadata=_wanted_metadata(request.query()),
+                after=after,
+                limit=asked.limit + 1,
+                order=asked.order,
+            ),
+        )
+        shown = [await self._value(request, row) for row in rows]
+        return json_reply(page(shown, [one["id"] for one in shown], asked.limit))
+
+    async def get(self, request: Request) -> AnyReply:
+        """Return one stored completion."""
+        return json_reply(await self._value(request, await self._find(request)))
+
+    async def annotate(self, request: Request) -> AnyReply:
+        """Replace a completion's metadata."""
+        fields = await read_fields(request)
+        if "metadata" not in fields:
+            raise InvalidInput("metadata is needed")
+        metadata = take_metadata(fields) or b"{}"
+        row = await self._find(request)
+        changed = await self._gateway.submit(
+            AnnotateCompletion(
+                tenant=request.tenant, turn_id=row.turn_id, step=row.step, metadata=metadata
+            )
+        )
+        return json_reply(await self._value(request, changed))
+
+    async def delete(self, request: Request) -> AnyReply:
+        """Take a completion out of the list; it can no longer be read."""
+        row = await self._find(request)
+        await self._gateway.submit(
+            DropResponse(tenant=request.tenant, turn_id=row.turn_id, step=row.step)
+        )
+        name = completion_id(response_id(row.turn_id, row.step))
+        return json_reply({"id": name, "object": "chat.completion.deleted", "deleted": True})
+
+    async def messages(self, request: Request) -> AnyReply:
+        """Return a page of the messages that a completion answered."""
+        row = await self._find(request)
+        asked = read_page(request, order="asc")
+        name = completion_id(response_id(row.turn_id, row.step))
+        listed = [
+            {"id": f"{name}-{place}", "content_parts": None, **message}
+            for place, message in enumerate(await self._messages(request, row))
+        ]
+        if asked.order == "desc":
+            listed.reverse()
+        names = [str(one["id"]) for one in listed]
+        if asked.after is not None:
+            if asked.after not in names:
+                raise UnknownCursor(f"after: there is no message {asked.after!r}")
+            start = names.index(asked.after) + 1
+            listed, names = listed[start:], names[start:]
+        return json_reply(page(listed[: asked.limit + 1], names, asked.limit))
+
+    async def _row(self, request: Request, name: str) -> CompletionRow | None:
+        if not name.startswith(COMPLETION_PREFIX):
+            return None
+        found = turn_of_response("resp_" + name.removeprefix(COMPLETION_PREFIX))
+        if found is None:
+            return None
+        return await self._gateway.read.completion(request.tenant, *found)
+
+    async def _find(self, request: Request) -> CompletionRow:
+        name = request.params["id"]
+        row = await self._row(request, name)
+        if row is None:
+            raise CompletionNotFound(f"no stored completion {name}")
+        return row
+
+    async def _turn_and_run(self, request: Request, row: CompletionRow) -> tuple[Turn, Run]:
+        view = await self._gateway.read.turn(request.tenant, row.turn_id)
+        runs = await self._gateway.read.runs(row.turn_id)
+        done = [run for run in runs if run.step == row.step and run.outcome == "completed"]
+        if view is None or not done:
+            raise CompletionNotFound("no such stored completion")
+        return view.turn, done[-1]
+
+    async def _value(self, request: Request, row: CompletionRow) -> dict[str, Any]:
+        turn, run = await self._turn_and_run(request, row)
+        session = await self._gateway.read.session(request.tenant, session_id=row.session_id)
+        if session is None:
+            raise CompletionNotFound("no such stored completion")
+        facts = await self._desk.facts_of(turn, run, session.session)
+        return {**completion(facts), "metadata": msgspec.Raw(row.metadata)}
+
+    async def _messages(self, request: Request, row: CompletionRow) -> list[dict[str, Any]]:
+        """Return what the model was shown for this completion, as Chat says it."""
+        turn, run = await self._turn_and_run(request, row)
+        view = await self._gateway.read.session(request.tenant, session_id=row.session_id)
+        if view is None:
+            raise CompletionNotFound("no such stored completion")
+        as_then = replace(
+            view.session,
+            head_seq=run.first_seq - 1,
+            record_no=run.record_no or 0,
+            hidden_count=max(view.session.hidden_count, run.record_no or 0),
+        )
+        items = await self._gateway.read.items(as_then, ItemQuery())
+        messages = messages_of([msgspec.json.decode(body) for body in project(items)])
+        instructions = read_request(turn.request).fields.get("instructions")
+        if instructions is None:
+            return messages
+        return [{"role": "system", "content": msgspec.json.decode(instructions)}, *messages]
+
+
+def _wanted_metadata(asked: dict[str, str]) -> dict[str, str]:
+    """Return the pairs of `metadata[key]=value` in a query."""
+    return {
+        name[len("metadata[") : -1]: value
+        for name, value in asked.items()
+        if name.startswith("metadata[") and name.endswith("]")
+    }
