@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from holdfast.engine.settings import ContextSettings, HealSettings
-from holdfast.providers.origin import Maker, account_of
+from holdfast.providers.items.seal_owner import Maker, account_of
 from holdfast.testing.provider import ProviderSimulator
 from tests.integration.test_heals import told
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream

@@ -22,8 +22,8 @@ from holdfast.core.compaction.token_estimate import DEFAULT_SCALE, estimate_toke
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.projection.project import project
-from holdfast.providers.chat_messages import ChatForm
-from holdfast.providers.replay import _Head, _with_successors
+from holdfast.providers.items.replay import _Head, _with_successors
+from holdfast.providers.openai_chat.messages import ChatForm
 from holdfast.simulator.apis.chat_input import read_messages
 from holdfast.simulator.apis.responses_input import _check_pairs, _check_reasoning, read_asked
 from holdfast.simulator.scenario import Scenario

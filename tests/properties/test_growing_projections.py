@@ -7,10 +7,10 @@ from holdfast.core.model.items import StoredItem
 from holdfast.core.projection.prefix_cache import Strand
 from holdfast.core.projection.project import project
 from holdfast.engine.model_call.projection_cache import Projections
-from holdfast.providers.names import call_ids
-from holdfast.providers.origin import Maker
-from holdfast.providers.replay import Replay
-from holdfast.providers.retelling import Retelling
+from holdfast.providers.items.ids import call_ids
+from holdfast.providers.items.replay import Replay
+from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.serialized_input import Retelling
 from tests.properties import test_projection as plain
 from tests.properties import test_valid_requests as wild
 

@@ -11,11 +11,11 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.openai.stream_events import Delta, StreamEvent, model_event, numbered
 from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import AnyEvent
-from holdfast.providers.chat_output import ChatOutput
-from holdfast.providers.names import Names
-from holdfast.providers.origin import Maker
-from holdfast.providers.responses_output import ResponsesOutput
-from holdfast.providers.upstream import read_json
+from holdfast.providers.http.upstream import read_json
+from holdfast.providers.items.ids import Names
+from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.openai_chat.output import ChatOutput
+from holdfast.providers.openai_responses.output import ResponsesOutput
 
 THEIRS = "msg_" + "0" * 20
 _texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=8)

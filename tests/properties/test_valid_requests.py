@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from holdfast.core.model.items import StoredItem, write_item
 from holdfast.core.projection.project import continue_after, project, show
-from holdfast.providers.chat_messages import ChatForm
-from holdfast.providers.openai_responses import NOTHING_SAID
-from holdfast.providers.origin import Maker
-from holdfast.providers.replay import Replay, kept_names
+from holdfast.providers.items.replay import Replay, kept_names
+from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.openai_chat.messages import ChatForm
+from holdfast.providers.openai_responses.adapter import NOTHING_SAID
 from holdfast.simulator.apis.chat_input import read_messages
 from holdfast.simulator.apis.responses_input import (
     OUTPUT_OF,

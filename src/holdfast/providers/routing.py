@@ -8,13 +8,13 @@ from typing import Any
 from holdfast.core.errors import ModelNotFound, ProviderFailure
 from holdfast.ports.provider import Listing, Provider, Relayed, RelayRequest, Unavailable
 from holdfast.providers.demo import DemoProvider
-from holdfast.providers.http import PooledClient
-from holdfast.providers.names import NewId
-from holdfast.providers.openai_chat import ChatProvider
-from holdfast.providers.openai_responses import ResponsesProvider
-from holdfast.providers.relay import open_relay
+from holdfast.providers.http.client import PooledClient
+from holdfast.providers.http.relay import open_relay
+from holdfast.providers.http.upstream import Upstream
+from holdfast.providers.items.ids import NewId
+from holdfast.providers.openai_chat.adapter import ChatProvider
+from holdfast.providers.openai_responses.adapter import ResponsesProvider
 from holdfast.providers.settings import UpstreamApi, UpstreamSettings, is_name
-from holdfast.providers.upstream import Upstream
 
 Model = dict[str, Any]
 MOST_MODELS = 1024

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.core.errors import FailureClass
-from holdfast.providers.failures import classify, failure_in_stream, failure_of
+from holdfast.providers.errors import classify, failure_in_stream, failure_of
 
 Json = dict[str, Any]
 INVALID = "invalid_request_error"

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.providers import http
-from holdfast.providers.http import HttpRequest, PooledClient
+from holdfast.providers.http.client import HttpRequest, PooledClient
+from holdfast.providers.http.client import client as http
 from holdfast.providers.settings import TimeoutSettings
 from tests.unit.providers.raw_server import (
     Basin,

@@ -11,10 +11,10 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.items import item_value, read_item
 from holdfast.ports.provider import Answer
-from holdfast.providers.chat_output import ChatOutput
-from holdfast.providers.names import Names
-from holdfast.providers.origin import Maker
-from holdfast.providers.responses_output import ResponsesOutput
+from holdfast.providers.items.ids import Names
+from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.openai_chat.output import ChatOutput
+from holdfast.providers.openai_responses.output import ResponsesOutput
 
 Json = dict[str, Any]
 ODD = [None, "", "x", 0, 5, -1, 1.5, True, [], {}, [None], [5], ["x"], {"a": 1}, [{"text": None}]]

@@ -11,13 +11,13 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.openai.stream_events import Delta, model_event, numbered
 from holdfast.ports.provider import AnyEvent, ModelCall
-from holdfast.providers import http
-from holdfast.providers.connection import Enough
-from holdfast.providers.http import HttpRequest, PooledClient
-from holdfast.providers.openai_chat import ChatProvider
-from holdfast.providers.openai_responses import ResponsesProvider
+from holdfast.providers.http.client import HttpRequest, PooledClient
+from holdfast.providers.http.client import client as http
+from holdfast.providers.http.connection import Enough
+from holdfast.providers.http.upstream import Upstream
+from holdfast.providers.openai_chat.adapter import ChatProvider
+from holdfast.providers.openai_responses.adapter import ResponsesProvider
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
-from holdfast.providers.upstream import Upstream
 from tests.unit.providers.raw_server import Talk, chunked, raw_server, whole
 from tests.unit.providers.test_http import line
 from tests.unit.providers.test_truncation import CHAT, RESPONSES

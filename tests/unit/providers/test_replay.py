@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.providers.names import Names, call_ids, fitting_call_id
-from holdfast.providers.origin import Maker, account_of
-from holdfast.providers.replay import Replay
+from holdfast.providers.items.ids import Names, call_ids, fitting_call_id
+from holdfast.providers.items.replay import Replay
+from holdfast.providers.items.seal_owner import Maker, account_of
 
 Json = dict[str, Any]
 MAKER = Maker("openai", "acct", "gpt-5.4")

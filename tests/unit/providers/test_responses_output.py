@@ -8,9 +8,9 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.session import Usage
 from holdfast.ports.provider import Answer, ModelEvent
-from holdfast.providers.names import Names
-from holdfast.providers.origin import Maker
-from holdfast.providers.responses_output import ResponsesOutput, whole_events
+from holdfast.providers.items.ids import Names
+from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.openai_responses.output import ResponsesOutput, whole_events
 
 Json = dict[str, Any]
 MAKER = Maker("p", "a", "m")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.providers.sse import EventTooLong, SseEvent, SseSplitter
+from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
 
 _words = st.text(
     st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]), max_size=12

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.providers.http import HttpRequest, PooledClient
+from holdfast.providers.http.client import HttpRequest, PooledClient
 from tests.unit.providers.raw_server import Basin, chunked
 
 

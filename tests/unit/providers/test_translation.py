@@ -7,11 +7,11 @@ import pytest
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.ports.provider import Answer
-from holdfast.providers.chat_messages import CARRY_ON, UNSHOWN, ChatForm
-from holdfast.providers.chat_output import ChatOutput, Doubling
-from holdfast.providers.chat_words import chat_words
-from holdfast.providers.names import Names
-from holdfast.providers.responses_words import responses_words
+from holdfast.providers.items.ids import Names
+from holdfast.providers.openai_chat.messages import CARRY_ON, UNSHOWN, ChatForm
+from holdfast.providers.openai_chat.output import ChatOutput, Doubling
+from holdfast.providers.openai_chat.params import chat_words
+from holdfast.providers.openai_responses.params import responses_words
 
 Json = dict[str, Any]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}

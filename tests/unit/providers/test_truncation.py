@@ -9,11 +9,11 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.engine.clock import RandomIds
 from holdfast.ports.provider import Answer, ModelCall, Provider
-from holdfast.providers.http import PooledClient
-from holdfast.providers.openai_chat import ChatProvider
-from holdfast.providers.openai_responses import ResponsesProvider
+from holdfast.providers.http.client import PooledClient
+from holdfast.providers.http.upstream import Upstream
+from holdfast.providers.openai_chat.adapter import ChatProvider
+from holdfast.providers.openai_responses.adapter import ResponsesProvider
 from holdfast.providers.settings import UpstreamSettings
-from holdfast.providers.upstream import Upstream
 from tests.streaming import Deaf
 from tests.unit.providers.raw_server import Talk, chunked, raw_server
 

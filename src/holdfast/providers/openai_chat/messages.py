@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import UnsupportedByUpstream
-from holdfast.providers.names import short_call_id
-from holdfast.providers.replay import find_referred
+from holdfast.providers.items.ids import short_call_id
+from holdfast.providers.items.replay import find_referred
 
 Message = dict[str, Any]
 Item = dict[str, Any]

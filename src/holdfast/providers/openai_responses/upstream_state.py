@@ -15,7 +15,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.conversation_integrity import Divergence, Mark, compare, marks_of
 from holdfast.core.model.session import Usage
 from holdfast.ports.provider import ModelCall
-from holdfast.providers.upstream import Upstream, read_json
+from holdfast.providers.http.upstream import Upstream, read_json
 
 PAGE = 100
 """How many items of a conversation one request can list."""

@@ -12,11 +12,11 @@ from holdfast.core.model.items import OUTPUT_SUFFIX
 from holdfast.core.model.session import Usage
 from holdfast.core.openai.response import whole_usage
 from holdfast.ports.provider import Answer
-from holdfast.providers.failures import broken, failure_in_stream
-from holdfast.providers.names import MAX_KEPT, MIN_UNIQUE, Names
-from holdfast.providers.origin import Maker
-from holdfast.providers.shapes import shape
-from holdfast.providers.upstream import read_json
+from holdfast.providers.errors import broken, failure_in_stream
+from holdfast.providers.http.upstream import read_json
+from holdfast.providers.items.ids import MAX_KEPT, MIN_UNIQUE, Names
+from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.shapes import shape
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode

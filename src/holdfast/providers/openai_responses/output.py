@@ -9,12 +9,12 @@ from holdfast.core.model.items import item_value
 from holdfast.core.openai.stream_events import Delta, item_events
 from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import AnyEvent, ModelEvent
-from holdfast.providers.failures import broken, failure_in_stream
-from holdfast.providers.growing import GrowingItem
-from holdfast.providers.names import Names
-from holdfast.providers.origin import Maker
-from holdfast.providers.upstream import read_json
-from holdfast.providers.whole_response import CALLS, Ending, Response, WholeOutput
+from holdfast.providers.errors import broken, failure_in_stream
+from holdfast.providers.http.upstream import read_json
+from holdfast.providers.items.accumulator import GrowingItem
+from holdfast.providers.items.ids import Names
+from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.openai_responses.whole_response import CALLS, Ending, Response, WholeOutput
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode

@@ -8,7 +8,7 @@ import httptools
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.ports.provider import Sink
-from holdfast.providers.failures import broken
+from holdfast.providers.errors import broken
 
 HIGH_WATER_BYTES = 256 * 1024
 """How much of an answer is held unread before its server has to wait."""

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.core.errors import FailureClass, ProviderFailure
 from holdfast.core.healing.redaction import redact
 from holdfast.providers.failure_words import class_of
-from holdfast.providers.patience import retry_after
+from holdfast.providers.retry_after import retry_after
 
 MAX_MESSAGE = 4000
 

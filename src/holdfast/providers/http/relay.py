@@ -4,9 +4,9 @@ from contextlib import AsyncExitStack
 
 from holdfast.core.healing.redaction import redact
 from holdfast.ports.provider import RelayRequest, Sink
-from holdfast.providers.failures import failure_of
-from holdfast.providers.http import HttpAnswer
-from holdfast.providers.upstream import Upstream
+from holdfast.providers.errors import failure_of
+from holdfast.providers.http.client import HttpAnswer
+from holdfast.providers.http.upstream import Upstream
 
 _SENT_ON = frozenset({"content-type", "accept", "openai-beta"})
 _SENT_BACK = frozenset(

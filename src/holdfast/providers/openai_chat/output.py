@@ -8,11 +8,11 @@ from holdfast.core.model.session import Usage
 from holdfast.core.openai.response import whole_usage
 from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import Answer, AnyEvent
-from holdfast.providers.failures import broken, failure_in_stream
-from holdfast.providers.names import Names
-from holdfast.providers.response_events import CallPart, Events, Item, ReasoningPart, TextPart
-from holdfast.providers.shapes import objects
-from holdfast.providers.upstream import read_json
+from holdfast.providers.errors import broken, failure_in_stream
+from holdfast.providers.http.upstream import read_json
+from holdfast.providers.items.ids import Names
+from holdfast.providers.items.response_events import CallPart, Events, Item, ReasoningPart, TextPart
+from holdfast.providers.items.shapes import objects
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.projection.prefix_cache import Prefix, Prefixes, Strand
-from holdfast.providers.names import call_ids
-from holdfast.providers.replay import Replay
+from holdfast.providers.items.ids import call_ids
+from holdfast.providers.items.replay import Replay
 
 MAX_BYTES = 16 * 1024 * 1024
 ITEM_BYTES = 16

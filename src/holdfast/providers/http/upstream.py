@@ -8,12 +8,12 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.redaction import redact
-from holdfast.providers.connection import Enough
-from holdfast.providers.failures import broken, failure_of
-from holdfast.providers.http import HttpAnswer, HttpClient, HttpRequest
-from holdfast.providers.origin import Maker, account_of
+from holdfast.providers.errors import broken, failure_of
+from holdfast.providers.http.client import HttpAnswer, HttpClient, HttpRequest
+from holdfast.providers.http.connection import Enough
+from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
+from holdfast.providers.items.seal_owner import Maker, account_of
 from holdfast.providers.settings import UpstreamSettings
-from holdfast.providers.sse import EventTooLong, SseEvent, SseSplitter
 
 DONE = b"[DONE]"
 """The mark behind the last event."""

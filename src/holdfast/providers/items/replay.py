@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.providers.names import fitting_call_id
-from holdfast.providers.origin import Maker
+from holdfast.providers.items.ids import fitting_call_id
+from holdfast.providers.items.seal_owner import Maker
 
 MAX_CALL_ID = 64
 MAX_ID = 64

@@ -7,13 +7,13 @@ import msgspec
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.core.model.config_items import configured
 from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall, StateUse
-from holdfast.providers.chat_messages import ChatForm
-from holdfast.providers.chat_output import ChatOutput, Doubling
-from holdfast.providers.chat_words import chat_words
-from holdfast.providers.failures import names_item
-from holdfast.providers.names import Names, NewId, call_ids
-from holdfast.providers.sse import SseEvent
-from holdfast.providers.upstream import Upstream, list_models, read_json
+from holdfast.providers.errors import names_item
+from holdfast.providers.http.sse import SseEvent
+from holdfast.providers.http.upstream import Upstream, list_models, read_json
+from holdfast.providers.items.ids import Names, NewId, call_ids
+from holdfast.providers.openai_chat.messages import ChatForm
+from holdfast.providers.openai_chat.output import ChatOutput, Doubling
+from holdfast.providers.openai_chat.params import chat_words
 
 PATH = "/chat/completions"
 _encode = msgspec.json.Encoder().encode

@@ -20,8 +20,8 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.ports.provider import Sink
-from holdfast.providers.connection import Connection, Disconnected
-from holdfast.providers.failures import broken
+from holdfast.providers.errors import broken
+from holdfast.providers.http.connection import Connection, Disconnected
 from holdfast.providers.settings import TimeoutSettings
 
 STALE_TRIES = 3

@@ -14,9 +14,17 @@ from msgspec.structs import replace
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.ports.provider import Answer, Listener, ModelCall, StateUse
-from holdfast.providers.connection import Enough
-from holdfast.providers.failures import broken, names_item
-from holdfast.providers.kept import (
+from holdfast.providers.errors import broken, names_item
+from holdfast.providers.http.connection import Enough
+from holdfast.providers.http.sse import SseEvent
+from holdfast.providers.http.upstream import Upstream, list_models, read_json
+from holdfast.providers.items.ids import Names, NewId
+from holdfast.providers.items.replay import Replay, kept_names
+from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.serialized_input import Retelling
+from holdfast.providers.openai_responses.output import ResponsesOutput, whole_events
+from holdfast.providers.openai_responses.params import responses_words
+from holdfast.providers.openai_responses.upstream_state import (
     Kept,
     changes_nothing,
     history_tokens,
@@ -25,15 +33,7 @@ from holdfast.providers.kept import (
     verify,
     was_read,
 )
-from holdfast.providers.names import Names, NewId
-from holdfast.providers.origin import Maker
-from holdfast.providers.replay import Replay, kept_names
-from holdfast.providers.responses_output import ResponsesOutput, whole_events
-from holdfast.providers.responses_words import responses_words
-from holdfast.providers.retelling import Retelling
-from holdfast.providers.sse import SseEvent
-from holdfast.providers.upstream import Upstream, list_models, read_json
-from holdfast.providers.whole_response import Ending, WholeOutput
+from holdfast.providers.openai_responses.whole_response import Ending, WholeOutput
 
 PATH = "/responses"
 _encode = msgspec.json.Encoder().encode
