@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.simulator.scenario import Scenario, WrongInput, read_scenario
-from holdfast.simulator.server import Server
+from holdfast.simulator.server.server import Server
+from holdfast.simulator.state.scenario import Scenario, WrongInput, read_scenario
 from holdfast.testing.provider import ProviderSimulator, SimulatorError
 
 BODY = {"model": "gpt-4.1", "input": "hello"}

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from holdfast.simulator.catalogue import CATALOGUE
+from holdfast.simulator.faults.catalogue import CATALOGUE
 from holdfast.testing.provider import ProviderSimulator
 
 Json = dict[str, Any]

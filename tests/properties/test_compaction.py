@@ -26,8 +26,8 @@ from holdfast.providers.items.replay import _Head, _with_successors
 from holdfast.providers.openai_chat.messages import ChatForm
 from holdfast.simulator.apis.chat_input import read_messages
 from holdfast.simulator.apis.responses_input import _check_pairs, _check_reasoning, read_asked
-from holdfast.simulator.scenario import Scenario
-from holdfast.simulator.world import World
+from holdfast.simulator.state.scenario import Scenario
+from holdfast.simulator.state.world import World
 from tests.properties.test_projection import logs
 from tests.properties.test_valid_requests import (
     CHATS,

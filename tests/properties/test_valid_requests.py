@@ -24,11 +24,11 @@ from holdfast.simulator.apis.responses_input import (
     check_items,
     read_asked,
 )
-from holdfast.simulator.call import Call
-from holdfast.simulator.profiles import PROFILES
-from holdfast.simulator.scenario import Scenario
-from holdfast.simulator.sealing import Owner, seal
-from holdfast.simulator.world import World
+from holdfast.simulator.state.call import Call
+from holdfast.simulator.state.profiles import PROFILES
+from holdfast.simulator.state.scenario import Scenario
+from holdfast.simulator.state.sealing import Owner, seal
+from holdfast.simulator.state.world import World
 
 Json = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from holdfast.simulator.scenario import Scenario
+    from holdfast.simulator.state.scenario import Scenario
 
 
 def sim(
@@ -31,8 +31,8 @@ def sim(
     ] = None,
 ) -> None:
     """Run a model provider that misbehaves on command."""
-    from holdfast.simulator.running import run
-    from holdfast.simulator.scenario import WrongInput
+    from holdfast.simulator.server.running import run
+    from holdfast.simulator.state.scenario import WrongInput
 
     try:
         told = _told(scenario, seed, profile, fault or [])
@@ -54,9 +54,9 @@ def _told(
     """Return the scenario of the file, with what the flags say on top."""
     import msgspec
 
-    from holdfast.simulator.flags import read_flag
-    from holdfast.simulator.profiles import PROFILES
-    from holdfast.simulator.scenario import Scenario, WrongInput, load_scenario
+    from holdfast.simulator.server.flags import read_flag
+    from holdfast.simulator.state.profiles import PROFILES
+    from holdfast.simulator.state.scenario import Scenario, WrongInput, load_scenario
 
     told = load_scenario(path) if path is not None else Scenario()
     if seed is not None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from holdfast.simulator.scenario import Scenario, read_scenario
-from holdfast.simulator.server import Server
+from holdfast.simulator.server.server import Server
+from holdfast.simulator.state.scenario import Scenario, read_scenario
 from holdfast.testing.control import SimulatorControl
 
 _START_SECONDS = 20.0

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.simulator.catalogue import CATALOGUE
-from holdfast.simulator.control import CONTROL_PREFIX
-from holdfast.simulator.effects import Effect, read_fault
-from holdfast.simulator.matching import Match
-from holdfast.simulator.profiles import PROFILES
-from holdfast.simulator.scenario import BarrierSpec, ForgetSettings, Scenario, Script
+from holdfast.simulator.faults.catalogue import CATALOGUE
+from holdfast.simulator.faults.effects import Effect, read_fault
+from holdfast.simulator.faults.matching import Match
+from holdfast.simulator.server.control import CONTROL_PREFIX
+from holdfast.simulator.state.profiles import PROFILES
+from holdfast.simulator.state.scenario import BarrierSpec, ForgetSettings, Scenario, Script
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs" / "reference" / "simulator.md").read_text()

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.simulator.matching import Counter, Match, fits
+from holdfast.simulator.faults.matching import Counter, Match, fits
 
 
 @dataclass

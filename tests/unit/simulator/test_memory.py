@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.simulator.memory import (
+from holdfast.simulator.state.memory import (
     Account,
     Conversation,
     Forgetting,
     StoredResponse,
     is_chosen,
 )
-from holdfast.simulator.scenario import ForgetSettings
+from holdfast.simulator.state.scenario import ForgetSettings
 
 
 def stored(number: int, parent: StoredResponse | None = None) -> StoredResponse:

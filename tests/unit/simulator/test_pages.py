@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.simulator.apis.pages import page
-from holdfast.simulator.problems import Problem
+from holdfast.simulator.delivery.errors import Problem
 
 
 @given(st.integers(0, 50), st.integers(1, 100), st.sampled_from(["asc", "desc"]))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.simulator.reply import Seen, Tool, compose, words_of
-from holdfast.simulator.scenario import Script, ScriptedCall
+from holdfast.simulator.apis.reply import Seen, Tool, compose, words_of
+from holdfast.simulator.state.scenario import Script, ScriptedCall
 
 WEATHER = Tool(
     name="get_weather",

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.simulator.sealing import Owner, read_signature, seal, sign, unseal
+from holdfast.simulator.state.sealing import Owner, read_signature, seal, sign, unseal
 
 MINE = Owner("sk-a", "gpt-5.4")
 OTHERS = [Owner("sk-b", "gpt-5.4"), Owner("sk-a", "gpt-5.5"), Owner("", "")]

@@ -5,15 +5,15 @@ from typing import Any
 from holdfast.simulator.apis.chat_input import check_size, read_messages, see
 from holdfast.simulator.apis.fields import check_types
 from holdfast.simulator.apis.pages import page
+from holdfast.simulator.apis.reply import Reply, compose, words_of
 from holdfast.simulator.apis.responses_output import forced_tool, read_tools
-from holdfast.simulator.call import Answer, Call, Event
-from holdfast.simulator.effects import ConstantCallIds, Failed, Incomplete
-from holdfast.simulator.injection import server_failure
-from holdfast.simulator.problems import missing, not_found, openai_error
-from holdfast.simulator.reply import Reply, compose, words_of
-from holdfast.simulator.tokens import count_text
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.errors import missing, not_found, openai_error
+from holdfast.simulator.delivery.injection import server_failure
+from holdfast.simulator.faults.effects import ConstantCallIds, Failed, Incomplete
+from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.tokens import count_text
+from holdfast.simulator.state.world import World
 
 
 def create(world: World, call: Call) -> Answer:

@@ -4,13 +4,19 @@ from typing import Any
 
 from holdfast.simulator.apis.content import text_of
 from holdfast.simulator.apis.fields import check_called, check_text_or_parts, check_types
+from holdfast.simulator.apis.reply import Seen
 from holdfast.simulator.apis.responses_input import require_known_model
-from holdfast.simulator.call import Call
-from holdfast.simulator.problems import Problem, invalid, listed_problem, missing, openai_error
-from holdfast.simulator.reply import Seen
-from holdfast.simulator.tokens import count_items
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.errors import (
+    Problem,
+    invalid,
+    listed_problem,
+    missing,
+    openai_error,
+)
+from holdfast.simulator.state.call import Call
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.tokens import count_items
+from holdfast.simulator.state.world import World
 
 MAX_CALL_ID_LENGTH = 40
 _ROLES = ("system", "assistant", "user", "function", "tool", "developer")

@@ -6,11 +6,11 @@ from holdfast.simulator.apis.fields import check_types
 from holdfast.simulator.apis.pages import page
 from holdfast.simulator.apis.responses import with_ids
 from holdfast.simulator.apis.responses_input import find_conversation
-from holdfast.simulator.call import Answer, Call
-from holdfast.simulator.memory import Conversation
-from holdfast.simulator.problems import invalid, listed_problem, missing, not_found
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.errors import invalid, listed_problem, missing, not_found
+from holdfast.simulator.state.call import Answer, Call
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.memory import Conversation
+from holdfast.simulator.state.world import World
 
 MAX_ITEMS = 20
 

@@ -2,8 +2,8 @@
 
 import re
 
-from holdfast.simulator.problems import Problem, invalid
-from holdfast.simulator.wire import Json
+from holdfast.simulator.delivery.errors import Problem, invalid
+from holdfast.simulator.state.json import Json
 
 _TYPES: dict[str, tuple[type, str]] = {
     "model": (str, "a string"),

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 from holdfast.simulator.apis.content import text_of
-from holdfast.simulator.call import Answer, Call, Event
-from holdfast.simulator.problems import Problem, gemini_error, listed_problem
-from holdfast.simulator.reply import Reply, Seen, Tool, compose
-from holdfast.simulator.sealing import seal, unseal
-from holdfast.simulator.tokens import count_items, count_text
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.apis.reply import Reply, Seen, Tool, compose
+from holdfast.simulator.delivery.errors import Problem, gemini_error, listed_problem
+from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.sealing import seal, unseal
+from holdfast.simulator.state.tokens import count_items, count_text
+from holdfast.simulator.state.world import World
 
 
 def generate(world: World, call: Call) -> Answer:

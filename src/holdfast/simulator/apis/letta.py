@@ -1,13 +1,13 @@
 """A little of the Letta API: an agent that remembers, and that is busy while it answers."""
 
 from holdfast.simulator.apis.content import text_of
-from holdfast.simulator.call import Answer, Call
-from holdfast.simulator.memory import Conversation
-from holdfast.simulator.problems import Problem, listed_problem
-from holdfast.simulator.reply import Seen, compose
-from holdfast.simulator.tokens import count_items, count_text
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.apis.reply import Seen, compose
+from holdfast.simulator.delivery.errors import Problem, listed_problem
+from holdfast.simulator.state.call import Answer, Call
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.memory import Conversation
+from holdfast.simulator.state.tokens import count_items, count_text
+from holdfast.simulator.state.world import World
 
 
 def create(world: World, call: Call) -> Answer:

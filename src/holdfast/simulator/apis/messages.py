@@ -4,15 +4,15 @@ import json
 from typing import Any
 
 from holdfast.simulator.apis.messages_input import read_messages, read_tools, see, tokens_of
+from holdfast.simulator.apis.reply import Reply, compose, words_of
 from holdfast.simulator.apis.responses_output import forced_tool
-from holdfast.simulator.call import Answer, Call, Event
-from holdfast.simulator.effects import ConstantCallIds, Failed, Incomplete, Overloaded
-from holdfast.simulator.problems import anthropic_error
-from holdfast.simulator.reply import Reply, compose, words_of
-from holdfast.simulator.sealing import sign
-from holdfast.simulator.tokens import count_text
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.errors import anthropic_error
+from holdfast.simulator.faults.effects import ConstantCallIds, Failed, Incomplete, Overloaded
+from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.sealing import sign
+from holdfast.simulator.state.tokens import count_text
+from holdfast.simulator.state.world import World
 
 
 def create(world: World, call: Call) -> Answer:

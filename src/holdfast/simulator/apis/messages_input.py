@@ -5,13 +5,13 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.simulator.apis.content import text_of
-from holdfast.simulator.call import Call
-from holdfast.simulator.problems import Problem, anthropic_error, listed_problem
-from holdfast.simulator.reply import Seen, Tool
-from holdfast.simulator.sealing import read_signature
-from holdfast.simulator.tokens import count_items, count_text, count_value
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.apis.reply import Seen, Tool
+from holdfast.simulator.delivery.errors import Problem, anthropic_error, listed_problem
+from holdfast.simulator.state.call import Call
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.sealing import read_signature
+from holdfast.simulator.state.tokens import count_items, count_text, count_value
+from holdfast.simulator.state.world import World
 
 CONTEXT_TOKENS = 200_000
 _SYSTEM_BETA = "mid-conversation-system"

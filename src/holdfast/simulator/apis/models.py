@@ -1,11 +1,11 @@
 """The Models API, in OpenAI's form and, for callers who send its version header, Anthropic's."""
 
 from holdfast.simulator.apis.responses_input import require_known_model
-from holdfast.simulator.call import Answer, Call
-from holdfast.simulator.identity import EPOCH_SECONDS
-from holdfast.simulator.scenario import DEFAULT_MODELS
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.state.call import Answer, Call
+from holdfast.simulator.state.identity import EPOCH_SECONDS
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.scenario import DEFAULT_MODELS
+from holdfast.simulator.state.world import World
 
 
 def list_all(world: World, call: Call) -> Answer:

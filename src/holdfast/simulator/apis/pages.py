@@ -1,7 +1,7 @@
 """Lists in pages with a true cursor: exclusive, in the order asked for."""
 
-from holdfast.simulator.problems import invalid, not_found
-from holdfast.simulator.wire import Json
+from holdfast.simulator.delivery.errors import invalid, not_found
+from holdfast.simulator.state.json import Json
 
 
 def page(items: list[Json], query: dict[str, str], *, default_order: str = "desc") -> Json:

@@ -16,15 +16,15 @@ from holdfast.simulator.apis.responses_input import (
     see,
 )
 from holdfast.simulator.apis.responses_output import make_response
-from holdfast.simulator.call import Answer, Call, Event
-from holdfast.simulator.effects import Cancelled, Failed, Forget, Overflow, Unlink
-from holdfast.simulator.identity import digest
-from holdfast.simulator.memory import StoredResponse
-from holdfast.simulator.problems import Problem, invalid, listed_problem, missing, not_found
-from holdfast.simulator.sealing import seal
-from holdfast.simulator.tokens import count_items, count_text
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.errors import Problem, invalid, listed_problem, missing, not_found
+from holdfast.simulator.faults.effects import Cancelled, Failed, Forget, Overflow, Unlink
+from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.identity import digest
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.memory import StoredResponse
+from holdfast.simulator.state.sealing import seal
+from holdfast.simulator.state.tokens import count_items, count_text
+from holdfast.simulator.state.world import World
 
 
 def create(world: World, call: Call) -> Answer:

@@ -1,9 +1,9 @@
 """The events of a streamed response: the full sequence, numbered without gaps."""
 
-from holdfast.simulator.call import Event
-from holdfast.simulator.catalogue import OVERFLOW
-from holdfast.simulator.reply import words_of
-from holdfast.simulator.wire import Json
+from holdfast.simulator.apis.reply import words_of
+from holdfast.simulator.faults.catalogue import OVERFLOW
+from holdfast.simulator.state.call import Event
+from holdfast.simulator.state.json import Json
 
 TERMINAL = {
     "completed": "response.completed",

@@ -11,15 +11,15 @@ from holdfast.simulator.apis.fields import (
     kind_of,
     wrong_type,
 )
-from holdfast.simulator.call import Call
-from holdfast.simulator.effects import IgnorePrevious
-from holdfast.simulator.memory import Conversation, StoredResponse
-from holdfast.simulator.problems import invalid, listed_problem, missing
-from holdfast.simulator.reply import Seen
-from holdfast.simulator.sealing import unseal
-from holdfast.simulator.tokens import count_items, count_text
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.apis.reply import Seen
+from holdfast.simulator.delivery.errors import invalid, listed_problem, missing
+from holdfast.simulator.faults.effects import IgnorePrevious
+from holdfast.simulator.state.call import Call
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.memory import Conversation, StoredResponse
+from holdfast.simulator.state.sealing import unseal
+from holdfast.simulator.state.tokens import count_items, count_text
+from holdfast.simulator.state.world import World
 
 MAX_ID_LENGTH = 64
 OUTPUT_OF = {

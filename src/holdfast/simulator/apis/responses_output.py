@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.simulator.apis.reply import Reply, Tool, ToolCall, compose, words_of
 from holdfast.simulator.apis.responses_input import Asked, see
-from holdfast.simulator.call import Call
-from holdfast.simulator.effects import Cancelled, ConstantCallIds, Failed, Incomplete, Queued
-from holdfast.simulator.injection import server_failure
-from holdfast.simulator.problems import invalid
-from holdfast.simulator.reply import Reply, Tool, ToolCall, compose, words_of
-from holdfast.simulator.sealing import seal
-from holdfast.simulator.tokens import count_text
-from holdfast.simulator.wire import Json
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.errors import invalid
+from holdfast.simulator.delivery.injection import server_failure
+from holdfast.simulator.faults.effects import Cancelled, ConstantCallIds, Failed, Incomplete, Queued
+from holdfast.simulator.state.call import Call
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.sealing import seal
+from holdfast.simulator.state.tokens import count_text
+from holdfast.simulator.state.world import World
 
 _DEFAULTS: Json = {
     "background": False,

@@ -6,10 +6,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from holdfast.simulator.effects import Effect, read_fault
-from holdfast.simulator.matching import Match
-from holdfast.simulator.profiles import ProfileName
-from holdfast.simulator.quantities import Chance, Count, Name, Ordinal, Seconds
+from holdfast.simulator.faults.effects import Effect, read_fault
+from holdfast.simulator.faults.matching import Match
+from holdfast.simulator.faults.quantities import Chance, Count, Name, Ordinal, Seconds
+from holdfast.simulator.state.profiles import ProfileName
 
 DEFAULT_MODELS = ("gpt-4.1", "gpt-5.2", "gpt-5.4", "gpt-5.5", "claude-sonnet-4-5")
 TOO_LARGE = "the number or the nesting is too large to be read"

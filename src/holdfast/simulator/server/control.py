@@ -8,14 +8,14 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from holdfast.simulator.barriers import Barrier
-from holdfast.simulator.catalogue import CATALOGUE
-from holdfast.simulator.http_outlet import Send
-from holdfast.simulator.matching import Match
-from holdfast.simulator.quantities import Count, Seconds
-from holdfast.simulator.scenario import BarrierSpec, Script, WrongInput, convert, fault_of
-from holdfast.simulator.wire import Json, NotJson, decode_object, encode
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.http_outlet import Send
+from holdfast.simulator.faults.catalogue import CATALOGUE
+from holdfast.simulator.faults.matching import Match
+from holdfast.simulator.faults.quantities import Count, Seconds
+from holdfast.simulator.state.barriers import Barrier
+from holdfast.simulator.state.json import Json, NotJson, decode_object, encode
+from holdfast.simulator.state.scenario import BarrierSpec, Script, WrongInput, convert, fault_of
+from holdfast.simulator.state.world import World
 
 CONTROL_PREFIX = "/_sim"
 MAX_WAIT_SECONDS = 60.0

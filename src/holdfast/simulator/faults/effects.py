@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.simulator.catalogue import CATALOGUE
-from holdfast.simulator.matching import Match
-from holdfast.simulator.quantities import (
+from holdfast.simulator.faults.catalogue import CATALOGUE
+from holdfast.simulator.faults.matching import Match
+from holdfast.simulator.faults.quantities import (
     Chance,
     Count,
     HeaderName,

@@ -1,7 +1,7 @@
 """Who is calling: the key, wherever an API's clients put it."""
 
-from holdfast.simulator.problems import Problem, anthropic_error, gemini_error, openai_error
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.errors import Problem, anthropic_error, gemini_error, openai_error
+from holdfast.simulator.state.world import World
 
 
 def key_of(headers: dict[str, str], query: dict[str, str]) -> str:

@@ -3,16 +3,22 @@
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from holdfast.simulator.barriers import Barriers
-from holdfast.simulator.call import Call
-from holdfast.simulator.effects import ANSWERING, Effect
-from holdfast.simulator.identity import Clock, Ids
-from holdfast.simulator.matching import Counter
-from holdfast.simulator.memory import Account, Forgetting, StoredItem, StoredResponse, is_chosen
-from holdfast.simulator.profiles import PROFILES, Profile
-from holdfast.simulator.record import Record
-from holdfast.simulator.scenario import Scenario, Script
-from holdfast.simulator.wire import Json
+from holdfast.simulator.faults.effects import ANSWERING, Effect
+from holdfast.simulator.faults.matching import Counter
+from holdfast.simulator.state.barriers import Barriers
+from holdfast.simulator.state.call import Call
+from holdfast.simulator.state.identity import Clock, Ids
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.memory import (
+    Account,
+    Forgetting,
+    StoredItem,
+    StoredResponse,
+    is_chosen,
+)
+from holdfast.simulator.state.profiles import PROFILES, Profile
+from holdfast.simulator.state.record import Record
+from holdfast.simulator.state.scenario import Scenario, Script
 
 
 @dataclass(slots=True)

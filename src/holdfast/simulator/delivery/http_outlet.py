@@ -8,9 +8,9 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from holdfast.simulator.call import Event
-from holdfast.simulator.effects import Ending
-from holdfast.simulator.wire import encode
+from holdfast.simulator.faults.effects import Ending
+from holdfast.simulator.state.call import Event
+from holdfast.simulator.state.json import encode
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from holdfast.simulator.effects import Effect
-from holdfast.simulator.identity import Ids
-from holdfast.simulator.memory import Account, StoredResponse
-from holdfast.simulator.scenario import Script
-from holdfast.simulator.sealing import Owner
-from holdfast.simulator.wire import Json
+from holdfast.simulator.faults.effects import Effect
+from holdfast.simulator.state.identity import Ids
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.memory import Account, StoredResponse
+from holdfast.simulator.state.scenario import Script
+from holdfast.simulator.state.sealing import Owner
 
 E = TypeVar("E", bound=Effect)
 

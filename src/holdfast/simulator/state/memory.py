@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdfast.simulator.identity import digest
-from holdfast.simulator.scenario import ForgetSettings
-from holdfast.simulator.wire import Json
+from holdfast.simulator.state.identity import digest
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.scenario import ForgetSettings
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import base64
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.simulator.identity import digest
+from holdfast.simulator.state.identity import digest
 
 _MARK = "gAAAAAB"
 Reading = Literal["genuine", "altered", "foreign"]

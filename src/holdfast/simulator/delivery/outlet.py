@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from holdfast.simulator.call import Event
-from holdfast.simulator.effects import Ending
+from holdfast.simulator.faults.effects import Ending
+from holdfast.simulator.state.call import Event
 
 
 class Outlet(Protocol):

@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.simulator.scenario import Script
-from holdfast.simulator.wire import Json
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.scenario import Script
 
 _ASKED = re.compile(r"\bcall ([A-Za-z_][\w.-]*)\s*(?=(\{.*)?)", re.DOTALL)
 

@@ -2,9 +2,15 @@
 
 from typing import Any
 
-from holdfast.simulator.call import Call
-from holdfast.simulator.catalogue import SERVER_FAILURE
-from holdfast.simulator.effects import (
+from holdfast.simulator.delivery.errors import (
+    Problem,
+    anthropic_error,
+    gemini_error,
+    listed_problem,
+    openai_error,
+)
+from holdfast.simulator.faults.catalogue import SERVER_FAILURE
+from holdfast.simulator.faults.effects import (
     Effect,
     ErrorFault,
     Failed,
@@ -15,14 +21,8 @@ from holdfast.simulator.effects import (
     Quota,
     RateLimit,
 )
-from holdfast.simulator.problems import (
-    Problem,
-    anthropic_error,
-    gemini_error,
-    listed_problem,
-    openai_error,
-)
-from holdfast.simulator.wire import Json
+from holdfast.simulator.state.call import Call
+from holdfast.simulator.state.json import Json
 
 _OVERFLOWS = {"messages": "A06", "chat": "C07"}
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.simulator.quantities import Ordinal
+from holdfast.simulator.faults.quantities import Ordinal
 
 
 class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):

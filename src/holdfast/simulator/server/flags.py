@@ -4,9 +4,9 @@ import json
 import shlex
 from typing import Any, get_args
 
-from holdfast.simulator.catalogue import CATALOGUE
-from holdfast.simulator.effects import Effect
-from holdfast.simulator.scenario import TOO_LARGE, WrongInput, fault_of
+from holdfast.simulator.faults.catalogue import CATALOGUE
+from holdfast.simulator.faults.effects import Effect
+from holdfast.simulator.state.scenario import TOO_LARGE, WrongInput, fault_of
 
 KINDS = sorted(str(kind.__struct_config__.tag) for kind in get_args(Effect))
 MAX_SHOWN = 200

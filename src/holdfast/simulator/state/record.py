@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-from holdfast.simulator.call import Call
-from holdfast.simulator.matching import Match, fits
-from holdfast.simulator.wire import Json, encode
+from holdfast.simulator.faults.matching import Match, fits
+from holdfast.simulator.state.call import Call
+from holdfast.simulator.state.json import Json, encode
 
 _NOT_KEPT = frozenset({"host"})
 """Headers that differ from run to run with the same client and the same seed."""

@@ -11,7 +11,7 @@ from holdfast.simulator.apis import (
     models,
     responses,
 )
-from holdfast.simulator.exchange import Handler
+from holdfast.simulator.delivery.exchange import Handler
 
 
 @dataclass(frozen=True, slots=True)

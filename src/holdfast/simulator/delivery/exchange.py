@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import Callable
 
-from holdfast.simulator.barriers import Barrier
-from holdfast.simulator.call import Answer, Call
-from holdfast.simulator.delivery import Delivery, wait_until_gone
-from holdfast.simulator.effects import Drop, Effect, Hang, Late, Slow
-from holdfast.simulator.injection import injected_problem
-from holdfast.simulator.outlet import Outlet
-from holdfast.simulator.problems import Problem, anthropic_error, invalid, openai_error
-from holdfast.simulator.record import Entry
-from holdfast.simulator.scenario import WrongInput, fault_of
-from holdfast.simulator.wire import NotJson, decode_object, encode
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.errors import Problem, anthropic_error, invalid, openai_error
+from holdfast.simulator.delivery.injection import injected_problem
+from holdfast.simulator.delivery.outlet import Outlet
+from holdfast.simulator.delivery.transmission import Delivery, wait_until_gone
+from holdfast.simulator.faults.effects import Drop, Effect, Hang, Late, Slow
+from holdfast.simulator.state.barriers import Barrier
+from holdfast.simulator.state.call import Answer, Call
+from holdfast.simulator.state.json import NotJson, decode_object, encode
+from holdfast.simulator.state.record import Entry
+from holdfast.simulator.state.scenario import WrongInput, fault_of
+from holdfast.simulator.state.world import World
 
 Handler = Callable[[World, Call], Answer]
 FAULT_HEADER = "x-sim-fault"

@@ -11,11 +11,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from holdfast.simulator.application import Application
-from holdfast.simulator.control import Control, is_control
-from holdfast.simulator.http_outlet import reset
-from holdfast.simulator.scenario import Scenario
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.http_outlet import reset
+from holdfast.simulator.server.app import Application
+from holdfast.simulator.server.control import Control, is_control
+from holdfast.simulator.state.scenario import Scenario
+from holdfast.simulator.state.world import World
 
 KEEP_ALIVE_SECONDS = 600
 STOP_SECONDS = 2.0

@@ -3,12 +3,12 @@
 import asyncio
 from dataclasses import dataclass
 
-from holdfast.simulator.barriers import Barrier, Barriers
-from holdfast.simulator.call import Answer, Call, Event
-from holdfast.simulator.effects import Cut, DuplicateChunks, Hang, Slow
-from holdfast.simulator.outlet import Outlet
-from holdfast.simulator.record import Entry
-from holdfast.simulator.wire import encode
+from holdfast.simulator.delivery.outlet import Outlet
+from holdfast.simulator.faults.effects import Cut, DuplicateChunks, Hang, Slow
+from holdfast.simulator.state.barriers import Barrier, Barriers
+from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.json import encode
+from holdfast.simulator.state.record import Entry
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Errors as providers write them: a status, a body in the provider's own shape, and headers."""
 
-from holdfast.simulator.catalogue import CATALOGUE, Listed
-from holdfast.simulator.wire import Json
+from holdfast.simulator.faults.catalogue import CATALOGUE, Listed
+from holdfast.simulator.state.json import Json
 
 DEFAULT_VALUES: dict[str, object] = {
     "id": "rs_0",

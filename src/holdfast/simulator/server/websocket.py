@@ -9,16 +9,16 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from holdfast.simulator.apis import responses
-from holdfast.simulator.call import Answer, Call, Event
-from holdfast.simulator.effects import Ending
-from holdfast.simulator.exchange import carry_out
-from holdfast.simulator.http_outlet import Message, Receive, Send, Transport, flush, reset
-from holdfast.simulator.keys import key_of, key_problem
-from holdfast.simulator.memory import StoredResponse
-from holdfast.simulator.problems import Problem, invalid
-from holdfast.simulator.routes import Found, Route, as_v1
-from holdfast.simulator.wire import Json, NotJson, decode_object, encode
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.errors import Problem, invalid
+from holdfast.simulator.delivery.exchange import carry_out
+from holdfast.simulator.delivery.http_outlet import Message, Receive, Send, Transport, flush, reset
+from holdfast.simulator.faults.effects import Ending
+from holdfast.simulator.server.keys import key_of, key_problem
+from holdfast.simulator.server.routes import Found, Route, as_v1
+from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.json import Json, NotJson, decode_object, encode
+from holdfast.simulator.state.memory import StoredResponse
+from holdfast.simulator.state.world import World
 
 MakeCall = Callable[..., Call]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from holdfast.simulator.scenario import Scenario
-from holdfast.simulator.server import Server
+from holdfast.simulator.server.server import Server
+from holdfast.simulator.state.scenario import Scenario
 
 
 def run(

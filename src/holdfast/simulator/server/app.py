@@ -4,16 +4,16 @@ import logging
 from typing import Any
 from urllib.parse import parse_qsl
 
-from holdfast.simulator.call import Answer, Call
-from holdfast.simulator.control import Control, is_control
-from holdfast.simulator.exchange import carry_out
-from holdfast.simulator.http_outlet import HttpOutlet, Receive, Send
-from holdfast.simulator.keys import key_of, key_problem
-from holdfast.simulator.problems import Problem, invalid, openai_error
-from holdfast.simulator.routes import Found, Route, Routes
-from holdfast.simulator.websocket import ResponsesSockets
-from holdfast.simulator.wire import Json, NotJson, decode_object
-from holdfast.simulator.world import World
+from holdfast.simulator.delivery.errors import Problem, invalid, openai_error
+from holdfast.simulator.delivery.exchange import carry_out
+from holdfast.simulator.delivery.http_outlet import HttpOutlet, Receive, Send
+from holdfast.simulator.server.control import Control, is_control
+from holdfast.simulator.server.keys import key_of, key_problem
+from holdfast.simulator.server.routes import Found, Route, Routes
+from holdfast.simulator.server.websocket import ResponsesSockets
+from holdfast.simulator.state.call import Answer, Call
+from holdfast.simulator.state.json import Json, NotJson, decode_object
+from holdfast.simulator.state.world import World
 
 Scope = dict[str, Any]
 _log = logging.getLogger("holdfast.simulator")

@@ -4,10 +4,10 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from holdfast.simulator.call import Call
-from holdfast.simulator.matching import Counter
-from holdfast.simulator.scenario import BarrierSpec, BarrierStage
-from holdfast.simulator.wire import Json
+from holdfast.simulator.faults.matching import Counter
+from holdfast.simulator.state.call import Call
+from holdfast.simulator.state.json import Json
+from holdfast.simulator.state.scenario import BarrierSpec, BarrierStage
 
 
 @dataclass(slots=True)
