@@ -13,7 +13,7 @@ from holdfast.cli.gateway_client import GatewayClient, Value, path_of
 from holdfast.cli.options import UrlFlag, find_session, gateway
 from holdfast.cli.progress import Advance, progress, unseen
 from holdfast.cli.terminal import CommandFailed, printable
-from holdfast.exporting.forms import Form, heading, lines, markdown, openai_items
+from holdfast.transfer.export_formats import Form, heading, lines, markdown, openai_items
 
 
 def export(

@@ -80,9 +80,9 @@ async def _import(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     from holdfast.app import open_configured_store
     from holdfast.core.ids import read_tenant
-    from holdfast.importing.formats import read_source
-    from holdfast.importing.taking import Taking
     from holdfast.settings import load
+    from holdfast.transfer.import_formats import read_source
+    from holdfast.transfer.importer import Taking
 
     owner = read_tenant(tenant)
     lives = read_source(path, form, key)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.importing.openclaw_events import read_transcript
-from holdfast.importing.openclaw_files import canonical_key, recovered_key, segment_sessions
-from holdfast.importing.past import Item, PastLife, PastSession, UnreadableSource, seconds
-from holdfast.importing.sqlite_source import columns_of, open_read_only
+from holdfast.transfer.conversation import Item, PastLife, PastSession, UnreadableSource, seconds
+from holdfast.transfer.openclaw_events import read_transcript
+from holdfast.transfer.openclaw_files import canonical_key, recovered_key, segment_sessions
+from holdfast.transfer.sqlite_source import columns_of, open_read_only
 
 EVENTS = "transcript_events"
 NODES = "session_nodes"

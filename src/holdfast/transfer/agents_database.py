@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.core.model.items import NewItem
-from holdfast.importing.past import (
+from holdfast.transfer.conversation import (
     Converter,
     Item,
     PastLife,
@@ -16,7 +16,7 @@ from holdfast.importing.past import (
     gather,
     seconds,
 )
-from holdfast.importing.sqlite_source import columns_of, open_read_only
+from holdfast.transfer.sqlite_source import columns_of, open_read_only
 
 SESSIONS, MESSAGES = "agent_sessions", "agent_messages"
 BRANCHES, MAIN = "message_structure", "main"

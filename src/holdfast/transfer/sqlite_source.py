@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
-from holdfast.importing.past import UnreadableSource
+from holdfast.transfer.conversation import UnreadableSource
 
 MAGIC = b"SQLite format 3\0"
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from holdfast.core.model.import_rows import PastTurn
 from holdfast.core.model.records import Span
-from holdfast.importing.openclaw_messages import message_items, summary_items, user_items
-from holdfast.importing.past import Block, Converter, Item, gather, seconds
+from holdfast.transfer.conversation import Block, Converter, Item, gather, seconds
+from holdfast.transfer.openclaw_messages import message_items, summary_items, user_items
 
 WITHOUT_CONTENT = frozenset(
     {

@@ -8,7 +8,14 @@ from typing import Any
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.openai.chat import split_messages
-from holdfast.importing.past import Item, PastLife, PastSession, UnreadableSource, by_role, gather
+from holdfast.transfer.conversation import (
+    Item,
+    PastLife,
+    PastSession,
+    UnreadableSource,
+    by_role,
+    gather,
+)
 
 
 def read_chat(path: Path, key: str | None) -> Iterator[PastLife]:

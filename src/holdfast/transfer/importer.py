@@ -12,8 +12,8 @@ from holdfast.core.errors import InvalidSessionKey
 from holdfast.core.ids import Key, SessionId, Tenant, read_key
 from holdfast.core.model.import_rows import ImportStatus, nameless
 from holdfast.core.transaction.commands import Import
-from holdfast.importing.past import PastLife, PastSession, Unread
 from holdfast.ports.store import Store
+from holdfast.transfer.conversation import PastLife, PastSession, Unread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

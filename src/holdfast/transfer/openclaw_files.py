@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.importing.openclaw_events import Transcript, read_transcript
-from holdfast.importing.past import Item, PastLife, PastSession, Unread, seconds
+from holdfast.transfer.conversation import Item, PastLife, PastSession, Unread, seconds
+from holdfast.transfer.openclaw_events import Transcript, read_transcript
 
 INDEX = "sessions.json"
 _TRANSCRIPT = re.compile(r"^(?P<id>.+?)\.jsonl(?:\.(?P<fate>reset|deleted)\.(?P<when>[^/]+))?$")

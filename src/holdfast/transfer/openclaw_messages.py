@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from holdfast.importing.past import Item
+from holdfast.transfer.conversation import Item
 
 SUMMARY = "Summary of the conversation so far:\n\n"
 

@@ -11,14 +11,14 @@ from holdfast.core.ids import SessionId
 from holdfast.core.model.import_rows import Order, PastTurn
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.records import Span, merge_spans
-from holdfast.importing.own_turns import SessionLine, TurnLine, read_session, read_turn
-from holdfast.importing.past import (
+from holdfast.transfer.conversation import (
     Converter,
     Item,
     PastLife,
     PastSession,
     UnreadableSource,
 )
+from holdfast.transfer.own_turns import SessionLine, TurnLine, read_session, read_turn
 
 VERSION = 1
 """The newest form of an export that can be read."""

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.importing import (
+from holdfast.transfer import (
     agents_database,
     chat_files,
     openclaw_database,
     openclaw_files,
     own_lines,
 )
-from holdfast.importing.past import PastLife, Unread, UnreadableSource
-from holdfast.importing.sqlite_source import columns_of, is_sqlite, open_read_only
+from holdfast.transfer.conversation import PastLife, Unread, UnreadableSource
+from holdfast.transfer.sqlite_source import columns_of, is_sqlite, open_read_only
 
 Format = Literal["auto", "holdfast", "openclaw", "agents", "chat"]
 OPENCLAW_DATABASE = "openclaw-agent.sqlite"
