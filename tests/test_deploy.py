@@ -10,7 +10,7 @@ import pytest
 import typer
 import yaml
 
-from holdfast.cli.commands import app
+from holdfast.cli.app import app
 from holdfast.http.request.auth import OPEN_PATHS
 from holdfast.settings import Settings, load
 

@@ -18,7 +18,7 @@ import pytest
 import typer
 
 import holdfast
-from holdfast.cli.commands import app
+from holdfast.cli.app import app
 from holdfast.core.compaction.summary_prompts import DEFAULT_PROMPT
 from holdfast.core.errors import HoldfastError
 from holdfast.core.model.turn import Outcome

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.cli.commands import execute
+from holdfast.cli.app import execute
 
 WAIT_SECONDS = 60.0
 COMMAND = [sys.executable, "-m", "holdfast.cli"]

@@ -11,7 +11,7 @@ import pytest
 import typer
 from benchmarks.__main__ import SECTIONS
 
-from holdfast.cli.commands import app
+from holdfast.cli.app import app
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal, lines_of
 
 
@@ -28,7 +28,7 @@ EVERY = pytest.mark.parametrize("command", COMMANDS, ids=lambda path: " ".join(p
 # One process for all of them: a terminal is what is tried here, not the start of Python.
 HELP = """
 import json, sys
-from holdfast.cli.commands import execute
+from holdfast.cli.app import execute
 for path in json.loads(sys.argv[1]):
     print("begin", *path)
     print("ended", execute([*path, "--help"]))

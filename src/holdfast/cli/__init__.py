@@ -21,6 +21,6 @@ def main() -> None:
         plain = quick.read_plain(sys.argv[2:])
         if plain is not None:
             raise SystemExit(quick.serve(*plain))
-    from holdfast.cli.commands import run
+    from holdfast.cli.app import run
 
     run()

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.gateway_client import GatewayClient, Refused, Value, path_of
-from holdfast.cli.terminal import CommandFailed
+from holdfast.cli.client.gateway_client import GatewayClient, Refused, Value, path_of
+from holdfast.cli.output.terminal import CommandFailed
 from holdfast.settings.target import find_target
 
 UrlFlag = Annotated[

@@ -39,8 +39,8 @@ def read_plain(arguments: Sequence[str]) -> tuple[Path | None, Flags] | None:
 
 def serve(config: Path | None, flags: Flags) -> int:
     """Serve until told to stop; return the exit code."""
-    from holdfast.cli.serve import run
-    from holdfast.cli.terminal import failure_code
+    from holdfast.cli.commands.serve import run
+    from holdfast.cli.output.terminal import failure_code
     from holdfast.core.errors import HoldfastError
     from holdfast.settings import load
 

@@ -6,7 +6,7 @@ import pytest
 import typer.main
 
 from holdfast.cli import quick
-from holdfast.cli.commands import app
+from holdfast.cli.app import app
 from holdfast.cli.quick import read_plain
 
 

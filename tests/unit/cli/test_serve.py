@@ -5,7 +5,7 @@ import socket
 
 import uvloop
 
-from holdfast.cli.serve import listening, loop_factory
+from holdfast.cli.commands.serve import listening, loop_factory
 
 
 async def test_a_kept_connection_never_waits_for_a_receipt_between_head_and_body() -> None:

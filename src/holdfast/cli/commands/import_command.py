@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from holdfast.cli.options import JsonFlag, StoreFlag
-from holdfast.cli.progress import progress
-from holdfast.cli.terminal import CommandFailed, complain, say, say_json, say_table
+from holdfast.cli.output.progress import progress
+from holdfast.cli.output.terminal import CommandFailed, complain, say, say_json, say_table
 
 SourceForm = Literal["auto", "holdfast", "openclaw", "agents", "chat"]
 

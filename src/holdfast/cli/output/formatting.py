@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.cli.gateway_client import Value
-from holdfast.cli.terminal import moment, one_line, printable, say, say_pairs, say_table
+from holdfast.cli.client.gateway_client import Value
+from holdfast.cli.output.terminal import moment, one_line, printable, say, say_pairs, say_table
 
 TEXT_WIDTH = 2000
 

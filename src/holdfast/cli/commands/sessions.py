@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from holdfast.cli.exporting import export
-from holdfast.cli.gateway_client import Value, path_of
-from holdfast.cli.importing import import_sessions
+from holdfast.cli.client.gateway_client import Value, path_of
+from holdfast.cli.commands.export_command import export
+from holdfast.cli.commands.import_command import import_sessions
 from holdfast.cli.options import JsonFlag, SessionName, UrlFlag, find_session, gateway
-from holdfast.cli.stories import say_items, say_session, say_sessions, say_story
-from holdfast.cli.terminal import confirm, say, say_json
+from holdfast.cli.output.formatting import say_items, say_session, say_sessions, say_story
+from holdfast.cli.output.terminal import confirm, say, say_json
 
 app = typer.Typer(help="Sessions: list, read, reset, export, import.", no_args_is_help=True)
 

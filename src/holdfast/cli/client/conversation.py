@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from http.client import HTTPResponse
 from typing import Any
 
-from holdfast.cli.gateway_client import GatewayClient, Refused, Unreachable, Value, path_of
-from holdfast.cli.terminal import CommandFailed
+from holdfast.cli.client.gateway_client import GatewayClient, Refused, Unreachable, Value, path_of
+from holdfast.cli.output.terminal import CommandFailed
 
 STREAM_SECONDS = 3600.0
 FIRST_PAUSE_SECONDS = 0.2

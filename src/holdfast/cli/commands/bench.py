@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.terminal import CommandFailed
+from holdfast.cli.output.terminal import CommandFailed
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = ("start", "gateway", "growth", "store", "library", "scale")

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from holdfast._version import __version__
-from holdfast.cli.terminal import CommandFailed
+from holdfast.cli.output.terminal import CommandFailed
 from holdfast.settings.target import Target
 
 TIMEOUT_SECONDS = 30.0

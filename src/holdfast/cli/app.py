@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from holdfast._version import __version__
-from holdfast.cli import config as config_command
-from holdfast.cli import keys, sessions
-from holdfast.cli.backup import backup
-from holdfast.cli.bench import bench
-from holdfast.cli.chat import chat
-from holdfast.cli.doctor import doctor
-from holdfast.cli.sim import sim
-from holdfast.cli.status import status
-from holdfast.cli.terminal import CommandFailed, complain, failure_code, is_plain
+from holdfast.cli.app import config as config_command
+from holdfast.cli.app import keys, sessions
+from holdfast.cli.commands.backup import backup
+from holdfast.cli.commands.bench import bench
+from holdfast.cli.commands.chat import chat
+from holdfast.cli.commands.doctor import doctor
+from holdfast.cli.commands.sim import sim
+from holdfast.cli.commands.status import status
+from holdfast.cli.output.terminal import CommandFailed, complain, failure_code, is_plain
 
 app = typer.Typer(
     name="holdfast",
@@ -66,7 +66,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the gateway until told to stop."""
-    from holdfast.cli.serve import run
+    from holdfast.cli.commands.serve import run
     from holdfast.settings import load
 
     flags: dict[str, dict[str, object]] = {

@@ -9,10 +9,10 @@ from typing import Annotated, TextIO
 
 import typer
 
-from holdfast.cli.gateway_client import GatewayClient, Value, path_of
+from holdfast.cli.client.gateway_client import GatewayClient, Value, path_of
 from holdfast.cli.options import UrlFlag, find_session, gateway
-from holdfast.cli.progress import Advance, progress, unseen
-from holdfast.cli.terminal import CommandFailed, printable
+from holdfast.cli.output.progress import Advance, progress, unseen
+from holdfast.cli.output.terminal import CommandFailed, printable
 from holdfast.transfer.export_formats import Form, heading, lines, markdown, openai_items
 
 

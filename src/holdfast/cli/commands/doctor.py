@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.options import JsonFlag, StoreFlag
-from holdfast.cli.progress import progress
-from holdfast.cli.terminal import complain, printable, say, say_json
+from holdfast.cli.output.progress import progress
+from holdfast.cli.output.terminal import complain, printable, say, say_json
 
 if TYPE_CHECKING:
     from holdfast.doctor.findings import Finding

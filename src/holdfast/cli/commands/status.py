@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-from holdfast.cli.gateway_client import GatewayClient, Refused
+from holdfast.cli.client.gateway_client import GatewayClient, Refused
 from holdfast.cli.options import JsonFlag, UrlFlag, gateway
-from holdfast.cli.stories import say_sessions
-from holdfast.cli.terminal import CommandFailed, say, say_json, say_pairs
+from holdfast.cli.output.formatting import say_sessions
+from holdfast.cli.output.terminal import CommandFailed, say, say_json, say_pairs
 
 BUSY_SHOWN = 20
 _SAMPLE = re.compile(r"^(\w+?)(?:\{([^}]*)\})? ([0-9.eE+-]+)$", re.MULTILINE)

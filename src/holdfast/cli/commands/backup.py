@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.options import JsonFlag, StoreFlag
-from holdfast.cli.progress import Advance, progress
-from holdfast.cli.terminal import CommandFailed, say, say_json
+from holdfast.cli.output.progress import Advance, progress
+from holdfast.cli.output.terminal import CommandFailed, say, say_json
 
 Copy = Callable[[Path, Advance], int]
 """Makes the file, and returns its size."""

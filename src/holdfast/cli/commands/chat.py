@@ -8,11 +8,18 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.conversation import Broken, Conversation, Told
-from holdfast.cli.gateway_client import Refused, Unreachable
+from holdfast.cli.client.conversation import Broken, Conversation, Told
+from holdfast.cli.client.gateway_client import Refused, Unreachable
 from holdfast.cli.options import UrlFlag, gateway
-from holdfast.cli.stories import say_items, say_session, tokens
-from holdfast.cli.terminal import CommandFailed, complain, console, is_terminal, printable, say
+from holdfast.cli.output.formatting import say_items, say_session, tokens
+from holdfast.cli.output.terminal import (
+    CommandFailed,
+    complain,
+    console,
+    is_terminal,
+    printable,
+    say,
+)
 
 PROMPT = "you: "
 HELP = """/new [message]   begin the next generation of this key; the old one stays

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.options import JsonFlag, StoreFlag
-from holdfast.cli.terminal import CommandFailed, say_table
+from holdfast.cli.output.terminal import CommandFailed, say_table
 
 app = typer.Typer(help="API keys: made here, kept as hashes, shown once.", no_args_is_help=True)
 
