@@ -10,7 +10,7 @@ import multiprocessing
 import time
 from typing import Any
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 
 CONNECTIONS = 32
 SECONDS = 3.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import free_port
 from tests.postgres import client_tools
 from tests.shell_walk import Walker, blocks_of

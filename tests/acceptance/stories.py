@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
 from tests.postgres import Databases, PostgresServer
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
 
 MODEL = "gpt-4.1"

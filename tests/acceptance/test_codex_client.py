@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
 from tests.acceptance.stories import gateway_before, lasting_store_url
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import openai
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
 from tests.acceptance.stories import MODEL, Teller, answer_text, gateway_before, store_url
 

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.stories import MODEL, Teller, answer_text, gateway_before, store_url
 
 __all__ = ["store_url"]

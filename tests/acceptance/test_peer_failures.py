@@ -15,7 +15,7 @@ from agents import Agent, OpenAIResponsesModel, Runner, function_tool
 from agents.run import RunConfig
 from openai.types.responses import Response
 
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
 from tests.acceptance.stories import gateway_before, lasting_store_url
 

@@ -7,7 +7,7 @@ one extra call in the one session it belongs to.
 from pathlib import Path
 from typing import Any
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.stories import Teller, answer_text, gateway_before, store_url
 
 __all__ = ["store_url"]

@@ -12,7 +12,7 @@ import pytest
 from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runner
 from agents.tracing import set_tracing_disabled
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.stories import gateway_before, store_url
 
 __all__ = ["store_url"]

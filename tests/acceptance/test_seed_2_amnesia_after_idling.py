@@ -5,7 +5,7 @@ Idling ends the runtime, not the history: same id, same transcript, same provide
 
 from pathlib import Path
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.stories import Teller, answer_text, gateway_before, store_url
 
 __all__ = ["store_url"]

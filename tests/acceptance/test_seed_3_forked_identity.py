@@ -6,7 +6,7 @@ One key is one session and one transcript, in every process; the second runs aft
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.stories import Teller, answer_text, gateway_before, store_url
 
 __all__ = ["store_url"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.stories import Teller, answer_text, gateway_before, store_url
 
 __all__ = ["store_url"]

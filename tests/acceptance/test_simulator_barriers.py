@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from holdfast.testing.provider import ProviderSimulator, SimulatorError
+from holdfast.testing.simulator.provider import ProviderSimulator, SimulatorError
 
 BODY = {"model": "gpt-4.1", "input": "hello"}
 IMPATIENT = httpx.Timeout(20, read=0.1)

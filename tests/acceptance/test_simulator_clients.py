@@ -21,7 +21,7 @@ from agents import (
 from openai.types.chat import ChatCompletionToolParam
 from openai.types.responses import FunctionToolParam
 
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 
 set_tracing_disabled(True)
 WEATHER: FunctionToolParam = {

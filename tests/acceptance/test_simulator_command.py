@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.testing.control import SimulatorControl
+from holdfast.testing.simulator.control import SimulatorControl
 
 COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()", "sim"]
 BODY = {"model": "gpt-4.1", "input": "hello"}

@@ -9,7 +9,11 @@ import httpx
 import openai
 import pytest
 
-from holdfast.testing.provider import ProviderSimulator, SimulatorError, provider_simulator
+from holdfast.testing.simulator.provider import (
+    ProviderSimulator,
+    SimulatorError,
+    provider_simulator,
+)
 
 __all__ = ["provider_simulator"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.simulator.server.server import Server
 from holdfast.simulator.state.scenario import Scenario, WrongInput, read_scenario
-from holdfast.testing.provider import ProviderSimulator, SimulatorError
+from holdfast.testing.simulator.provider import ProviderSimulator, SimulatorError
 
 BODY = {"model": "gpt-4.1", "input": "hello"}
 HEADERS = {"authorization": "Bearer sk-a"}

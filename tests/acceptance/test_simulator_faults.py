@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from holdfast.simulator.faults.catalogue import CATALOGUE
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 
 Json = dict[str, Any]
 INVALID = "invalid_request_error"

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway
 from tests.acceptance.stories import lasting_store_url
 

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
 from tests.acceptance.stories import answer_text, gateway_before
 from tests.postgres import Databases, PostgresServer

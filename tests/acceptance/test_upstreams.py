@@ -5,7 +5,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, sqlite_url
 
 MODEL = "gpt-5.4"

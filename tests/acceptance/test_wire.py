@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from holdfast.testing.provider import ProviderSimulator, provider_simulator
+from holdfast.testing.simulator.provider import ProviderSimulator, provider_simulator
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway
 
 __all__ = ["provider_simulator"]

@@ -10,7 +10,7 @@ from agents import OpenAIResponsesCompactionSession, Runner, SQLiteSession
 from agents.memory import is_openai_responses_compaction_aware_session
 
 from holdfast.agents_sdk import Compaction, HoldfastRunner, HoldfastSession, openai_compaction
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.agents_sdk.fake_model import FakeModel, agent_of, calls, texts_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runner
 
 from holdfast.agents_sdk import HoldfastSession, Missing, SessionClosed, guard
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 
 TURNS = ["hi", "what can you do?", "give me one example", "thanks"]
 MODEL = "gpt-5.4"

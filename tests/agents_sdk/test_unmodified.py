@@ -18,7 +18,7 @@ from agents import (
     function_tool,
 )
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
 from tests.acceptance.stories import gateway_before, lasting_store_url
 

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.transaction.commands import Cancel
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import running_gateway, sqlite_url
 from tests.acceptance.stories import gateway_before
 from tests.cli.terminals import in_pipe, in_process

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import running_gateway, sqlite_url
 from tests.acceptance.stories import gateway_before
 from tests.cli.conftest import House

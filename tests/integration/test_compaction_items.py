@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.providers.items.seal_owner import Maker, account_of
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.test_heals import told
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream
 

@@ -9,7 +9,7 @@ from openai.types.conversations import Conversation, ConversationItem
 from openai.types.responses import Response, ResponseItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.test_upstreams import TOOL
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, upstream
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.engine.settings import ContextSettings, HealSettings
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.test_heals import heals, told
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream
 

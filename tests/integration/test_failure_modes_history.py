@@ -10,7 +10,7 @@ from holdfast.core.transaction.commands import Accept, Command, Finish
 from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.ports.store import Store
 from holdfast.settings import ResetSettings
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.in_process import ScriptedModel, open_house
 from tests.integration.test_heals import told
 from tests.integration.upstream_house import (

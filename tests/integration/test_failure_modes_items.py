@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.synthetic_outputs import INTERRUPTED
 from holdfast.core.projection.placeholders import LEFT_OUT
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.test_heals import QUICK, heals, told
 from tests.integration.test_upstreams import TOOL
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream

@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.ports.store import ItemQuery
 from holdfast.providers.settings import UpstreamSettings
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.test_heals import QUICK, heals, states
 from tests.integration.test_upstreams import TOOL
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.engine.settings import ContextSettings
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, upstream
 
 Json = dict[str, Any]

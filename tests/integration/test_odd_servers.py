@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.odd_server import Reply, odd_server, saying, whole
 from tests.integration.test_heals import QUICK
 from tests.integration.upstream_house import open_upstream_house, text_of, upstream

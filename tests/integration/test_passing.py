@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.ports.store import SessionQuery
 from holdfast.providers.settings import UpstreamSettings
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.test_upstreams import CHAT_TOOL, TOOL
 from tests.integration.upstream_house import (
     UpstreamHouse,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.upstream_house import (
     UpstreamHouse,
     open_upstream_house,

@@ -15,7 +15,7 @@ from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.http.app import Application
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import ResetSettings, Settings, StoreSettings
-from holdfast.testing.provider import ProviderSimulator
+from holdfast.testing.simulator.provider import ProviderSimulator
 
 Json = dict[str, Any]
 

@@ -1,21 +1,21 @@
 """The simulator for pytest: import `provider_simulator` into a conftest and ask for it by name.
 
-    from holdfast.testing.provider import ProviderSimulator, provider_simulator
+    from holdfast.testing.simulator.provider import ProviderSimulator, provider_simulator
 
-Without pytest, take `ProviderSimulator` from `holdfast.testing.simulator`.
+Without pytest, take `ProviderSimulator` from `holdfast.testing.simulator.process`.
 """
 
 from collections.abc import Iterator
 
 import pytest
 
-from holdfast.testing.control import (
+from holdfast.testing.simulator.control import (
     BarrierControl,
     RecordedRequest,
     SimulatorControl,
     SimulatorError,
 )
-from holdfast.testing.simulator import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 
 __all__ = [
     "BarrierControl",

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.simulator.server.server import Server
 from holdfast.simulator.state.scenario import Scenario, read_scenario
-from holdfast.testing.control import SimulatorControl
+from holdfast.testing.simulator.control import SimulatorControl
 
 _START_SECONDS = 20.0
 KEY = "sk-simulated"

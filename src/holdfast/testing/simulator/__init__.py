@@ -1,0 +1,1 @@
+"""TODO src/holdfast/testing/simulator."""
