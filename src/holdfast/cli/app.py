@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast._version import __version__
-from holdfast.cli.app import config as config_command
-from holdfast.cli.app import keys, sessions
+from holdfast.cli.commands import config as config_command
+from holdfast.cli.commands import keys, sessions
 from holdfast.cli.commands.backup import backup
 from holdfast.cli.commands.bench import bench
 from holdfast.cli.commands.chat import chat

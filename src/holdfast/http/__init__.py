@@ -1,1 +1,1 @@
-"""TODO src/holdfast/http."""
+"""The HTTP API: server protocol, request parsing, endpoints and response formats."""

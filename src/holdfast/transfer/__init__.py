@@ -1,1 +1,1 @@
-"""TODO src/holdfast/transfer."""
+"""Import of sessions from other systems and export of our own."""

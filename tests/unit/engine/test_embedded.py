@@ -21,6 +21,8 @@ from holdfast.core.errors import (
     SessionRetired,
     TurnFailed,
 )
+from holdfast.core.ids import Tenant
+from holdfast.core.model.reset_policy import NEVER
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.embedded.turn_handle import Item
 from holdfast.ports.store import SessionView
@@ -82,9 +84,7 @@ async def test_a_session_without_a_key_is_found_by_its_id_alone(hf: Holdfast) ->
 async def test_tenants_do_not_see_each_other(hf: Holdfast) -> None:
     mine = await hf.session("k")
     await mine.append("one")
-    rival = Holdfast(
-        hf.gateway, holdfast.core.ids.Tenant("rival"), holdfast.core.model.reset_policy.NEVER
-    )
+    rival = Holdfast(hf.gateway, Tenant("rival"), NEVER)
     theirs = await rival.session("k")
     assert theirs.id != mine.id
     assert await texts(theirs) == []

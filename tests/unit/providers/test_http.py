@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.providers.http.client import HttpRequest, PooledClient
-from holdfast.providers.http.client import client as http
+from holdfast.providers.http import client as http
 from holdfast.providers.settings import TimeoutSettings
 from tests.unit.providers.raw_server import (
     Basin,

@@ -12,7 +12,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.openai.stream_events import Delta, model_event, numbered
 from holdfast.ports.provider import AnyEvent, ModelCall
 from holdfast.providers.http.client import HttpRequest, PooledClient
-from holdfast.providers.http.client import client as http
+from holdfast.providers.http import client as http
 from holdfast.providers.http.connection import Enough
 from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.openai_chat.adapter import ChatProvider

@@ -19,7 +19,7 @@ from holdfast.stores.sql.store import FEW, SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite.connection import DatabaseFile
 from holdfast.stores.sqlite.driver import SqliteDriver
-from holdfast.stores.sqlite.driver import driver as sqlite
+from holdfast.stores.sqlite import driver as sqlite
 from holdfast.stores.sqlite.inline_commit import (
     FIRST_PAUSE,
     LONGEST_PAUSE,

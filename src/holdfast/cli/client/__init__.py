@@ -1,1 +1,1 @@
-"""TODO src/holdfast/cli/client."""
+"""The HTTP client of the command line and its chat conversation."""

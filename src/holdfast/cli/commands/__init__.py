@@ -1,1 +1,1 @@
-"""TODO src/holdfast/cli/commands."""
+"""One module per command of the command line."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/cli/output."""
+"""Terminal output: tables, progress and formatting."""

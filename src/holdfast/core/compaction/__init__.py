@@ -1,1 +1,1 @@
-"""TODO src/holdfast/core/compaction."""
+"""Compaction records, token budgets and the prompts that make summaries."""

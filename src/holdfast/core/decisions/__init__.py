@@ -1,1 +1,1 @@
-"""TODO src/holdfast/core/decisions."""
+"""Pure decisions: a command and the facts it needs in, an outcome and changes out."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/core/healing."""
+"""What to do about a provider's failure, and what must not be repeated or logged."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/core/model."""
+"""Values of the domain: sessions, turns, runs, items, records and requests."""

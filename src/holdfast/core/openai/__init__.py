@@ -1,1 +1,1 @@
-"""TODO src/holdfast/core/openai."""
+"""OpenAI wire values: chat messages, responses and stream events."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/core/projection."""
+"""The valid provider request computed from the items of a log."""

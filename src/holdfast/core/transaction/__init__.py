@@ -1,1 +1,1 @@
-"""TODO src/holdfast/core/transaction."""
+"""The vocabulary of one transaction: commands in, facts read, changes written."""

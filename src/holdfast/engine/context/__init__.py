@@ -1,1 +1,1 @@
-"""TODO src/holdfast/engine/context."""
+"""Fitting a history into a model's context window by compaction."""

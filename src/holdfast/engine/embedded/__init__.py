@@ -1,1 +1,1 @@
-"""TODO src/holdfast/engine/embedded."""
+"""The Python API for programs that embed the engine."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/engine/maintenance."""
+"""Background upkeep: retention."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/engine/model_call."""
+"""One model call of a turn: projection, attempts, heals and fallbacks."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/engine/sessions."""
+"""Lanes, leases and runs: who may write to a session, and who waits for it."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/engine/streaming."""
+"""Streams: live responses, journals, partial output and the feed of events."""

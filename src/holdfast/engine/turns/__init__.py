@@ -1,1 +1,1 @@
-"""TODO src/holdfast/engine/turns."""
+"""Turns from acceptance to answer, independent of the client's connection."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/http/api."""
+"""The endpoints, one module per resource."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/http/formats."""
+"""JSON forms of chat completions and session objects."""

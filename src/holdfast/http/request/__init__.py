@@ -1,1 +1,1 @@
-"""TODO src/holdfast/http/request."""
+"""Reading requests: bodies, headers, authentication, limits and the turn to submit."""

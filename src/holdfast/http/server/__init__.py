@@ -1,1 +1,1 @@
-"""TODO src/holdfast/http/server."""
+"""The HTTP server: protocol, request and response types, SSE, WebSocket and errors."""

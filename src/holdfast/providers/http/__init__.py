@@ -1,1 +1,1 @@
-"""TODO src/holdfast/providers/http."""
+"""The HTTP client for upstreams: connections, SSE, relaying and redaction."""

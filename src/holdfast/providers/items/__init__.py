@@ -1,1 +1,1 @@
-"""TODO src/holdfast/providers/items."""
+"""Items on the way to and from an upstream: ids, replay, accumulation of deltas."""

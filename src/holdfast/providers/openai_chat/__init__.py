@@ -1,1 +1,1 @@
-"""TODO src/holdfast/providers/openai_chat."""
+"""Upstreams that speak the Chat Completions API."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/providers/openai_responses."""
+"""Upstreams that speak the Responses API."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/simulator/delivery."""
+"""How an answer leaves the simulator, with the faults of its exchange applied."""

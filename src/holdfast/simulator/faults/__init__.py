@@ -1,1 +1,1 @@
-"""TODO src/holdfast/simulator/faults."""
+"""The catalogue of faults, which requests they match and what they do."""

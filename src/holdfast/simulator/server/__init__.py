@@ -1,1 +1,1 @@
-"""TODO src/holdfast/simulator/server."""
+"""The simulator's HTTP and WebSocket server, its routes and control endpoints."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/simulator/state."""
+"""What the simulated provider knows: scenario, memory, identities and recorded calls."""

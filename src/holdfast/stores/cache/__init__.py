@@ -1,1 +1,1 @@
-"""TODO src/holdfast/stores/cache."""
+"""Bounded in-memory copies of lanes and transcripts."""

@@ -1,1 +1,1 @@
-"""TODO src/holdfast/stores/commit."""
+"""Group commit: commands that arrive together share one transaction."""

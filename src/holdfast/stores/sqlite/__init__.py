@@ -1,1 +1,1 @@
-"""TODO src/holdfast/stores/sqlite."""
+"""SQLite: connection, driver, commits on the event loop and backups."""

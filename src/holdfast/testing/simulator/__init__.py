@@ -1,1 +1,1 @@
-"""TODO src/holdfast/testing/simulator."""
+"""Run and control the provider simulator from tests."""

@@ -1,1 +1,0 @@
-"""Sessions of other places: readers that turn their files into past turns, and the taking over."""

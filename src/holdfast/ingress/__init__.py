@@ -1,1 +1,0 @@
-"""Who asks: translation of outside protocols into one gateway call, and back."""

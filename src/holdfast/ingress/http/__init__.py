@@ -1,1 +1,0 @@
-"""HTTP: the APIs that clients already speak, on raw ASGI."""

@@ -1,1 +1,0 @@
-"""Who looks: pages for people."""
