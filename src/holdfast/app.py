@@ -26,7 +26,7 @@ from holdfast.stores.sql.store import SqlStore
 
 if TYPE_CHECKING:
     from holdfast.http.app import Application
-    from holdfast.http.request.rules import HouseRules
+    from holdfast.http.request.auth import HouseRules
 
 
 @asynccontextmanager
@@ -132,8 +132,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
 
 def _rules(settings: Settings) -> "HouseRules":
     """Return the settings as the HTTP side knows them."""
-    from holdfast.http.request.auth import Door
-    from holdfast.http.request.rules import HouseRules
+    from holdfast.http.request.auth import Door, HouseRules
 
     return HouseRules(
         doors=tuple(

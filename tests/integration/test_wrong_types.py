@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, upstream
-from tests.unit.ingress.test_bad_input import check_shape
+from tests.unit.http.test_bad_input import check_shape
 
 VALUES: list[Any] = [
     None, True, 0, -1, 1.5, 2**80, "", "x", "\0", "😀", [], {}, [[]], [None], [1], ["x"],

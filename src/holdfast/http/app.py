@@ -23,9 +23,8 @@ from holdfast.http.api.stored_completions import CompletionsApi
 from holdfast.http.api.transcript import TranscriptApi
 from holdfast.http.api.turns import TurnsApi
 from holdfast.http.metrics import CONTENT_TYPE, PrometheusMeter
-from holdfast.http.request.auth import Doorkeeper
+from holdfast.http.request.auth import OPEN_HOUSE, Doorkeeper, HouseRules
 from holdfast.http.request.rate_limit import RequestLimit
-from holdfast.http.request.rules import OPEN_HOUSE, HouseRules
 from holdfast.http.request.submit_turn import TurnDesk
 from holdfast.http.server.cors import cors_headers, is_preflight
 from holdfast.http.server.errors import problem, reply_to

@@ -11,15 +11,15 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.openai.stream_events import Delta, model_event, numbered
 from holdfast.ports.provider import AnyEvent, ModelCall
-from holdfast.providers.http.client import HttpRequest, PooledClient
 from holdfast.providers.http import client as http
+from holdfast.providers.http.client import HttpRequest, PooledClient
 from holdfast.providers.http.connection import Enough
 from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.openai_chat.adapter import ChatProvider
 from holdfast.providers.openai_responses.adapter import ResponsesProvider
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
+from tests.unit.providers.http.test_client import line
 from tests.unit.providers.raw_server import Talk, chunked, raw_server, whole
-from tests.unit.providers.test_http import line
 from tests.unit.providers.test_truncation import CHAT, RESPONSES
 
 SECONDS = 20.0

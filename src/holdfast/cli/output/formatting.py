@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.cli.client.gateway_client import Value
 from holdfast.cli.output.terminal import moment, one_line, printable, say, say_pairs, say_table
 
+Value = dict[str, Any]
+"""A JSON object of the gateway."""
 TEXT_WIDTH = 2000
 
 

@@ -14,7 +14,6 @@ from holdfast.core.decisions.idempotency import (
     resubmitted,
 )
 from holdfast.core.decisions.identity import new_draft, tenant_full, unusable
-from holdfast.core.decisions.intake import bring, new_turn, remember
 from holdfast.core.decisions.lane import (
     begin,
     front_position,
@@ -34,9 +33,9 @@ from holdfast.core.errors import (
     SessionNotFound,
 )
 from holdfast.core.model.session import Session, begin_session
-from holdfast.core.model.turn import USER_ACTIVITY
-from holdfast.core.transaction.changes import Decision, refuse
-from holdfast.core.transaction.commands import Accept, Parent
+from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Source, Turn
+from holdfast.core.transaction.changes import Decision, IdempotencyAdded, IdempotencyRow, refuse
+from holdfast.core.transaction.commands import Accept, Append, Brought, Parent
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
 
@@ -267,3 +266,74 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     draft.add_turn(turn)
     draft.add_run(run)
     return draft.decide(started(draft, turn, run))
+
+
+def new_turn(command: Accept | Append, session: Session, position: int, now: float) -> Turn:
+    """Return the turn that an arrival becomes; what it brings is in the log, or packed to wait."""
+    rewind, request = None, b""
+    if isinstance(command, Accept):
+        rewind, request = command.rewind, command.request
+    if rewind is not None and rewind[1] > session.head_seq:
+        rewind = None  # It speaks of another generation's log: this one never was that long.
+    return replace(
+        BLANK_TURN,
+        id=command.turn_id,
+        session_id=session.id,
+        tenant=session.tenant,
+        number=session.turn_count + 1,
+        position=position,
+        source=command.source,
+        owner=command.worker,
+        request=request,
+        body_hash=command.body_hash,
+        rewind_after=rewind[0] if rewind else None,
+        rewind_upto=rewind[1] if rewind else None,
+        accepted_at=now,
+    )
+
+
+def remember(command: Accept | Append, draft: Draft, turn: Turn) -> None:
+    """Bind the caller's idempotency key to the turn, in the commit that makes it durable."""
+    if command.idempotency_key is None:
+        return
+    row = IdempotencyRow(
+        turn.tenant, command.idempotency_key, command.body_hash or b"", turn.id, turn.step,
+        draft.now,
+    )  # fmt: skip
+    draft.add(IdempotencyAdded(row))
+
+
+def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> Turn:
+    """Write items at the head as a turn that has nothing left to do."""
+    session = draft.session
+    position = tail_position(session.turn_count, Waiting())
+    turn = new_turn(command, session, position, draft.now)
+    first = draft.head_seq + 1
+    last = draft.append(command.items, turn.number)
+    draft.set(turn_count=turn.number)
+    turn = replace(
+        turn,
+        source=source,
+        request=b"",
+        body_hash=command.body_hash if isinstance(command, Append) else None,
+        first_seq=first,
+        kept_seq=last,
+        last_seq=last,
+        outcome="completed",
+        started_at=draft.now,
+        ended_at=draft.now,
+    )
+    draft.add_turn(turn)
+    draft.tell("items.appended", turn, first_seq=first, last_seq=last)
+    return turn
+
+
+def bring(command: Accept, draft: Draft, brought: Brought) -> Accept:
+    """Write the history that a client brings as a turn that is complete; return what is new.
+
+    So whoever comes while the new part runs finds that history in the log, and repeats none of it.
+    """
+    history = replace(command, turn_id=brought.turn_id, items=command.items[: brought.count])
+    add_completed(history, draft, source="system")
+    draft.leave_trail(brought.trail)
+    return replace(command, items=command.items[brought.count :])

@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
+from holdfast.core.decisions.accept import add_completed, remember
 from holdfast.core.decisions.idempotency import claimed, is_implicit_repeat
 from holdfast.core.decisions.identity import new_draft, tenant_full, unusable
-from holdfast.core.decisions.intake import add_completed, remember
 from holdfast.core.errors import IdempotencyMismatch, SessionBusy, SessionDeleted
 from holdfast.core.model.turn import USER_ACTIVITY
 from holdfast.core.transaction.changes import Decision, refuse

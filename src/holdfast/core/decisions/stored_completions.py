@@ -1,10 +1,16 @@
-"""Stored chat completions: which can be listed, and what their clients note on them."""
+"""Decide about stored answers: annotate a chat completion, drop a response."""
 
 from msgspec.structs import replace
 
-from holdfast.core.errors import NotFound
-from holdfast.core.transaction.changes import CompletionRow, CompletionSaved, Decision, refuse
-from holdfast.core.transaction.commands import AnnotateCompletion
+from holdfast.core.errors import NotFound, TurnNotFound
+from holdfast.core.transaction.changes import (
+    CompletionRow,
+    CompletionSaved,
+    Decision,
+    ResponseDropped,
+    refuse,
+)
+from holdfast.core.transaction.commands import AnnotateCompletion, DropResponse
 from holdfast.core.transaction.facts import Facts
 
 
@@ -21,3 +27,18 @@ def annotate_completion(command: AnnotateCompletion, facts: Facts) -> Decision[C
         return refuse(CompletionNotFound("no such stored completion"))
     change = CompletionSaved(row.turn_id, row.step, command.metadata)
     return Decision(replace(row, metadata=command.metadata), (change,))
+
+
+def drop_response(command: DropResponse, facts: Facts) -> Decision[bool]:
+    """Take a response out of reach; the session it is part of keeps its history."""
+    turn, session = facts.turn, facts.session
+    if (
+        turn is None
+        or session is None
+        or turn.tenant != command.tenant
+        or session.deleted_at is not None
+        or command.step > turn.step
+    ):
+        return refuse(TurnNotFound(f"no turn {command.turn_id}"))
+    dropped = ResponseDropped(turn.id, command.step, session.id, facts.now)
+    return Decision(outcome=True, changes=(dropped,))

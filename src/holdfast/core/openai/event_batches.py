@@ -9,10 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.errors import TurnNotFound
-from holdfast.core.transaction.changes import Decision, JournalRow, ResponseDropped, refuse
-from holdfast.core.transaction.commands import DropResponse, JournalEntry
-from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.changes import JournalRow
+from holdfast.core.transaction.commands import JournalEntry
 
 FAST = 1
 """Compression level: events repeat themselves so much that more effort gains little."""
@@ -38,18 +36,3 @@ def pack_events(first: int, events: Sequence[KeptEvent]) -> JournalEntry:
 def unpack_events(row: JournalRow) -> list[KeptEvent]:
     """Return the events of a batch, the one numbered `row.first_no` first."""
     return _decode(zlib.decompress(row.body))
-
-
-def drop_response(command: DropResponse, facts: Facts) -> Decision[bool]:
-    """Take a response out of reach; the session it is part of keeps its history."""
-    turn, session = facts.turn, facts.session
-    if (
-        turn is None
-        or session is None
-        or turn.tenant != command.tenant
-        or session.deleted_at is not None
-        or command.step > turn.step
-    ):
-        return refuse(TurnNotFound(f"no turn {command.turn_id}"))
-    dropped = ResponseDropped(turn.id, command.step, session.id, facts.now)
-    return Decision(outcome=True, changes=(dropped,))

@@ -26,15 +26,15 @@ from holdfast.core.model.turn import Run
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import Question, find_state
+from holdfast.engine.model_call.compaction_events import announced, shifted
 from holdfast.engine.model_call.context_fitter import Asked, Fitting
 from holdfast.engine.model_call.deadlines import Deadlines
 from holdfast.engine.model_call.projection_cache import Projections
-from holdfast.engine.model_call.telling import tell
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.ports.provider import Answer, ModelCall, Provider
+from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
 
 Route = Callable[[str], Provider]
 """Which provider serves a model."""
@@ -334,3 +334,33 @@ def _signed(answer: Answer, asking: Asking, model: str) -> Answer:
 
 def _as_it_is(request: TurnRequest) -> TurnRequest:
     return request
+
+
+class _Telling:
+    """Passes on what a model says, behind a preface."""
+
+    def __init__(self, writer: JournalWriter, preface: tuple[bytes, ...]) -> None:
+        self._writer = writer
+        self._preface = preface
+        self.is_begun = False
+        """Whether what is said for the model has been said."""
+        self.room = writer.room
+
+    def hear(self, events: Sequence[AnyEvent]) -> bool:
+        if not self.is_begun:
+            self.is_begun = True
+            self._writer.hear(announced(self._preface))
+        return self._writer.hear([shifted(event, len(self._preface)) for event in events])
+
+
+async def tell(
+    provider: Provider, call: ModelCall, writer: JournalWriter, preface: tuple[bytes, ...]
+) -> Answer:
+    """Return a model's answer, told as it comes behind the items that the answer begins with."""
+    if not preface:
+        return await provider.stream(call, writer)
+    telling = _Telling(writer, preface)
+    answer = await provider.stream(call, telling)
+    if not telling.is_begun:
+        telling.hear(())
+    return answer

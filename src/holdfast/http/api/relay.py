@@ -13,8 +13,7 @@ from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import write_response
 from holdfast.engine.turns.stateless import PassedStream, Passing
 from holdfast.http.formats.chat import ChatChunks, completion
-from holdfast.http.request.body import UnsupportedType
-from holdfast.http.server.errors import problem, problem_value
+from holdfast.http.server.errors import UnsupportedType, problem, problem_value
 from holdfast.http.server.sse import DONE, KEEP_ALIVE, EventReply
 from holdfast.http.server.types import (
     JSON,

@@ -9,7 +9,7 @@ from holdfast.core.decisions.stored_completions import CompletionNotFound
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.request import read_request, response_id, turn_of_response
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.openai.chat_messages import messages_of
+from holdfast.core.openai.chat import messages_of
 from holdfast.core.projection.project import project
 from holdfast.core.transaction.changes import CompletionRow
 from holdfast.core.transaction.commands import AnnotateCompletion, DropResponse

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated, hash_key
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
+from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.http.request.rate_limit import RequestLimit
 from holdfast.http.server.types import Request
 from holdfast.ports.store import Reader
@@ -133,3 +134,21 @@ def _presented(request: Request) -> str | None:
         return None
     scheme, _, key = header.partition(" ")
     return key.strip() if scheme.lower() == "bearer" and key.strip() else None
+
+
+DEFAULT_BODY_BYTES = 64 * 1024 * 1024
+
+
+class HouseRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may come in, how much they may bring, and when their sessions roll over."""
+
+    doors: tuple[Door, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    body_bytes: int = DEFAULT_BODY_BYTES
+    requests_per_minute: int = 0
+    reset: ResetPolicy = NEVER
+
+
+OPEN_HOUSE = HouseRules()
+"""No keys, no limits beyond the defaults: for the machine itself."""

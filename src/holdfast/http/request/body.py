@@ -7,17 +7,12 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidInput
+from holdfast.http.server.errors import UnsupportedType
 from holdfast.http.server.types import Request
 
 Fields = dict[str, msgspec.Raw]
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-class UnsupportedType(InvalidInput):
-    """The body is not JSON by its own account."""
-
-    code = "unsupported_media_type"
 
 
 async def read_fields(request: Request) -> Fields:

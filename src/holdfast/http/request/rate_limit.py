@@ -2,19 +2,8 @@
 
 import time
 
-from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Tenant
-
-
-class RateLimited(HoldfastError):
-    """The tenant sent more requests in a minute than it may."""
-
-    code = "rate_limit_exceeded"
-    retryable = True
-
-    def __init__(self, message: str, retry_after_seconds: float) -> None:
-        super().__init__(message)
-        self.retry_after_seconds = retry_after_seconds
+from holdfast.http.server.errors import RateLimited
 
 
 class RequestLimit:

@@ -8,9 +8,25 @@ import msgspec
 from holdfast.core import errors as err
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated
 from holdfast.engine.streaming.event_feed import TooManyFollowers
-from holdfast.http.request.body import UnsupportedType
-from holdfast.http.request.rate_limit import RateLimited
 from holdfast.http.server.types import JSON, BodyTooLarge, Header, Reply
+
+
+class UnsupportedType(err.InvalidInput):
+    """The body is not JSON by its own account."""
+
+    code = "unsupported_media_type"
+
+
+class RateLimited(err.HoldfastError):
+    """The tenant sent more requests in a minute than it may."""
+
+    code = "rate_limit_exceeded"
+    retryable = True
+
+    def __init__(self, message: str, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
 
 STATUS: dict[type[err.HoldfastError], int] = {
     BodyTooLarge: 413,

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from holdfast.simulator.apis.content import text_of
-from holdfast.simulator.apis.fields import check_called, check_text_or_parts, check_types
+from holdfast.simulator.apis.fields import check_called, check_text_or_parts, check_types, text_of
 from holdfast.simulator.apis.reply import Seen
 from holdfast.simulator.apis.responses_input import require_known_model
 from holdfast.simulator.delivery.errors import (

@@ -1,6 +1,7 @@
 """The fields of a request: each of the type that the real servers insist on."""
 
 import re
+from typing import Any
 
 from holdfast.simulator.delivery.errors import Problem, invalid
 from holdfast.simulator.state.json import Json
@@ -97,3 +98,20 @@ def check_called(call: Json, given: str, field: str) -> None:
         )
     if not isinstance(call.get(given), str):
         raise wrong_type(f"{field}.{given}", "a string", call.get(given))
+
+
+_TEXT_KEYS = ("text", "refusal", "input_text")
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a string, of a list of parts, or of one part."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(text_of(part) for part in content)
+    if isinstance(content, dict):
+        for key in _TEXT_KEYS:
+            if isinstance(content.get(key), str):
+                return str(content[key])
+        return text_of(content.get("content"))
+    return ""

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from holdfast.simulator.apis.content import text_of
+from holdfast.simulator.apis.fields import text_of
 from holdfast.simulator.apis.reply import Reply, Seen, Tool, compose
 from holdfast.simulator.delivery.errors import Problem, gemini_error, listed_problem
 from holdfast.simulator.state.call import Answer, Call, Event

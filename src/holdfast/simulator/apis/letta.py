@@ -1,6 +1,6 @@
 """A little of the Letta API: an agent that remembers, and that is busy while it answers."""
 
-from holdfast.simulator.apis.content import text_of
+from holdfast.simulator.apis.fields import text_of
 from holdfast.simulator.apis.reply import Seen, compose
 from holdfast.simulator.delivery.errors import Problem, listed_problem
 from holdfast.simulator.state.call import Answer, Call

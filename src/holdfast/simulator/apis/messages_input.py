@@ -4,7 +4,7 @@ import base64
 from itertools import pairwise
 from typing import Any
 
-from holdfast.simulator.apis.content import text_of
+from holdfast.simulator.apis.fields import text_of
 from holdfast.simulator.apis.reply import Seen, Tool
 from holdfast.simulator.delivery.errors import Problem, anthropic_error, listed_problem
 from holdfast.simulator.state.call import Call

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.simulator.apis.content import text_of
 from holdfast.simulator.apis.fields import (
     check_called,
     check_text_or_parts,
     check_types,
     kind_of,
+    text_of,
     wrong_type,
 )
 from holdfast.simulator.apis.reply import Seen

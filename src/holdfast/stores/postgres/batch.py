@@ -4,7 +4,7 @@ The commands must be about different things, so that none of them could see what
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from holdfast.stores.postgres.dialect import (
     together,
 )
 from holdfast.stores.postgres.errors import LostUpdate, meaning
+from holdfast.stores.postgres.row_locks import Locked, names_of
 from holdfast.stores.sql.command_plans import Planned, plan
 from holdfast.stores.sql.plan import Ask, Plan, Row
 from holdfast.stores.sql.statement_builder import Statement
@@ -177,3 +178,28 @@ async def _types(connection: Connection, statement: Statement) -> tuple[str, ...
         prepared = await connection.prepare(in_dollars(statement.text))
         _TYPES[statement.name] = tuple(one.name for one in prepared.get_parameters())
     return _TYPES[statement.name]
+
+
+Wave = list[int]
+
+
+def waves(commands: Sequence[Command[Any]], locked: Locked) -> list[Wave]:
+    """Return the batch in waves, as indices: no wave has two commands about the same thing.
+
+    Commands about the same session keep their order. Within a wave they are sorted, so that two
+    processes that make the same sessions make them in the same order.
+    """
+    last: dict[Hashable, int] = {}
+    found: list[Wave] = []
+    order: dict[int, str] = {}
+    for index, command in enumerate(commands):
+        names = names_of(command)
+        things = {*names, *(one for name in names for one in locked.sessions_of(name))}
+        wave = max((last[thing] + 1 for thing in things if thing in last), default=0)
+        for thing in things:
+            last[thing] = wave
+        if wave == len(found):
+            found.append([])
+        found[wave].append(index)
+        order[index] = min(map(repr, names), default="")
+    return [sorted(wave, key=lambda index: (order[index], index)) for wave in found]

@@ -12,7 +12,7 @@ from holdfast.core.errors import StoreClosed, StoreError, StoreUnavailable
 from holdfast.core.transaction.commands import Command
 from holdfast.stores.cache.lane_cache import Lanes
 from holdfast.stores.commit.group_commit import Result
-from holdfast.stores.postgres.batch import carry_out, write_foreseen
+from holdfast.stores.postgres.batch import carry_out, waves, write_foreseen
 from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
 from holdfast.stores.postgres.connect import CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
@@ -21,7 +21,6 @@ from holdfast.stores.postgres.listener import CHANNEL, NOTIFY, Presence, message
 from holdfast.stores.postgres.optimistic_batch import Foreseen, foresee_all
 from holdfast.stores.postgres.row_locks import lock
 from holdfast.stores.postgres.rw_gate import Passage
-from holdfast.stores.postgres.waves import waves
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask, Plan, Row
 

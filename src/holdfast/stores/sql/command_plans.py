@@ -17,16 +17,14 @@ from holdfast.core.decisions import recovery as succession
 from holdfast.core.decisions import run as run_end
 from holdfast.core.decisions import stored_completions as completions
 from holdfast.core.errors import RunFenced
-from holdfast.core.openai import event_batches as journal
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, refuse
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.cache.lane_cache import Lanes
-from holdfast.stores.sql import batch_facts, facts, handing_over, retention
+from holdfast.stores.sql import facts, queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql import worker_statements as workers
 from holdfast.stores.sql.change_writer import writes
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 
@@ -44,12 +42,12 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Pop: (facts.pop_facts, blocks.pop),
     cmd.Import: (facts.import_facts, importing.take_over),
     cmd.Claim: (facts.claim_facts, succession.claim),
-    cmd.Extend: (batch_facts.extend_facts, run_end.extend),
-    cmd.Finish: (handing_over.finish_facts, run_end.finish),
+    cmd.Extend: (facts.extend_facts, run_end.extend),
+    cmd.Finish: (facts.finish_facts, run_end.finish),
     cmd.RecordHeal: (facts.fenced_facts, run_end.record_heal),
     cmd.DropProviderState: (facts.fenced_facts, run_end.drop_provider_state),
     cmd.Cancel: (facts.cancel_facts, run_end.cancel),
-    cmd.DropResponse: (facts.cancel_facts, journal.drop_response),
+    cmd.DropResponse: (facts.cancel_facts, completions.drop_response),
     cmd.Reset: (facts.lifecycle_facts, lifecycle.reset),
     cmd.Restore: (facts.lifecycle_facts, lifecycle.restore),
     cmd.Delete: (facts.lifecycle_facts, lifecycle.delete),
@@ -97,7 +95,7 @@ def _plan_other(command: Command[Any], now: float, lanes: Lanes) -> Plan[Planned
     if isinstance(command, cmd.Renew | cmd.Bury):
         return (yield from _plan_worker(command, now))
     if isinstance(command, cmd.Prune):
-        return Planned(*(yield from retention.prune(command, now)))
+        return Planned(*(yield from queries.prune(command, now)))
     assert isinstance(command, cmd.Deliver), command
     lanes.forget_turns(turn_id for turn_id, _ in command.steps)
     return Planned(Decision(None), marks(command, now))
@@ -110,27 +108,23 @@ def marks(command: cmd.Deliver, now: float) -> list[Ask]:
 
 def _plan_worker(command: cmd.Renew | cmd.Bury, now: float) -> Plan[Planned]:
     """Leases: a worker that was taken for dead may not come back under its name."""
-    row = yield from one(workers.WORKER_BY_ID, command.worker)
+    row = yield from one(sql.WORKER_BY_ID, command.worker)
     if isinstance(command, cmd.Bury):
         return _plan_burial(command, row)
     alive_until = now + command.lease_seconds
     if row is not None and row[0] != BURIED:
-        return Planned(
-            Decision(alive_until), [(workers.SAVE_WORKER, (command.worker, alive_until))]
-        )
+        return Planned(Decision(alive_until), [(sql.SAVE_WORKER, (command.worker, alive_until))])
     if row is not None or not command.is_new:
         refused: Decision[Any] = refuse(RunFenced(f"worker {command.worker} was taken for dead"))
         return Planned(refused, [])
-    return Planned(
-        Decision(alive_until), [(workers.ADD_WORKER, (command.worker, now, alive_until))]
-    )
+    return Planned(Decision(alive_until), [(sql.ADD_WORKER, (command.worker, now, alive_until))])
 
 
 def _plan_burial(command: cmd.Bury, row: Row | None) -> Planned:
     if row is None:
         return Planned(Decision(True), [])
     if command.drop:
-        return Planned(Decision(True), [(workers.DROP_WORKER, (command.worker,))])
+        return Planned(Decision(True), [(sql.DROP_WORKER, (command.worker,))])
     if command.alive_until is not None and command.alive_until != row[0]:
         return Planned(Decision(False), [])
-    return Planned(Decision(True), [(workers.SAVE_WORKER, (command.worker, BURIED))])
+    return Planned(Decision(True), [(sql.SAVE_WORKER, (command.worker, BURIED))])

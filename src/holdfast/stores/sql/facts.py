@@ -38,7 +38,6 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql import worker_statements as workers
 from holdfast.stores.sql.plan import Plan, Row, every, one
 
 EVERYTHING = 2**62
@@ -493,7 +492,28 @@ def recover_facts(command: Recover, now: float) -> Plan[Facts]:
     turns = tuple(Turn(*found) for found in rows)
     gone: set[WorkerId] = set()
     for worker in {turn.owner for turn in turns}:
-        alive = yield from one(workers.WORKER_BY_ID, worker)
+        alive = yield from one(sql.WORKER_BY_ID, worker)
         if alive is None or alive[0] <= now:
             gone.add(worker)
     return replace(facts, open_turns=turns, gone_owners=frozenset(gone))
+
+
+def extend_facts(command: Extend, now: float) -> Plan[Facts]:
+    """The run's lane; and for a batch that counts once, whether it came before."""
+    facts = yield from fenced_facts(command, now)
+    if command.idempotency_key is None:
+        return facts
+    found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
+    return replace(facts, repeat=IdempotencyRow(*found)) if found else facts
+
+
+def finish_facts(command: Finish, now: float) -> Plan[Facts]:
+    """Return a run's lane; where somebody waits in it, with the turn that is to have it next."""
+    facts = yield from fenced_facts(command, now)
+    successor = command.successor
+    if successor is None or not facts.waiting.count or not command.fence.holds(facts.session):
+        return facts
+    turn = yield from find_turn(successor.turn_id)
+    if turn is None:
+        return facts
+    return (yield from with_block(replace(facts, turn=turn), turn))

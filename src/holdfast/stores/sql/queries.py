@@ -1,20 +1,26 @@
 """Reads for those who look: pages of sessions, items, turns, events. They never wait for a run."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
+from holdfast.core.history.history_hash import NO_TRAIL, Step, TrailRow, follow
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
+from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.records import Record, Span, in_force, visible_spans
+from holdfast.core.model.records import HIDING, Record, Span, in_force, visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Decision, Event, JournalRow
+from holdfast.core.transaction.commands import Prune
 from holdfast.ports.store import (
     CompletionQuery,
     ItemQuery,
+    ListedItem,
     Order,
     Outline,
     OutlineEntry,
@@ -32,12 +38,13 @@ from holdfast.stores.sql.facts import (
     EVERYTHING,
     find_hidden,
     find_items,
+    find_lineage,
     find_records,
     find_turn,
     read_session,
     session_row,
 )
-from holdfast.stores.sql.plan import Plan, Row, every, one
+from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
 from holdfast.stores.sql.statement_builder import Statement
 
 
@@ -343,3 +350,186 @@ def api_keys() -> Plan[list[ApiKeyRow]]:
     """Return every API key."""
     rows = yield from every(sql.API_KEYS)
     return [ApiKeyRow(*row) for row in rows]
+
+
+def idle_sessions(
+    seconds: float, after: SessionId, limit: int, now: float
+) -> Plan[list[tuple[Tenant, SessionId]]]:
+    """Return sessions in which nothing has happened for so long, by id."""
+    rows = yield from every(sql.IDLE_SESSIONS, now - seconds, after, limit)
+    return [(Tenant(row[0]), SessionId(row[1])) for row in rows]
+
+
+def prune(command: Prune, now: float) -> Plan[tuple[Decision[bool], list[Ask]]]:
+    """Return the statements that forget old traces, and whether there may be more of them."""
+    before = now - command.older_than_seconds
+    # Ids begin with the time they were made, so that the oldest journals come first.
+    oldest_kept = f"turn_{max(int(before * 1000), 0):011x}"
+    writes: list[Ask] = [
+        (sql.FORGET_IDEMPOTENCY, (before,)),
+        (sql.FORGET_JOURNALS, (oldest_kept,)),
+        (sql.FORGET_EVENTS, (before,)),
+    ]
+    row = yield from one(sql.OLDEST_EVENT)
+    return Decision(row is not None and row[0] < before), writes
+
+
+def trail_end(tenant: Tenant, trails: Sequence[bytes]) -> Plan[TrailRow | None]:
+    """Return where a history ends that has one of these trails, the first that is kept."""
+    for start in range(0, len(trails), sql.TRAILS_AT_ONCE):
+        asked = list(trails[start : start + sql.TRAILS_AT_ONCE])
+        padding = [NO_TRAIL] * (sql.TRAILS_AT_ONCE - len(asked))
+        rows = yield from every(sql.TRAILS, tenant, *asked, *padding)
+        found = [TrailRow(*row) for row in rows]
+        for trail in asked:
+            for row in found:
+                if row.trail == trail and (yield from _still_says(row)):
+                    return row
+    return None
+
+
+def _still_says(row: TrailRow) -> Plan[bool]:
+    """Whether nothing of the history was erased since its trail was taken."""
+    found = yield from session_row(row.session_id)
+    if found is None:
+        return False
+    session = replace(read_session(found), record_no=row.record_no)
+    hidden = yield from find_hidden(session)
+    trail = NO_TRAIL
+    for first, last in visible_spans(hidden, 1, row.seq):
+        trail = follow(trail, (yield from _steps(session, first, last)))
+    return trail == row.trail
+
+
+def _steps(of: Session, first: int, last: int) -> Plan[list[Step]]:
+    """Read one visible range, wherever in the line of forks it is kept."""
+    found: list[Step] = []
+    owner: Session | None = of
+    while owner is not None and last >= first:
+        start = max(first, owner.parent_seq + 1)
+        if start <= last:
+            rows = yield from every(sql.STEPS, owner.id, start, last)
+            found[:0] = [(bytes(row[0]), row[1]) for row in rows]
+        last = min(last, owner.parent_seq)
+        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
+        owner = read_session(row) if row else None
+    return found
+
+
+def item_places(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:
+    """Return unnamed sessions that have an item of this id."""
+    rows = yield from every(sql.ITEM_PLACES, tenant, item_id)
+    return [SessionId(row[0]) for row in rows]
+
+
+def stored_bytes(tenant: Tenant) -> Plan[int]:
+    """Return how many bytes the items of a tenant's sessions have."""
+    rows = yield from every(sql.STORED_BYTES, tenant)
+    return int(rows[0][0])
+
+
+Stretch = tuple[Session, int, int]
+"""An owner of items in a line of forks, and the first and last of them."""
+
+
+def listing(of: Session, query: ItemQuery) -> Plan[list[ListedItem]]:
+    """Return a page of items with their names and, in the log's view, what hides each."""
+    page = yield from items(of, query)
+    if not page:
+        return []
+    line = yield from _stretches(of)
+    shared = yield from _shared(line, min(i.seq for i in page), max(i.seq for i in page))
+    hidden: Sequence[Span] = (yield from find_hidden(of)) if shared else ()
+    records = (yield from _hiding(of)) if query.view == "log" else []
+    listed: list[ListedItem] = []
+    for item in page:
+        name = item.item_id or name_at(OTHER_PREFIX, item.seq)
+        if item.item_id is not None and item.seq in shared:
+            places = yield from _places(line, item.item_id)
+            if owner_of(places, hidden) != item.seq:
+                name = name_at(item.item_id, item.seq)
+        listed.append(ListedItem(item, name, _what_hides(item, records)))
+    return listed
+
+
+def find_listed(of: Session, name: str) -> Plan[ListedItem | None]:
+    """Return the item that goes by a name, hidden or not."""
+    line = yield from _stretches(of)
+    places = yield from _places(line, name)
+    hidden: Sequence[Span] = (yield from find_hidden(of)) if of.hidden_count else ()
+    parts = split_name(name)
+    if places:
+        seq = owner_of(places, hidden)
+    elif parts is not None:
+        seq = parts[1]
+    else:
+        return None
+    if seq is None or not 1 <= seq <= of.head_seq:
+        return None
+    found = yield from find_items(of, seq, seq)
+    if not found or (not places and parts and (found[0].item_id or OTHER_PREFIX) != parts[0]):
+        return None
+    records = (yield from _hiding(of)) if of.hidden_count else []
+    return ListedItem(found[0], name, _what_hides(found[0], records))
+
+
+def _stretches(of: Session) -> Plan[list[Stretch]]:
+    """Return who keeps which part of a session's log, the oldest part first."""
+    line = yield from find_lineage(of)
+    last = of.head_seq
+    stretches: list[Stretch] = []
+    for owner in line:
+        stretches.append((owner, owner.parent_seq + 1, last))
+        last = min(last, owner.parent_seq)
+    stretches.reverse()
+    return stretches
+
+
+def _places(line: Sequence[Stretch], item_id: str) -> Plan[list[int]]:
+    """Return where an id occurs, oldest first."""
+    places: list[int] = []
+    for owner, first, last in line:
+        rows = yield from every(sql.PLACES_OF_ITEM, owner.id, item_id, first, last)
+        places.extend(row[0] for row in rows)
+    return places
+
+
+def _shared(line: Sequence[Stretch], first: int, last: int) -> Plan[set[int]]:
+    """Return those places of a range whose id occurs elsewhere in the log too."""
+    shared: set[int] = set()
+    for owner, own_first, own_last in line:
+        start, end = max(first, own_first), min(last, own_last)
+        if start > end:
+            continue
+        for other, other_first, other_last in line:
+            rows = yield from every(
+                sql.SHARED_ITEM_IDS, owner.id, start, end, other.id, other_first, other_last
+            )
+            shared.update(row[0] for row in rows)
+    return shared
+
+
+def _hiding(of: Session) -> Plan[list[Record]]:
+    """Return the records that hide something of a session's log, its ancestors' included."""
+    found: list[Record] = []
+    line = yield from find_lineage(of)
+    upto, records = of.head_seq, of.record_no
+    for owner in line:
+        rows = yield from every(sql.RECORDS, owner.id, records)
+        own = [Record(*row) for row in rows]
+        undone = {record.undoes for record in own if record.kind == "undo"}
+        # What an ancestor hides of its own later log is no business of its heirs.
+        found.extend(
+            replace(record, to_seq=min(record.to_seq, upto))
+            for record in own
+            if record.kind in HIDING and record.no not in undone and record.from_seq <= upto
+        )
+        upto, records = min(upto, owner.parent_seq), owner.parent_record
+    return found
+
+
+def _what_hides(item: StoredItem, records: Sequence[Record]) -> Record | None:
+    for record in records:
+        if record.from_seq <= item.seq <= record.to_seq:
+            return record
+    return None

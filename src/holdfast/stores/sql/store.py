@@ -34,9 +34,9 @@ from holdfast.ports.store import (
 )
 from holdfast.stores.cache.context_cache import Transcripts, is_as_stored
 from holdfast.stores.commit.group_commit import Committer, Result
-from holdfast.stores.sql import listing, queries, repetition, retention
+from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
-from holdfast.stores.sql import worker_statements as workers
+from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.plan import Plan, every
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
@@ -130,21 +130,21 @@ class SqlReader:
 
     async def trail_end(self, tenant: Tenant, trails: Sequence[bytes]) -> TrailRow | None:
         """Return where a history ends that has one of these trails."""
-        return await self._run(lambda _: repetition.trail_end(tenant, trails))
+        return await self._run(lambda _: queries.trail_end(tenant, trails))
 
     async def stored_bytes(self, tenant: Tenant) -> int:
         """Return how many bytes the items of a tenant's sessions have."""
-        return await self._run(lambda _: repetition.stored_bytes(tenant))
+        return await self._run(lambda _: queries.stored_bytes(tenant))
 
     async def idle_sessions(
         self, seconds: float, *, after: SessionId, limit: int
     ) -> list[tuple[Tenant, SessionId]]:
         """Return sessions in which nothing has happened for so long."""
-        return await self._run(lambda now: retention.idle_sessions(seconds, after, limit, now))
+        return await self._run(lambda now: queries.idle_sessions(seconds, after, limit, now))
 
     async def item_places(self, tenant: Tenant, item_id: str) -> list[SessionId]:
         """Return unnamed sessions that have an item of this id."""
-        return await self._run(lambda _: repetition.item_places(tenant, item_id))
+        return await self._run(lambda _: queries.item_places(tenant, item_id))
 
     async def transcript(
         self,
@@ -172,11 +172,11 @@ class SqlReader:
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return a page of a session's items with a name for each."""
-        return await self._run(lambda _: listing.listing(session, query))
+        return await self._run(lambda _: queries.listing(session, query))
 
     async def item(self, session: Session, name: str) -> ListedItem | None:
         """Return the item that goes by a name, hidden or not."""
-        return await self._run(lambda _: listing.find_listed(session, name))
+        return await self._run(lambda _: queries.find_listed(session, name))
 
     async def hidden(self, session: Session) -> list[Span]:
         """Return the ranges that records hide."""
@@ -310,7 +310,7 @@ class SqlStore:
         """Return workers whose lease ran out or whose process is dead."""
 
         def query(now: float) -> Plan[list[tuple[GoneWorker, bool]]]:
-            rows = yield from every(workers.WORKERS)
+            rows = yield from every(sql.WORKERS)
             return [(GoneWorker(row[0], row[1]), row[1] <= now) for row in rows]
 
         found = await self.look(query)
@@ -321,7 +321,7 @@ class SqlStore:
         """Return sessions in which a gone worker left something, or a hold ran out."""
 
         def query(now: float) -> Plan[list[SessionId]]:
-            rows = yield from every(workers.ORPHANED_SESSIONS, now, limit)
+            rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)
             return [row[0] for row in rows]
 
         return await self.look(query)
@@ -330,7 +330,7 @@ class SqlStore:
         """Return the waiting turns that a worker answers for."""
 
         def query(_: float) -> Plan[list[Turn]]:
-            rows = yield from every(workers.OWNED_TURNS, worker)
+            rows = yield from every(sql.OWNED_TURNS, worker)
             return [Turn(*row) for row in rows]
 
         return await self.look(query)
@@ -339,7 +339,7 @@ class SqlStore:
         """Return the runs that still own a lane for this worker."""
 
         def query(_: float) -> Plan[list[OwnedRun]]:
-            rows = yield from every(workers.OWNED_RUNS, worker)
+            rows = yield from every(sql.OWNED_RUNS, worker)
             return [OwnedRun(*row) for row in rows]
 
         return await self.look(query)

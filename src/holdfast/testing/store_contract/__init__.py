@@ -15,9 +15,8 @@ from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
 from holdfast.testing.store_contract.forks import ForkContract
 from holdfast.testing.store_contract.hiding import HidingContract
-from holdfast.testing.store_contract.holds import HoldContract
 from holdfast.testing.store_contract.identity import IdentityContract, InternalTurnContract
-from holdfast.testing.store_contract.lanes import LaneContract
+from holdfast.testing.store_contract.lanes import HoldContract, LaneContract
 from holdfast.testing.store_contract.lifecycle import LifecycleContract
 from holdfast.testing.store_contract.listings import ListingContract
 from holdfast.testing.store_contract.once import ImplicitRetryContract, OnceContract

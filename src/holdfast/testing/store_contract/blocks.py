@@ -20,7 +20,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Appended, Delete, Hide, Pop, Popped, Reset
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller, text_of
-from holdfast.testing.store_contract.picture import assert_sound, picture
+from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 _LOG = ItemQuery(view="log")
 

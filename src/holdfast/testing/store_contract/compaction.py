@@ -13,7 +13,7 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.transaction.commands import Compact, Fork, Hide, Parent, Started, UndoCompaction
 from holdfast.testing.caller import Caller, answered, text_of
-from holdfast.testing.store_contract.picture import assert_sound, picture
+from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 
 def compaction(run: Started, to_seq: int, text: str = "sum", **more: Any) -> Compact:

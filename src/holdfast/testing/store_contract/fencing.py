@@ -21,7 +21,7 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
 from holdfast.testing.clock import HandClock
-from holdfast.testing.store_contract.picture import picture, without_runs
+from holdfast.testing.store_contract.transcript import picture, without_runs
 
 STATE = ProviderState("openai", "acct", "m", b"resp_1")
 

@@ -8,7 +8,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Delete, Fork, Hide
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller
-from holdfast.testing.store_contract.picture import assert_sound, picture
+from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 
 async def _fork(caller: Caller, session: Session, after: int | None = None) -> Session:

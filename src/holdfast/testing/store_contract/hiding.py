@@ -13,7 +13,7 @@ from holdfast.core.transaction.commands import Fork, Hide, UndoCompaction
 from holdfast.ports.store import ItemQuery
 from holdfast.testing.caller import Caller
 from holdfast.testing.store_contract.compaction import compact_up_to, compaction, shown
-from holdfast.testing.store_contract.picture import assert_sound, picture
+from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 STATE = ProviderState("p", "a", "m", b"resp_1")
 

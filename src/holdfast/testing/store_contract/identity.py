@@ -23,7 +23,7 @@ from holdfast.core.transaction.commands import (
 from holdfast.ports.store import SessionQuery, Store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
-from holdfast.testing.store_contract.picture import assert_sound, picture
+from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 LOOKALIKES = (
     "agent:main:direct:michael",

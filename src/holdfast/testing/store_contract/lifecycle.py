@@ -17,7 +17,7 @@ from holdfast.ports.store import SessionQuery
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from holdfast.testing.store_contract.lanes import state_of
-from holdfast.testing.store_contract.picture import assert_sound, picture
+from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 
 class LifecycleContract:

@@ -22,9 +22,8 @@ from holdfast.core.transaction.commands import (
 from holdfast.ports.store import Store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
-from holdfast.testing.store_contract.holds import ask_the_client
-from holdfast.testing.store_contract.lanes import output, state_of
-from holdfast.testing.store_contract.picture import assert_sound, picture
+from holdfast.testing.store_contract.lanes import ask_the_client, output, state_of
+from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 ONCE: dict[str, Any] = {"key": "k", "idempotency_key": "tg:42:1007", "body_hash": b"body"}
 RETRY: dict[str, Any] = {"key": "k", "body_hash": b"body", "retry_count": 1}

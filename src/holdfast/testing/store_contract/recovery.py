@@ -10,9 +10,8 @@ from holdfast.core.model.turn import Source
 from holdfast.core.transaction.commands import Bury, LaneLimits, Queued, Recover, Renew, Started
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
 from holdfast.testing.clock import HandClock
-from holdfast.testing.store_contract.holds import ask_the_client
-from holdfast.testing.store_contract.lanes import output, state_of
-from holdfast.testing.store_contract.picture import assert_sound, picture, without_runs
+from holdfast.testing.store_contract.lanes import ask_the_client, output, state_of
+from holdfast.testing.store_contract.transcript import assert_sound, picture, without_runs
 
 AGAIN = LaneLimits(can_run_again=True)
 NOT_AGAIN = LaneLimits(can_run_again=False)

@@ -18,9 +18,8 @@ from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command, JournalEntry, StoredCompletion
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered, said
 from holdfast.testing.clock import HandClock
-from holdfast.testing.store_contract.holds import ask_the_client
-from holdfast.testing.store_contract.lanes import call, output
-from holdfast.testing.store_contract.picture import assert_sound, picture
+from holdfast.testing.store_contract.lanes import ask_the_client, call, output
+from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 Prepare = Callable[[Caller, HandClock], Awaitable[Command[Any]]]
 

@@ -1,0 +1,355 @@
+"""Transactions on the event loop itself: which, for how long, and never waiting for anybody."""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.errors import StoreError, StoreUnavailable
+from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId, WorkerId
+from holdfast.core.transaction.commands import Append, Command, Deliver, Prune, Renew
+from holdfast.stores.commit.executors import ThreadExecutor
+from holdfast.stores.sql.store import FEW, SqlStore
+from holdfast.stores.sql.worker_locks import ProcessTokens
+from holdfast.stores.sqlite import driver as sqlite
+from holdfast.stores.sqlite.connection import DatabaseFile
+from holdfast.stores.sqlite.driver import SqliteDriver
+from holdfast.stores.sqlite.inline_commit import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    MAX_ROWS,
+    Pace,
+    is_short,
+)
+from holdfast.testing.caller import Caller, said
+from holdfast.testing.clock import HandClock
+
+
+class Witness(sqlite3.Connection):
+    """A connection that notes what it is asked, by which thread, and can be slow."""
+
+    asked: list[tuple[str, int]]
+    before: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def cursor(self, *_: Any) -> Any:
+        """Return a cursor that tells what it is asked."""
+        return super().cursor(TellingCursor)
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        cursor: sqlite3.Cursor = self.cursor()
+        return cursor.execute(sql, *parameters)
+
+    @classmethod
+    def commits(cls) -> list[bool]:
+        """Whether each commit was made in this thread, since the last call."""
+        here = threading.get_ident()
+        found = [thread == here for sql, thread in cls.asked if sql == "commit"]
+        cls.asked.clear()
+        return found
+
+
+class TellingCursor(sqlite3.Cursor):
+    """Tells its connection what it is asked."""
+
+    def execute(self, sql: str, *parameters: Any) -> "TellingCursor":
+        connection = self.connection
+        assert isinstance(connection, Witness)
+        connection.asked.append((sql, threading.get_ident()))
+        type(connection).before(sql)
+        super().execute(sql, *parameters)
+        return self
+
+
+class Unhurried(Pace):
+    """However busy the machine is, its disk is taken for quick."""
+
+    def is_quick(self) -> bool:
+        """It is."""
+        return True
+
+
+@asynccontextmanager
+async def a_store(
+    path: Path, kind: type[Witness], pace: Pace | None = None
+) -> AsyncIterator[SqlStore]:
+    """Open a store as `open_store` does, with connections of a kind."""
+    file = DatabaseFile(str(path))
+    file.connect().close()
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(
+            path, timeout=30, isolation_level=None, factory=kind, check_same_thread=False
+        )
+
+    driver = SqliteDriver(
+        connect, clock=HandClock(), writer=ThreadExecutor("w"), reader=ThreadExecutor("r"),
+        pace=pace or Unhurried(),
+    )  # fmt: skip
+    await driver.migrate()
+    kind.asked.clear()
+    store = SqlStore(driver, ProcessTokens())
+    try:
+        yield store
+    finally:
+        kind.before = staticmethod(lambda _: None)
+        await store.close()
+
+
+@pytest.fixture
+def kind() -> type[Witness]:
+    """A kind of connection of this test's own."""
+    return type("Witness", (Witness,), {"asked": []})
+
+
+def an_append(count: int = 1, *, key: str = "k", turn: str = "turn_1") -> Append:
+    return Append(
+        tenant=DEFAULT_TENANT,
+        turn_id=TurnId(turn),
+        worker=WorkerId("wrk"),
+        candidate_id=SessionId(f"ses_{key}"),
+        key=Key(key),
+        items=said(*("x" for _ in range(count))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        ([an_append()], True),
+        ([an_append(), Deliver(steps=((TurnId("turn_1"), 1),))], True),
+        ([Renew(worker=WorkerId("wrk"), lease_seconds=1.0)], True),
+        ([an_append(MAX_ROWS - 1)], True),
+        ([an_append(MAX_ROWS)], False),
+        ([an_append()] * (MAX_ROWS // 2 + 1), False),
+        ([an_append(), Prune(worker=WorkerId("wrk"), older_than_seconds=1.0)], False),
+    ],
+    ids=["one", "a mark", "a lease", "many items", "too many", "too many commands", "pruning"],
+)
+def test_short_is_what_adds_a_few_rows(commands: list[Command[Any]], expected: bool) -> None:
+    assert is_short(commands) is expected
+
+
+def test_a_disk_that_is_slow_on_average_is_left_alone_for_longer_each_time() -> None:
+    now = 0.0
+    pace = Pace(lambda: now)
+    for _ in range(100):
+        pace.note(0.0005)
+    pace.note(0.003)
+    assert pace.is_quick(), "once is nothing"
+    pace.note(0.1)
+    assert not pace.is_quick()
+    pause = FIRST_PAUSE
+    for _ in range(8):
+        now += pause - 0.01
+        assert not pace.is_quick()
+        now += 0.01
+        assert pace.is_quick(), "it is tried again"
+        pace.note(0.1)
+        assert not pace.is_quick()
+        pause = min(pause * 2, LONGEST_PAUSE)
+    now += pause
+    pace.note(0.0)
+    assert pace.is_quick()
+    pace.note(1.0)
+    now += FIRST_PAUSE
+    assert pace.is_quick(), "a quick one begins the counting anew"
+
+
+async def test_a_few_rows_are_read_in_place_once_there_is_a_connection(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    here = threading.get_ident()
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("a", key="k")
+        found = []
+        for last in (1, 1, FEW, FEW + 1, None):
+            kind.asked.clear()
+            found.append(await store.read.transcript(caller.tenant, key=Key("k"), last=last))
+            places = {thread == here for sql, thread in kind.asked if sql == "begin"}
+            # The first one has to open its connection, which may take long.
+            assert places == {len(found) > 1}
+        assert found == [found[0]] * 5
+        assert found[0] is not None
+
+
+async def test_a_read_in_place_that_is_refused_is_made_in_the_thread(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    here = threading.get_ident()
+
+    def refuse(sql: str) -> None:
+        if sql == "begin" and threading.get_ident() == here:
+            raise sqlite3.OperationalError("database is locked")
+
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("a", key="k")
+        before = await store.read.transcript(caller.tenant, key=Key("k"), last=1)
+        kind.before = staticmethod(refuse)
+        assert await store.read.transcript(caller.tenant, key=Key("k"), last=1) == before
+        assert before is not None
+
+
+async def test_short_transactions_are_made_in_place_and_long_ones_are_not(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("a", key="k")
+        await caller.append("b", key="k")
+        assert kind.commits() == [True, True]
+        await store.submit(an_append(MAX_ROWS, key="long"))
+        assert kind.commits() == [False]
+        await store.submit(an_append(key="short", turn="turn_2"))
+        assert kind.commits() == [True]
+
+
+async def test_a_disk_that_is_slow_is_waited_for_elsewhere(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind, Pace(lambda: 1.0)) as store:
+        caller = Caller(store)
+        kind.before = staticmethod(lambda sql: time.sleep(0.05) if sql == "commit" else None)
+        for text in "abc":
+            await caller.append(text, key="k")
+        assert kind.commits() == [True, False, False]
+
+
+async def test_the_loop_goes_on_while_another_process_has_the_file(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("a", key="k")
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        other.execute("begin immediate")
+        kind.commits()
+        loop, here, is_waiting = asyncio.get_running_loop(), threading.get_ident(), asyncio.Event()
+
+        def note(sql: str) -> None:
+            if sql == "begin immediate" and threading.get_ident() != here:
+                loop.call_soon_threadsafe(is_waiting.set)
+
+        kind.before = staticmethod(note)
+        waiting = asyncio.ensure_future(caller.append("b", key="k"))
+        # If the loop waited for the lock, nobody would be there to give it up.
+        await asyncio.wait_for(is_waiting.wait(), 20)
+        other.execute("rollback")
+        other.close()
+        appended = await waiting
+        assert kind.commits() == [False]
+        assert await caller.texts(appended.session) == ["a", "b"]
+
+
+async def test_whoever_holds_the_file_for_too_long_is_told_of(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("a", key="k")
+        connection = store._driver._write_link.connection()  # type: ignore[attr-defined]
+        connection.execute("pragma busy_timeout = 20")
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        other.execute("begin immediate")
+        with pytest.raises(StoreUnavailable, match="locked"):
+            await caller.append("b", key="k")
+        other.close()
+        await caller.append("b", key="k")
+
+
+async def test_a_command_that_breaks_in_place_spoils_no_other_of_its_batch(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await caller.append("first", key="k")
+        kind.commits()
+        broken = an_append(turn="no text: \ud800", key="c")
+        results = await asyncio.gather(
+            caller.append("good", key="a"), store.submit(broken), caller.append("good", key="b"),
+            return_exceptions=True,
+        )  # fmt: skip
+        assert isinstance(results[1], StoreError)
+        for result in (results[0], results[2]):
+            assert not isinstance(result, BaseException), result
+            assert await caller.texts(result.session) == ["good"]
+        assert kind.commits() == [True, False], "the batch again, each alone, in the thread"
+
+
+async def test_the_log_begins_anew_after_enough_rows(
+    tmp_path: Path, kind: type[Witness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "CHECKPOINT_ROWS", 40)
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        log = tmp_path / "a.db-wal"
+        for n in range(100):
+            await caller.append(str(n), key="k")
+        length = log.stat().st_size
+        here = threading.get_ident()
+        moved = [thread for sql, thread in kind.asked if "wal_checkpoint" in sql]
+        assert len(moved) >= 5
+        assert here not in moved
+        for n in range(400):
+            await caller.append(str(n), key="k")
+        assert log.stat().st_size <= 2 * length
+
+
+async def test_the_first_of_a_round_goes_at_once_and_the_others_together(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await asyncio.gather(*(caller.append("x", key=f"k{n}") for n in range(9)))
+        assert kind.commits() == [True, True]
+        await asyncio.gather(*(caller.append("y", key=f"k{n}") for n in range(9)))
+        assert kind.commits() == [True], "where many ask, all of them share"
+
+
+async def test_who_writes_without_a_pause_lets_others_go_on(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller, rounds = Caller(store), 0
+
+        async def others() -> None:
+            nonlocal rounds
+            while True:
+                rounds += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(others())
+        for n in range(20):
+            await caller.append(str(n), key="k")
+        assert rounds >= 10
+        assert all(kind.commits())
+        task.cancel()
+
+
+async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
+    tmp_path: Path, kind: type[Witness]
+) -> None:
+    async with a_store(tmp_path / "a.db", kind) as store:
+        caller = Caller(store)
+        await store.submit(an_append(FEW + 1, key="long"))
+        appended = await caller.append("a", key="short")
+        await store.read.session(DEFAULT_TENANT, session_id=appended.session.id)
+
+        async def readers(key: str, last: int | None) -> set[bool]:
+            kind.asked.clear()
+            found = await store.read.transcript(DEFAULT_TENANT, key=Key(key), last=last)
+            assert found is not None
+            here = threading.get_ident()
+            return {thread == here for sql, thread in kind.asked if "from items" in sql}
+
+        assert await readers("short", None) == {True}
+        assert await readers("long", FEW) == {True}
+        assert await readers("long", None) == {False}
+        assert await readers("long", FEW + 1) == {False}
