@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli.output.terminal import CommandFailed
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SECTIONS = ("start", "gateway", "growth", "store", "library", "scale")
 
 

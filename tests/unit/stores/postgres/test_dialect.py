@@ -97,7 +97,7 @@ def test_one_set_of_parameters_is_no_table() -> None:
 def test_the_last_parameter_of_a_fenced_write_is_one_that_is_there(statement: Statement) -> None:
     last = f"?{statement.text.count('?')}"
     where = statement.text.rpartition(" where ")[2]
-    assert last in where or statement in (sql.SAVE_COMPLETION, sql.REVOKE_API_KEY)
+    assert last in where or statement in (sql.SAVE_COMPLETION, sql.REVOKE_API_KEY, sql.SAVE_WORKER)
 
 
 @pytest.mark.parametrize("statement", EVERY_WRITE, ids=lambda one: one.name)
