@@ -34,7 +34,13 @@ from holdfast.core.errors import (
 )
 from holdfast.core.model.session import Session, begin_session
 from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Source, Turn
-from holdfast.core.transaction.changes import Decision, IdempotencyAdded, IdempotencyRow, refuse
+from holdfast.core.transaction.changes import (
+    Decision,
+    IdempotencyAdded,
+    IdempotencyRow,
+    TurnJoined,
+    refuse,
+)
 from holdfast.core.transaction.commands import Accept, Append, Brought, Parent
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
@@ -63,7 +69,7 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return refuse(refusal)
     if facts.session is None:
         draft = new_draft(command, facts)
-        draft.tell("session.created", generation=draft.session.generation)
+        draft.add_event("session.created", generation=draft.session.generation)
         return _admit(command, facts, draft, is_rolled_over=False)
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
@@ -102,7 +108,9 @@ def _accept_child(
     child = fork_of(session, command.candidate_id, parent.seq, now=facts.now, hidden=facts.hidden)
     child = replace(child, parent_record=parent.record_no)
     draft = Draft(child, now=facts.now, is_new=True)
-    draft.tell("session.created", generation=1, parent_session_id=session.id, after_seq=parent.seq)
+    draft.add_event(
+        "session.created", generation=1, parent_session_id=session.id, after_seq=parent.seq
+    )
     return _admit(command, Facts(now=facts.now), draft, is_rolled_over=False)
 
 
@@ -118,7 +126,7 @@ def _accept_known(command: Accept, facts: Facts, session: Session) -> Decision[A
         return _accept_after_reset(command, facts, session)
     draft = Draft(session, now=facts.now)
     if verdict == "soft":
-        draft.tell("session.rolled_over", mode=command.reset.mode)
+        draft.add_event("session.rolled_over", mode=command.reset.mode)
     return _admit(command, facts, draft, is_rolled_over=verdict == "soft")
 
 
@@ -134,7 +142,7 @@ def _accept_after_reset(command: Accept, facts: Facts, session: Session) -> Deci
         previous=session,
     )
     draft = Draft(fresh, now=facts.now, is_new=True)
-    draft.tell("session.created", generation=fresh.generation, previous_session_id=session.id)
+    draft.add_event("session.created", generation=fresh.generation, previous_session_id=session.id)
     decision = _admit(command, facts, draft, is_rolled_over=True)
     return replace(decision, changes=(*old.changes(), *decision.changes))
 
@@ -173,14 +181,14 @@ def _admit(
     if not is_first:
         turn = replace(turn, input=pack_items(command.items))
         draft.add_turn(turn)
-        draft.tell("turn.queued", turn)
+        draft.add_event("turn.queued", turn)
         return draft.decide(queued(draft, turn))
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
     )
     draft.add_turn(turn)
-    draft.add_run(run)
-    draft.tell("turn.started", turn)
+    draft.save_run(run)
+    draft.add_event("turn.started", turn)
     return draft.decide(started(draft, turn, run, is_rolled_over=is_rolled_over))
 
 
@@ -237,10 +245,11 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
     remember(command, draft, turn)
+    draft.add(TurnJoined(command.turn_id, turn.id, command.run_id, draft.before.id))
     turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
     draft.save_turn(turn)
-    draft.add_run(run)
-    draft.tell("turn.continued", turn, step=turn.step)
+    draft.save_run(run)
+    draft.add_event("turn.continued", turn, step=turn.step)
     return draft.decide(started(draft, turn, run))
 
 
@@ -264,7 +273,7 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
         draft, turn, run_id=command.run_id, worker=command.worker, facts=alone, items=command.items
     )
     draft.add_turn(turn)
-    draft.add_run(run)
+    draft.save_run(run)
     return draft.decide(started(draft, turn, run))
 
 
@@ -324,7 +333,7 @@ def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> 
         ended_at=draft.now,
     )
     draft.add_turn(turn)
-    draft.tell("items.appended", turn, first_seq=first, last_seq=last)
+    draft.add_event("items.appended", turn, first_seq=first, last_seq=last)
     return turn
 
 
@@ -335,5 +344,5 @@ def bring(command: Accept, draft: Draft, brought: Brought) -> Accept:
     """
     history = replace(command, turn_id=brought.turn_id, items=command.items[: brought.count])
     add_completed(history, draft, source="system")
-    draft.leave_trail(brought.trail)
+    draft.index_history(brought.trail)
     return replace(command, items=command.items[brought.count :])

@@ -45,7 +45,7 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
     draft.add(ProviderStateDropped(session.id))
     told = made or short
     assert told is not None
-    draft.tell(
+    draft.add_event(
         "session.compacted",
         facts.active,
         compaction_id=told.id,
@@ -56,6 +56,8 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
         tokens_before=told.tokens_before,
         tokens_after=told.tokens_after,
     )
+    if facts.active_run is not None:
+        draft.save_run(facts.active_run)
     return draft.decide(draft.session)
 
 
@@ -114,5 +116,5 @@ def undo_compaction(command: UndoCompaction, facts: Facts) -> Decision[Session]:
     for record in left:
         draft.record("undo", NOTHING, undoes=record.no)
     draft.add(ProviderStateDropped(session.id))
-    draft.tell("session.compaction_undone", compaction_id=command.compaction_id)
+    draft.add_event("session.compaction_undone", compaction_id=command.compaction_id)
     return draft.decide(draft.session)

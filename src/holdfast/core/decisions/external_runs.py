@@ -46,7 +46,7 @@ def continue_turn(command: Continue, facts: Facts) -> Decision[Appended]:
             generation=facts.next_generation,
         )
         draft = Draft(fresh, now=facts.now, is_new=True)
-        draft.tell("session.created", generation=fresh.generation)
+        draft.add_event("session.created", generation=fresh.generation)
     else:
         draft = Draft(session, now=facts.now)
     return _write(command, facts, draft)
@@ -106,7 +106,7 @@ def _write(command: Continue, facts: Facts, draft: Draft) -> Decision[Appended]:
             turn = _moved_to_head(draft, facts, turn)
         last = draft.append(command.items, turn.number)
         turn = replace(turn, step=command.ordinal, kept_seq=last, last_seq=last, ended_at=facts.now)
-        draft.save_turn(turn, "block")
+        draft.save_turn(turn)
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
     if command.idempotency_key is not None:
@@ -115,7 +115,7 @@ def _write(command: Continue, facts: Facts, draft: Draft) -> Decision[Appended]:
             facts.now,
         )  # fmt: skip
         draft.add(IdempotencyAdded(row))
-    draft.tell("items.appended", turn, first_seq=last - len(command.items) + 1, last_seq=last)
+    draft.add_event("items.appended", turn, first_seq=last - len(command.items) + 1, last_seq=last)
     return draft.decide(Appended(draft.session, turn))
 
 
@@ -163,5 +163,5 @@ def pop(command: Pop, facts: Facts) -> Decision[Popped]:
     draft = Draft(session, now=facts.now)
     span = (item.seq, item.seq)
     draft.hide("pop", span, facts.hidden, body=command.pop_id.encode())
-    draft.tell("items.hidden", from_seq=item.seq, to_seq=item.seq, is_erased=False)
+    draft.add_event("items.hidden", from_seq=item.seq, to_seq=item.seq, is_erased=False)
     return draft.decide(Popped(draft.session, item))

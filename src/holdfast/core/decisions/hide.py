@@ -52,7 +52,7 @@ def _hidden(log: Log, command: Hide, now: float) -> Draft:
     if command.erase:
         for erasure in _erasures(log, span):
             draft.add(erasure)
-    draft.tell("items.hidden", from_seq=span[0], to_seq=span[1], is_erased=command.erase)
+    draft.add_event("items.hidden", from_seq=span[0], to_seq=span[1], is_erased=command.erase)
     return draft
 
 

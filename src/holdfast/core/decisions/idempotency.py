@@ -17,7 +17,7 @@ from holdfast.core.decisions.lane import (
 )
 from holdfast.core.errors import IdempotencyMismatch, SessionDeleted, SessionRetired
 from holdfast.core.model.turn import Fence, Turn
-from holdfast.core.transaction.changes import Decision, TurnSaved, refuse
+from holdfast.core.transaction.changes import Decision, RetryClaimed, refuse
 from holdfast.core.transaction.commands import Accept, Append, Queued, Repeated, Started
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
@@ -91,9 +91,11 @@ def repeat(command: Accept, facts: Facts) -> Decision[Admission]:
     return _take_up(command, facts, Draft(session, now=facts.now), turn)
 
 
-def claimed(turn: Turn, facts: Facts) -> tuple[TurnSaved, ...]:
+def claimed(turn: Turn, facts: Facts) -> tuple[RetryClaimed, ...]:
     """Return the note that a retry with this count has been answered, where it is new."""
-    return (TurnSaved(turn),) if turn is not facts.turn else ()
+    if turn is facts.turn:
+        return ()
+    return (RetryClaimed(turn.id, turn.step, turn.retry_claim, facts.now),)
 
 
 def _take_up(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
@@ -102,6 +104,8 @@ def _take_up(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decisio
     is_noticed = settled.turn is not None and settled.turn.id == turn.id
     if settled.turn is not None and is_noticed:
         turn = replace(settled.turn, retry_claim=turn.retry_claim)
+    if facts.turn is not None and turn.retry_claim != facts.turn.retry_claim:
+        draft.add(RetryClaimed(turn.id, turn.step, turn.retry_claim, facts.now))
     is_torn = turn.outcome == "interrupted" or (turn.outcome == "failed" and turn.is_retryable)
     if is_torn:
         if not draft.session.is_live:
@@ -131,10 +135,10 @@ def _reopen(
     )
     if not settled.is_free or settled.waiting.count:
         draft.save_turn(turn)
-        draft.tell("turn.queued", turn)
+        draft.add_event("turn.queued", turn)
         return draft.decide(queued(draft, turn))
     turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
     draft.save_turn(turn)
-    draft.add_run(run)
-    draft.tell("turn.started", turn, attempts=turn.attempts)
+    draft.save_run(run)
+    draft.add_event("turn.started", turn, attempts=turn.attempts)
     return draft.decide(started(draft, turn, run))

@@ -20,7 +20,7 @@ def reserve(command: Reserve, facts: Facts) -> Decision[Session]:
         return Decision(facts.session)
     draft = new_draft(command, facts)
     draft.set(metadata=command.metadata)
-    draft.tell("session.created", generation=draft.session.generation)
+    draft.add_event("session.created", generation=draft.session.generation)
     return draft.decide(draft.session)
 
 

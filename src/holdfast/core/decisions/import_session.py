@@ -57,7 +57,7 @@ def _fate(command: Import, session: Session) -> ImportStatus:
 def _add(command: Import, facts: Facts) -> Decision[Imported]:
     is_live = command.is_live and _may_be_live(command, facts)
     draft = Draft(_begin(command, facts, is_live=is_live), now=facts.now, is_new=True)
-    draft.tell("session.created", generation=draft.session.generation)
+    draft.add_event("session.created", generation=draft.session.generation)
     before: tuple[Change, ...] = ()
     if is_live and facts.live is not None:
         old = Draft(facts.live, now=facts.now)
@@ -142,7 +142,7 @@ def _write(draft: Draft, command: Import, known: int, hidden: tuple[Span, ...]) 
         for part in visible_spans(hidden, *span):
             hidden = tuple(draft.hide("hide", part, hidden))
     added = draft.session.head_seq - before
-    draft.tell("session.imported", first_seq=before + 1, last_seq=draft.session.head_seq)
+    draft.add_event("session.imported", first_seq=before + 1, last_seq=draft.session.head_seq)
     draft.wake()
     return added
 
@@ -216,8 +216,7 @@ def _write_run(draft: Draft, turn_id: TurnId, past: PastRun, block: Span | None)
     """Tell of an attempt; epochs go on behind it, so that nothing it could still write counts."""
     session = draft.session
     usage = past.usage
-    draft.set(epoch=max(session.epoch, past.epoch))
-    draft.add_run(
+    draft.save_run(
         Run(
             id=past.id or RunId(f"run_{_digest(session.id, f'run {past.epoch}')}"),
             turn_id=turn_id,

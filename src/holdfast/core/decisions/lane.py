@@ -14,6 +14,7 @@ from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
 from holdfast.core.model.records import Span, visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, Turn, storable
+from holdfast.core.transaction.changes import PartialDropped
 from holdfast.core.transaction.commands import LaneLimits, Queued, Started
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
@@ -83,8 +84,8 @@ def start_waiting(
     """Give a free lane to a turn that waited for it."""
     turn, run = begin(draft, turn, run_id=run_id, worker=worker, facts=facts)
     draft.save_turn(turn)
-    draft.add_run(run)
-    draft.tell("turn.started", turn, attempts=turn.attempts)
+    draft.save_run(run)
+    draft.add_event("turn.started", turn, attempts=turn.attempts)
     return started(draft, turn, run)
 
 
@@ -164,9 +165,9 @@ def end_turn(
         is_retryable=is_retryable,
         ended_at=draft.now,
     )
-    draft.save_turn(ended, "end")
+    draft.save_turn(ended)
     detail = {"code": code} if code else {}
-    draft.tell(f"turn.{outcome}", ended, first_seq=ended.first_seq, last_seq=ended.last_seq,
+    draft.add_event(f"turn.{outcome}", ended, first_seq=ended.first_seq, last_seq=ended.last_seq,
                **detail)  # fmt: skip
     return ended
 
@@ -185,6 +186,8 @@ def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
     assert turn is not None
     if run is not None:
         turn = keep_partial(draft, turn, run.partial)
+        if run.partial is not None:
+            draft.add(PartialDropped(run.id))
         draft.save_run(
             replace(
                 run,
@@ -197,7 +200,7 @@ def _let_go(draft: Draft, facts: Facts, outcome: Outcome, code: str) -> Turn:
             )
         )
         draft.abort(run.id)
-    draft.set(epoch=draft.session.epoch + 1)
+    draft.raise_epoch()
     draft.free_lane()
     draft.wake()
     return turn
@@ -243,7 +246,7 @@ def settle_gone(
     if turn.source in RUN_AGAIN and limits.can_run_again:
         turn = replace(_let_go(draft, facts, "interrupted", WORKER_LOST), owner=worker)
         draft.save_turn(turn)
-        draft.tell("turn.requeued", turn, attempts=turn.attempts)
+        draft.add_event("turn.requeued", turn, attempts=turn.attempts)
         return Settled(True, _with_front(facts.waiting, turn.position), turn)
     turn = stop_active(
         draft, facts, "interrupted", code=WORKER_LOST,

@@ -40,10 +40,11 @@ from holdfast.core.transaction.session_draft import Draft
 def retire(draft: Draft, *, reason: str) -> None:
     """Take a session out of its key's life; it stays listed, readable and restorable."""
     session = draft.session
-    draft.set(is_live=False, retired_at=draft.now, epoch=session.epoch + 1)
+    draft.raise_epoch()
+    draft.set(is_live=False, retired_at=draft.now)
     draft.free_lane()
     draft.add(ProviderStateDropped(session.id))
-    draft.tell("session.retired", reason=reason)
+    draft.add_event("session.retired", reason=reason)
 
 
 def reset(command: Reset, facts: Facts) -> Decision[Session]:
@@ -76,7 +77,9 @@ def reset(command: Reset, facts: Facts) -> Decision[Session]:
         now=facts.now,
         is_new=True,
     )
-    fresh.tell("session.created", generation=facts.next_generation, previous_session_id=session.id)
+    fresh.add_event(
+        "session.created", generation=facts.next_generation, previous_session_id=session.id
+    )
     _remember(command, fresh)
     return _both(old, fresh)
 
@@ -114,10 +117,11 @@ def restore(command: Restore, facts: Facts) -> Decision[Session]:
     if session.is_live:
         return Decision(session)
     back = Draft(session, now=facts.now)
-    back.set(is_live=True, retired_at=None, epoch=session.epoch + 1)
+    back.raise_epoch()
+    back.set(is_live=True, retired_at=None)
     back.free_lane()
     back.add(ProviderStateDropped(session.id))
-    back.tell("session.restored", generation=session.generation)
+    back.add_event("session.restored", generation=session.generation)
     if facts.live is None:
         return back.decide(back.session)
     old = Draft(facts.live, now=facts.now)
@@ -179,11 +183,11 @@ def _is_idle(facts: Facts, session: Session, seconds: float) -> bool:
 
 def _bury(draft: Draft) -> None:
     session = draft.session
+    draft.raise_epoch()
     draft.set(
         is_live=False,
         deleted_at=draft.now,
         retired_at=session.retired_at or draft.now,
-        epoch=session.epoch + 1,
         metadata=b"{}",
     )
     draft.free_lane()
@@ -217,7 +221,7 @@ def fork(command: Fork, facts: Facts) -> Decision[Session]:
         return refuse(ItemNotFound(f"session {session.id} has no item {after}"))
     child = fork_of(session, command.new_id, after, now=facts.now, hidden=facts.hidden)
     draft = Draft(child, now=facts.now, is_new=True)
-    draft.tell("session.created", generation=1, parent_session_id=session.id, after_seq=after)
+    draft.add_event("session.created", generation=1, parent_session_id=session.id, after_seq=after)
     _remember(command, draft)
     return draft.decide(draft.session)
 
@@ -259,7 +263,7 @@ def annotate(command: Annotate, facts: Facts) -> Decision[Session]:
         return Decision(session)
     draft = Draft(session, now=facts.now)
     draft.set(metadata=command.metadata)
-    draft.tell("session.annotated")
+    draft.add_event("session.annotated")
     return draft.decide(draft.session)
 
 
@@ -274,7 +278,7 @@ def forget_state(command: ForgetState, facts: Facts) -> Decision[Session]:
         return Decision(session)
     draft = Draft(session, now=facts.now)
     draft.add(ProviderStateDropped(session.id))
-    draft.tell("provider_state.dropped")
+    draft.add_event("provider_state.dropped")
     return draft.decide(draft.session)
 
 

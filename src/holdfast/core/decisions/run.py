@@ -27,9 +27,11 @@ from holdfast.core.transaction.changes import (
     Decision,
     IdempotencyAdded,
     IdempotencyRow,
+    LateWriteNoted,
+    PartialDropped,
+    PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
-    RunSaved,
     refuse,
 )
 from holdfast.core.transaction.commands import (
@@ -66,16 +68,17 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
     if items:
         last = draft.append(items, turn.number)
-        draft.save_turn(replace(turn, kept_seq=last, last_seq=last), "block")
-        draft.tell("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
+        draft.save_turn(replace(turn, kept_seq=last, last_seq=last))
+        draft.save_run(replace(run, partial=None) if run.partial is not None else run)
+        draft.add_event("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
     if command.idempotency_key is not None and row is None:
         draft.add(IdempotencyAdded(_batch(command, turn, facts.now)))
     if command.partial is not None:
-        draft.save_run(replace(run, partial=pack_items(command.partial)))
+        draft.add(PartialSaved(session.id, run.id, pack_items(command.partial)))
     elif command.items and run.partial is not None:
-        draft.save_run(replace(run, partial=None))
+        draft.add(PartialDropped(run.id))
     if command.journal is not None:
-        draft.journal(turn, command.journal)
+        draft.journal(turn, command.journal, run.id)
     return draft.decide(draft.session)
 
 
@@ -107,10 +110,12 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     turn = replace(turn, kept_seq=last, last_seq=last)
     if command.partial:
         turn = keep_partial(draft, turn, pack_items(command.partial))
+    if run.partial is not None:
+        draft.add(PartialDropped(run.id))
     run = _ended_run(run, command, draft)
     draft.save_run(run)
     if command.journal is not None:
-        draft.journal(turn, command.journal)
+        draft.journal(turn, command.journal, run.id)
     if command.usage is not None:
         count_usage(draft, command.usage)
     is_completed = command.outcome == "completed"
@@ -151,7 +156,7 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
         )  # fmt: skip
         draft.add(CompletionAdded(row))
     if command.trail:
-        draft.leave_trail(command.trail)
+        draft.index_history(command.trail)
     if command.provider_state is not None:
         _keep_state(draft, command.provider_state, command, facts)
 
@@ -183,8 +188,8 @@ def _hold(draft: Draft, turn: Turn, command: Finish) -> Turn:
         hold_until=draft.now + command.hold_seconds,
         pending_calls=msgspec.json.encode(command.pending_calls).decode(),
     )
-    draft.save_turn(turn, "block")
-    draft.tell("turn.requires_action", turn, calls=list(command.pending_calls))
+    draft.save_turn(turn)
+    draft.add_event("turn.requires_action", turn, calls=list(command.pending_calls))
     return turn
 
 
@@ -233,7 +238,8 @@ def fenced(fence: Fence, facts: Facts, *, tried: str, count: int) -> Decision[Ou
     if facts.run is None or (facts.session is not None and facts.session.deleted_at is not None):
         return refuse(error)
     late = msgspec.json.encode({"tried": tried, "items": count, "at": facts.now})
-    return Decision(error, (RunSaved(replace(facts.run, late=late)),))
+    run = facts.run
+    return Decision(error, (LateWriteNoted(run.id, run.turn_id, run.session_id, late),))
 
 
 def _why(fence: Fence, session: Session | None) -> str:
@@ -254,7 +260,9 @@ def drop_provider_state(command: DropProviderState, facts: Facts) -> Decision[Se
         return Decision(facts.session)
     draft = Draft(facts.session, now=facts.now)
     draft.add(ProviderStateDropped(facts.session.id, command.slot))
-    draft.tell("provider_state.dropped", facts.active)
+    draft.add_event("provider_state.dropped", facts.active)
+    if facts.active_run is not None:
+        draft.save_run(facts.active_run)
     return draft.decide(draft.session)
 
 
@@ -274,7 +282,7 @@ def record_heal(command: RecordHeal, facts: Facts) -> Decision[Session]:
         draft.add(ProviderStateDropped(session.id, command.slot))
     heal = command.heal
     told = {"next_model": heal.next_model} if heal.next_model else {}
-    draft.tell(
+    draft.add_event(
         "turn.healed",
         facts.active,
         failure=heal.failure_class,
@@ -294,7 +302,7 @@ def _set_aside(draft: Draft, run: Run, heal: Heal) -> None:
     for span in spans:
         draft.record("quarantine", span, turn_id=run.turn_id, body=why)
     draft.add(ProviderStateDropped(draft.session.id, from_seq=spans[0][0]))
-    draft.tell("items.quarantined", None, items=list(heal.items), code=heal.code)
+    draft.add_event("items.quarantined", None, items=list(heal.items), code=heal.code)
 
 
 def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:

@@ -1,9 +1,11 @@
-"""Facts to be written: a decision is a list of these and what to answer.
+"""What a decision writes: entries of logs, and rows beside them.
 
-Each change is one row of one table, so a store needs one statement for each of them.
+The log is the schema. Everything that changes a session appends entries to its log; the first one
+is the gate: it is written only if the log still ends where the decision saw it end. All other
+changes of the decision are written in the same transaction or not at all.
 """
 
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -17,10 +19,6 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 
 OutcomeT = TypeVar("OutcomeT")
-Part = Literal["log", "lane", "all"]
-"""How much of a session's row changes: what an append changes, what a run does, or anything."""
-TurnPart = Literal["block", "end", "all"]
-"""How much of a turn's row changes: where its items are, how it ended with them, or anything."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -81,6 +79,90 @@ class CompletionRow(msgspec.Struct, frozen=True):
     created_at: float
 
 
+class Entry(msgspec.Struct, gc=False):
+    """One entry of a log, about at most one turn.
+
+    `turn` is the turn as this entry leaves it; `runs` are those of its runs that changed.
+    """
+
+    turn: Turn | None = None
+    is_new_turn: bool = False
+    runs: list[Run] = []
+    items: list[StoredItem] = []
+    records: list[Record] = []
+    events: list[Event] = []
+
+    @property
+    def turn_id(self) -> TurnId | None:
+        """The turn that the entry is about."""
+        return self.turn.id if self.turn is not None else None
+
+
+class LogAppended(msgspec.Struct, frozen=True, gc=False):
+    """Entries behind the end of a log, and the session as they leave it.
+
+    `before` is the session that was decided on; there is none where this makes the session. The
+    first entry has the number `session.version - len(entries) + 1`.
+    """
+
+    session: Session
+    before: Session | None
+    entries: tuple[Entry, ...]
+
+
+class QueueSaved(msgspec.Struct, frozen=True, gc=False):
+    """A turn waits in its lane, at its position."""
+
+    turn: Turn
+
+
+class QueueDropped(msgspec.Struct, frozen=True, gc=False):
+    """A turn waits no more: it started or ended."""
+
+    turn_id: TurnId
+
+
+class PartialSaved(msgspec.Struct, frozen=True, gc=False):
+    """What a running stream has said so far; written only while its run holds the lane."""
+
+    session_id: SessionId
+    run_id: RunId
+    body: bytes
+
+
+class PartialDropped(msgspec.Struct, frozen=True, gc=False):
+    """Nothing is unfinished in a run any more."""
+
+    run_id: RunId
+
+
+class TurnJoined(msgspec.Struct, frozen=True, gc=False):
+    """Input that came as one turn and became a step of another, so that a repeat finds it."""
+
+    turn_id: TurnId
+    into: TurnId
+    run_id: RunId
+    session_id: SessionId
+
+
+class RetryClaimed(msgspec.Struct, frozen=True, gc=False):
+    """A retry with this count was answered with the turn."""
+
+    turn_id: TurnId
+    step: int
+    count: int
+    at: float
+
+
+class LateWriteNoted(msgspec.Struct, frozen=True, gc=False):
+    """What a run tried to write after it had lost its session."""
+
+    run_id: RunId
+    turn_id: TurnId
+    session_id: SessionId
+    body: bytes
+
+
 class TrailAdded(msgspec.Struct, frozen=True, gc=False):
     """Where a history ends that a later request may repeat."""
 
@@ -91,49 +173,6 @@ class ItemPlaced(msgspec.Struct, frozen=True, gc=False):
     """Where an item is that a later request may refer to."""
 
     row: ItemPlaceRow
-
-
-class SessionAdded(msgspec.Struct, frozen=True, gc=False):
-    session: Session
-
-
-class SessionSaved(msgspec.Struct, frozen=True, gc=False):
-    """The session row, written only if it still has the version the decision was made on."""
-
-    session: Session
-    read_version: int
-    part: Part = "all"
-    """What may have changed; indexes of anything else need not be visited."""
-
-
-class TurnAdded(msgspec.Struct, frozen=True, gc=False):
-    turn: Turn
-
-
-class TurnSaved(msgspec.Struct, frozen=True, gc=False):
-    turn: Turn
-    part: TurnPart = "all"
-    """What may have changed; the rest is left as it is, for those who write it without a fence."""
-
-
-class RunAdded(msgspec.Struct, frozen=True, gc=False):
-    run: Run
-
-
-class RunSaved(msgspec.Struct, frozen=True, gc=False):
-    run: Run
-
-
-class ItemsAdded(msgspec.Struct, frozen=True, gc=False):
-    items: tuple[StoredItem, ...]
-
-
-class RecordAdded(msgspec.Struct, frozen=True, gc=False):
-    record: Record
-
-
-class EventAdded(msgspec.Struct, frozen=True, gc=False):
-    event: Event
 
 
 class IdempotencyAdded(msgspec.Struct, frozen=True, gc=False):
@@ -197,9 +236,10 @@ class SummariesErased(msgspec.Struct, frozen=True, gc=False):
 
 
 class JournalAdded(msgspec.Struct, frozen=True, gc=False):
-    """A batch of a stream; the first one takes the place of an earlier attempt's journal."""
+    """A batch of a run's stream; the first one takes the place of an earlier attempt's journal."""
 
     row: JournalRow
+    run_id: RunId
 
 
 class ResponseDropped(msgspec.Struct, frozen=True, gc=False):
@@ -212,15 +252,14 @@ class ResponseDropped(msgspec.Struct, frozen=True, gc=False):
 
 
 Change = (
-    SessionAdded
-    | SessionSaved
-    | TurnAdded
-    | TurnSaved
-    | RunAdded
-    | RunSaved
-    | ItemsAdded
-    | RecordAdded
-    | EventAdded
+    LogAppended
+    | QueueSaved
+    | QueueDropped
+    | PartialSaved
+    | PartialDropped
+    | TurnJoined
+    | RetryClaimed
+    | LateWriteNoted
     | IdempotencyAdded
     | ProviderStateSaved
     | ProviderStateDropped

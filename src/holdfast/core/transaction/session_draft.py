@@ -1,4 +1,4 @@
-"""The working copy of one session while a decision is being made."""
+"""The working copy of one session while a decision is made; it becomes entries of its log."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -16,46 +16,38 @@ from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import (
     Change,
     Decision,
+    Entry,
     Event,
-    EventAdded,
     ItemPlaced,
-    ItemsAdded,
     JournalAdded,
     JournalRow,
-    Part,
+    LogAppended,
+    PartialDropped,
     ProviderStateDropped,
-    RecordAdded,
-    RunAdded,
-    RunSaved,
-    SessionAdded,
-    SessionSaved,
+    QueueDropped,
+    QueueSaved,
     TrailAdded,
-    TurnAdded,
-    TurnPart,
-    TurnSaved,
 )
 from holdfast.core.transaction.commands import JournalEntry
 
 OutcomeT = TypeVar("OutcomeT")
-LOG_FIELDS = frozenset({"turn_count", "hidden_count", "last_user_activity_at"})
-"""What changes in a session's row when only its log grows, beside what is numbered in it."""
-LANE_FIELDS = LOG_FIELDS | {
-    "epoch", "active_turn_id", "active_run_id", "owner", "input_tokens", "cached_tokens",
-    "output_tokens", "reasoning_tokens",
-}  # fmt: skip
-"""What changes in it when a run begins or ends."""
+MAX_ENTRY_ITEMS = 64
+MAX_ENTRY_BYTES = 256 * 1024
+"""Beyond these an entry ends and the next one begins, so that a page reads little too much."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Draft:
-    """Collects the changes to one session; `decide` closes it with one fenced write of its row.
+    """Collects what a decision does to one session; `decide` closes it.
 
-    What changes in the row is collected as well, and made into a session when somebody looks.
+    Entries are opened as turns change: each is about at most one turn. The number of an entry is
+    the session's version once it is written, and the epoch of a run is the number of the entry
+    that started it.
     """
 
     __slots__ = (
-        "_aborted", "_changes", "_fields", "_is_new", "_session", "_wakes", "before", "event_no",
-        "head_seq", "now", "record_no",
+        "_aborted", "_entries", "_entry_bytes", "_fields", "_is_new", "_others", "_session",
+        "_wakes", "before", "event_no", "head_seq", "now", "record_no",
     )  # fmt: skip
 
     def __init__(self, session: Session, *, now: float, is_new: bool = False) -> None:
@@ -68,10 +60,12 @@ class Draft:
         """How many records there are, with those that were written here."""
         self.event_no = session.event_no
         self._fields: dict[str, Any] = {}
-        """What else is new in the row."""
+        """What else is new in the session."""
         self._session: Session | None = session
         self._is_new = is_new
-        self._changes: list[Change] = []
+        self._entries: list[Entry] = []
+        self._entry_bytes = 0
+        self._others: list[Change] = []
         self._aborted: tuple[RunId, ...] = ()
         self._wakes = False
 
@@ -79,61 +73,88 @@ class Draft:
     def session(self) -> Session:
         """The session as this draft has it so far."""
         if self._session is None:
-            self._session = self._made()
+            self._session = self._build()
         return self._session
 
-    def _made(self) -> Session:
+    def _build(self) -> Session:
         before = self.before
         return replace(
             before,
-            version=before.version if self._is_new else before.version + 1,
+            version=self._number(),
             head_seq=self.head_seq,
             record_no=self.record_no,
             event_no=self.event_no,
             **self._fields,
         )
 
+    def _number(self) -> int:
+        """Return the number of the last entry; a draft that changes anything has one."""
+        count = len(self._entries)
+        if self._is_new:
+            return count or 1
+        return self.before.version + (count or (1 if self._fields else 0))
+
     def set(self, **fields: Any) -> None:
         """Change fields of the session."""
         self._fields.update(fields)
         self._session = None
 
+    # ── the lane ────────────────────────────────────────────────────────────────────────────
+
     def take_lane(self, turn_id: TurnId, run_id: RunId, owner: WorkerId) -> int:
-        """Give the lane to a run and return its epoch."""
-        epoch: int = self._fields.get("epoch", self.before.epoch) + 1
-        self._hand_over(turn_id, run_id, owner)
+        """Give the lane to a run and return its epoch: the number of the entry that starts it."""
+        self._entry(turn_id)
+        epoch = self._number()
+        self._hold_lane(turn_id, run_id, owner)
         self._fields["epoch"] = epoch
         return epoch
 
+    def raise_epoch(self) -> None:
+        """Fence every run that was started before."""
+        self.set(epoch=max(self.session.epoch + 1, self._number()))
+
     def free_lane(self) -> None:
         """Have nobody hold the lane."""
-        self._hand_over(None, None, None)
+        self._hold_lane(None, None, None)
 
-    def _hand_over(
+    def _hold_lane(
         self, turn_id: TurnId | None, run_id: RunId | None, owner: WorkerId | None
     ) -> None:
         fields = self._fields
         fields["active_turn_id"] = turn_id
         fields["active_run_id"] = run_id
         fields["owner"] = owner
-        # Where the lane was not kept for tools, what says so is left alone, and its index too.
         if self.before.hold_until is not None:
             fields["hold_until"] = fields["pending_calls"] = None
         self._session = None
 
-    def add(self, change: Change) -> None:
-        """Write one more row."""
-        self._changes.append(change)
+    # ── entries ─────────────────────────────────────────────────────────────────────────────
+
+    def _entry(self, turn_id: TurnId | None = None) -> Entry:
+        """Return the entry to write to: the last one, unless it is about another turn."""
+        entries = self._entries
+        if entries:
+            entry = entries[-1]
+            known = entry.turn.id if entry.turn is not None else None
+            if turn_id is None or known is None or known == turn_id:
+                return entry
+        entry = Entry()
+        entries.append(entry)
+        self._entry_bytes = 0
+        self._session = None
+        return entry
 
     def append(
         self, items: Iterable[NewItem], turn_number: int, *, is_partial: bool = False
     ) -> int:
         """Append items at the head, giving each the next sequence number and an id of its own."""
         session_id, seq = self.before.id, self.head_seq
-        stored: list[StoredItem] = []
+        entry: Entry | None = None
         for item in items:
             seq += 1
-            stored.append(
+            if entry is None or self._is_full(entry):
+                entry = self._entry_for_items(turn_number)
+            entry.items.append(
                 StoredItem(
                     session_id,
                     seq,
@@ -146,11 +167,60 @@ class Draft:
                     item.body,
                 )
             )
-        if stored:
-            self._changes.append(ItemsAdded(tuple(stored)))
+            self._entry_bytes += len(item.body)
+        if seq != self.head_seq:
             self.head_seq = seq
             self._session = None
         return seq
+
+    def _is_full(self, entry: Entry) -> bool:
+        return len(entry.items) >= MAX_ENTRY_ITEMS or self._entry_bytes >= MAX_ENTRY_BYTES
+
+    def _entry_for_items(self, turn_number: int) -> Entry:
+        """Return an entry with room whose items, if it has any, are of the same turn."""
+        entry = self._entry()
+        turn = entry.turn
+        is_other = (turn is not None and turn.number != turn_number) or (
+            bool(entry.items) and entry.items[-1].turn_number != turn_number
+        )
+        if is_other or self._is_full(entry):
+            entry = Entry()
+            self._entries.append(entry)
+            self._entry_bytes = 0
+            self._session = None
+        return entry
+
+    def add_turn(self, turn: Turn) -> None:
+        """Write a new turn."""
+        entry = self._entry(turn.id)
+        entry.turn = turn
+        entry.is_new_turn = True
+
+    def save_turn(self, turn: Turn) -> None:
+        """Write a turn's new state."""
+        self._entry(turn.id).turn = turn
+
+    def save_run(self, run: Run) -> None:
+        """Write a run, as it begins or as it is now; it is of the turn that is written, too."""
+        runs = self._entry(run.turn_id).runs
+        for index, known in enumerate(runs):
+            if known.id == run.id:
+                runs[index] = run
+                return
+        runs.append(run)
+
+    def add_event(self, kind: str, turn: Turn | None = None, **detail: Any) -> None:
+        """Write a fact for those who follow the session."""
+        entry = self._entry(turn.id if turn is not None else None)
+        if turn is not None and entry.turn is None:
+            # Whatever is about a turn has the turn's state, so that its last entry tells it.
+            entry.turn = turn
+        self.event_no = no = self.event_no + 1
+        self._session = None
+        before = self.before
+        turn_id = turn.id if turn is not None else None
+        body = _encode(detail) if detail else b"{}"
+        entry.events.append(Event(before.id, no, before.tenant, kind, turn_id, body, self.now))
 
     def hide(
         self,
@@ -184,49 +254,28 @@ class Draft:
         body: bytes | None = None,
     ) -> int:
         """Write a record over a range and return its number."""
+        entry = self._entry()
         self.record_no = no = self.record_no + 1
         self._session = None
-        self._changes.append(
-            RecordAdded(
-                Record(self.before.id, no, kind, span[0], span[1], turn_id, undoes, body, self.now)
-            )
+        entry.records.append(
+            Record(self.before.id, no, kind, span[0], span[1], turn_id, undoes, body, self.now)
         )
         return no
 
-    def tell(self, kind: str, turn: Turn | None = None, **detail: Any) -> None:
-        """Write a fact for those who follow the session."""
-        self.event_no = no = self.event_no + 1
-        self._session = None
-        before = self.before
-        turn_id = turn.id if turn is not None else None
-        body = _encode(detail) if detail else b"{}"
-        event = Event(before.id, no, before.tenant, kind, turn_id, body, self.now)
-        self._changes.append(EventAdded(event))
+    # ── beside the log ──────────────────────────────────────────────────────────────────────
 
-    def add_turn(self, turn: Turn) -> None:
-        """Write a new turn."""
-        self._changes.append(TurnAdded(turn))
+    def add(self, change: Change) -> None:
+        """Write one more row."""
+        self._others.append(change)
 
-    def save_turn(self, turn: Turn, part: TurnPart = "all") -> None:
-        """Write a turn's new state, or the part of it that is new."""
-        self._changes.append(TurnSaved(turn, part))
-
-    def add_run(self, run: Run) -> None:
-        """Write a new run."""
-        self._changes.append(RunAdded(run))
-
-    def save_run(self, run: Run) -> None:
-        """Write a run's new state."""
-        self._changes.append(RunSaved(run))
-
-    def journal(self, turn: Turn, entry: JournalEntry) -> None:
+    def journal(self, turn: Turn, entry: JournalEntry, run_id: RunId) -> None:
         """Keep a batch of the stream of the turn's present step."""
         row = JournalRow(
             turn.id, turn.step, entry.first, entry.last, self.before.id, entry.body
         )  # fmt: skip
-        self._changes.append(JournalAdded(row))
+        self._others.append(JournalAdded(row, run_id))
 
-    def leave_trail(self, trail: bytes) -> None:
+    def index_history(self, trail: bytes) -> None:
         """Have the history up to the head found by later requests that repeat it.
 
         What was added to it here may also be referred to, item by item.
@@ -234,13 +283,13 @@ class Draft:
         if not trail:
             return
         here = self.session
-        added = [change for change in self._changes if isinstance(change, ItemsAdded)]
-        for item in (item for change in added for item in change.items):
-            if item.item_id is not None:
-                place = ItemPlaceRow(here.tenant, item.item_id, here.id, item.seq)
-                self._changes.append(ItemPlaced(place))
+        for entry in self._entries:
+            for item in entry.items:
+                if item.item_id is not None:
+                    place = ItemPlaceRow(here.tenant, item.item_id, here.id, item.seq)
+                    self._others.append(ItemPlaced(place))
         row = TrailRow(here.id, here.head_seq, here.record_no, here.tenant, trail)
-        self._changes.append(TrailAdded(row))
+        self._others.append(TrailAdded(row))
 
     def wake(self) -> None:
         """Have everybody who waits for this session look again."""
@@ -251,20 +300,38 @@ class Draft:
         self._aborted += (run_id,)
         self._wakes = True
 
-    def changes(self) -> tuple[Change, ...]:
-        """Return the changes so far, the session's own row first: its fence guards the rest."""
-        session = self._session
-        if session is None or session is self.before:
-            session = self._session = self._made()
-        if self._is_new:
-            return (SessionAdded(session), *self._changes)
-        return (SessionSaved(session, self.before.version, self._part()), *self._changes)
+    # ── the end ─────────────────────────────────────────────────────────────────────────────
 
-    def _part(self) -> Part:
-        changed = self._fields.keys()
-        if changed <= LOG_FIELDS:
-            return "log"
-        return "lane" if changed <= LANE_FIELDS else "all"
+    def changes(self) -> tuple[Change, ...]:
+        """Return the changes so far, the log first: its gate guards the rest."""
+        if not self._entries and not self._fields and not self._is_new:
+            return tuple(self._others)
+        self._entry()
+        session = self._session = self._build()
+        appended = LogAppended(session, None if self._is_new else self.before, tuple(self._entries))
+        return (appended, *self._lane_rows(session), *self._others)
+
+    def _lane_rows(self, session: Session) -> list[Change]:
+        """Return which turns begin or cease to wait, and which text is no longer unfinished."""
+        rows: list[Change] = []
+        for turn, is_new in self._turns().values():
+            if turn.is_open and session.active_turn_id != turn.id:
+                rows.append(QueueSaved(turn))
+            elif not is_new and self.before.active_turn_id != turn.id:
+                rows.append(QueueDropped(turn.id))
+        left = self.before.active_run_id
+        if left is not None and left != session.active_run_id:
+            rows.append(PartialDropped(left))
+        return rows
+
+    def _turns(self) -> dict[TurnId, tuple[Turn, bool]]:
+        found: dict[TurnId, tuple[Turn, bool]] = {}
+        for entry in self._entries:
+            turn = entry.turn
+            if turn is not None:
+                known = found.get(turn.id)
+                found[turn.id] = (turn, entry.is_new_turn or (known is not None and known[1]))
+        return found
 
     def decide(self, outcome: OutcomeT) -> Decision[OutcomeT]:
         """Close the draft."""

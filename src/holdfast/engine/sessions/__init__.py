@@ -1,1 +1,1 @@
-"""Lanes, leases and runs: who may write to a session, and who waits for it."""
+"""LaneCache, leases and runs: who may write to a session, and who waits for it."""

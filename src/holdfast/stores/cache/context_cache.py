@@ -14,19 +14,13 @@ from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.session import Session
 from holdfast.core.projection.prefix_cache import Strand
-from holdfast.core.transaction.changes import (
-    Change,
-    ContentErased,
-    ItemErased,
-    ItemsAdded,
-    SessionAdded,
-)
+from holdfast.core.transaction.changes import Change, ContentErased, ItemErased, LogAppended
 from holdfast.stores.cache.transcript_cache import Readings
 
 MAX_BYTES = 24 * 1024 * 1024
 ITEM_BYTES = 512
 """About what an item costs beside its body."""
-_NOTED = frozenset({ItemsAdded, SessionAdded, ItemErased, ContentErased})
+_NOTED = frozenset({LogAppended, ItemErased, ContentErased})
 """Most changes are none to what is shown, and are passed over by a look at their type."""
 _NOT_AS_STORED = NOT_SHOWN | {"compaction"}
 """Items of these kinds are shown otherwise than they are stored."""
@@ -64,10 +58,12 @@ class Transcripts:
             if type(change) not in _NOTED:
                 continue
             match change:
-                case ItemsAdded():
-                    self._extend(change.items)
-                case SessionAdded():
-                    self._begin(change.session)
+                case LogAppended():
+                    if change.before is None:
+                        self._begin(change.session)
+                    for entry in change.entries:
+                        if entry.items:
+                            self._extend(entry.items)
                 case ItemErased() | ContentErased():
                     self.drop(change.session_id)
                     self.readings.drop(change.session_id)
@@ -104,8 +100,8 @@ class Transcripts:
 
     def _begin(self, session: Session) -> None:
         """A session that was made here is known from its first item on."""
-        if session.parent_id is None:
-            self._entries[session.id] = _Entry(session.record_no, 0, [])
+        if session.parent_id is None and not session.record_no:
+            self._entries[session.id] = _Entry(0, 0, [])
 
     def _extend(self, items: Sequence[StoredItem]) -> None:
         session_id, last_seq = SessionId(items[0].session_id), items[-1].seq

@@ -1,38 +1,31 @@
-"""Lanes as this process left them: what it wrote last it need not read before it writes again.
+"""LaneCache as this process left them: what it wrote last it need not read before it writes again.
 
-Kept are lanes in which nobody waits: idle ones, and those that a run has. Their facts are the rows
-of a session, its turn and its run. Whoever changes one of them, in any process, gives the session
-another version, and a decision on a lane from here is worth nothing unless the session still has
-the lane's version in the transaction that writes it. What was noted of a transaction that failed
-must be forgotten: the version that it would have made may come to mean something else.
+Kept are lanes in which nobody waits: idle ones, and those that a run has. Whoever changes a lane,
+in any process, appends an entry to its session's log, and a decision on a lane from here is written
+only if the log still ends at the entry that the lane was left by. What was noted of a transaction
+that failed must be forgotten: its entry may come to be another one.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.core.ids import Key, SessionId, Tenant, TurnId
+from holdfast.core.ids import Key, RunId, SessionId, Tenant
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Fence, Run, Turn
 from holdfast.core.transaction.changes import (
     Change,
-    RunAdded,
-    RunSaved,
-    SessionAdded,
-    SessionSaved,
-    TurnAdded,
-    TurnSaved,
+    LogAppended,
+    PartialSaved,
+    QueueSaved,
 )
 from holdfast.core.transaction.facts import Facts
 
 MAX_BYTES = 8 * 1024 * 1024
 LANE_BYTES = 2048
 """About what a lane costs beside what was said in it."""
-_SESSION = frozenset({SessionAdded, SessionSaved})
-_TURN = frozenset({TurnAdded, TurnSaved})
-_RUN = frozenset({RunAdded, RunSaved})
 
 
 class Lane(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +36,7 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
     run: Run | None = None
 
 
-class Lanes:
+class LaneCache:
     """The lanes that were used last, bounded in bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -51,7 +44,6 @@ class Lanes:
         self._bytes = 0
         self._lanes: OrderedDict[SessionId, tuple[Lane, int]] = OrderedDict()
         self._keys: dict[tuple[Tenant, Key], SessionId] = {}
-        self._turns: dict[TurnId, SessionId] = {}
         self._before: dict[SessionId, Lane | None] | None = None
         """How lanes were that have changed since `begin`."""
 
@@ -101,40 +93,36 @@ class Lanes:
 
     def note(self, changes: Sequence[Change]) -> None:
         """Take in what this transaction writes; a lane that is not certain then is forgotten."""
-        sessions: list[SessionAdded | SessionSaved] = []
-        turns: list[Turn] = []
-        runs: list[Run] = []
-        written: Sequence[Any] = changes
-        for change in written:
-            kind = type(change)
-            if kind in _TURN:
-                turns.append(change.turn)
-            elif kind in _RUN:
-                runs.append(change.run)
-            elif kind in _SESSION:
-                sessions.append(change)
-        lane = self._after(sessions[0], turns, runs) if len(sessions) == 1 else None
-        if lane is not None:
-            self._keep(lane)
-            return
-        for one in sessions:
-            self.forget(one.session.id)
-        for turn in turns:
-            self.forget(turn.session_id)
-        for run in runs:
-            self.forget(run.session_id)
+        for change in changes:
+            match change:
+                case LogAppended():
+                    self._note_entries(change)
+                case PartialSaved():
+                    self._note_partial(change.session_id, change.run_id, change.body)
+                case QueueSaved():
+                    self.forget(change.turn.session_id)
+                case _:
+                    pass
 
-    def _after(
-        self, change: SessionAdded | SessionSaved, turns: Sequence[Turn], runs: Sequence[Run]
-    ) -> Lane | None:
-        """Return a lane after changes, if it is certain that nobody waits in it."""
-        session = change.session
-        if not isinstance(change, SessionSaved):
-            return _after(Lane(session), session, turns, runs)
+    def _note_entries(self, change: LogAppended) -> None:
+        session, before = change.session, change.before
         known = self._lanes.get(session.id)
-        if known is None or known[0].session.version != change.read_version:
-            return None
-        return _after(known[0], session, turns, runs)
+        if before is None:
+            lane: Lane | None = Lane(session)
+        elif known is not None and known[0].session.version == before.version:
+            lane = known[0]
+        else:
+            lane = None
+        after = _after(lane, change) if lane is not None else None
+        if after is None:
+            self.forget(session.id)
+        else:
+            self._keep(after)
+
+    def _note_partial(self, session_id: SessionId, run_id: RunId, body: bytes) -> None:
+        known = self._lanes.get(session_id)
+        if known is not None and known[0].run is not None and known[0].run.id == run_id:
+            self._keep(replace(known[0], run=replace(known[0].run, partial=body)))
 
     def forget(self, session_id: SessionId) -> Lane | None:
         """Know a lane no more; return what it was."""
@@ -146,26 +134,17 @@ class Lanes:
         lane, size = known
         self._bytes -= size
         session = lane.session
-        if session.key is not None:
-            self._keys.pop((session.tenant, session.key), None)
-        if lane.active is not None:
-            self._turns.pop(lane.active.id, None)
+        if session.key is not None and self._keys.get((session.tenant, session.key)) == session_id:
+            del self._keys[session.tenant, session.key]
         return lane
-
-    def forget_turns(self, turn_ids: Iterable[TurnId]) -> None:
-        """Know the lanes of these turns no more."""
-        for turn_id in turn_ids:
-            session_id = self._turns.get(turn_id)
-            if session_id is not None:
-                self.forget(session_id)
 
     # ── what is uncertain until it is committed ─────────────────────────────────────────────
 
     def begin(self) -> None:
-        """Remember how lanes are from here on, until they are taken back or set aside."""
+        """Remember how lanes are from here on, until they are rolled back or detached."""
         self._before = {}
 
-    def take_back(self) -> None:
+    def rollback(self) -> None:
         """Have the lanes as they were at `begin`."""
         before, self._before = self._before or {}, None
         for session_id, lane in before.items():
@@ -173,7 +152,7 @@ class Lanes:
             if lane is not None:
                 self._keep(lane)
 
-    def set_aside(self) -> list[Lane]:
+    def detach_uncommitted(self) -> list[Lane]:
         """Know no more what was noted since `begin`; return it, to be kept once it is committed."""
         before, self._before = self._before or {}, None
         found = [self.forget(session_id) for session_id in before]
@@ -189,7 +168,6 @@ class Lanes:
         self._before = None
         self._lanes.clear()
         self._keys.clear()
-        self._turns.clear()
         self._bytes = 0
 
     def _keep(self, lane: Lane) -> None:
@@ -198,15 +176,12 @@ class Lanes:
         known = self._lanes.pop(session.id, None)
         if known is not None:
             self._bytes -= known[1]
-            if known[0].active is not None:
-                self._turns.pop(known[0].active.id, None)
         if self._before is not None:
             self._before.setdefault(session.id, known[0] if known is not None else None)
         size = LANE_BYTES + len(session.metadata)
         if session.key is not None:
             self._keys[session.tenant, session.key] = session.id
         if active is not None:
-            self._turns[active.id] = session.id
             size += len(active.request)
         if run is not None and (run.partial or run.heals):
             size += len(run.partial or b"") + len(run.heals or b"")
@@ -216,28 +191,21 @@ class Lanes:
             self.forget(next(iter(self._lanes)))
 
 
-def _after(
-    before: Lane, session: Session, turns: Sequence[Turn], runs: Sequence[Run]
-) -> Lane | None:
-    left, wanted = before.active, session.active_turn_id
-    for turn in turns:
-        if turn.session_id != session.id or (turn.outcome is None and turn.id != wanted):
-            return None
-        if left is not None and turn.id == left.id:
-            left = None
-    if not session.is_live or (left is not None and left.id != wanted):
-        # It lost the lane, and nothing says that it ended.
+def _after(before: Lane, change: LogAppended) -> Lane | None:
+    """Return a lane after entries; none, if it is over or somebody may wait in it."""
+    session = change.session
+    if not session.is_live or session.is_held:
         return None
+    wanted = session.active_turn_id
     if wanted is None:
         return Lane(session)
-    active = _named(wanted, turns, before.active)
-    run = _named(session.active_run_id, runs, before.run)
-    return Lane(session, active, run) if active is not None and run is not None else None
-
-
-def _named(wanted: str | None, written: Sequence[Any], before: Any) -> Any:
-    """Return the row of that id, as it was written last."""
-    for row in reversed(written):
-        if row.id == wanted:
-            return row
-    return before if before is not None and before.id == wanted else None
+    active, run = before.active, before.run
+    for entry in change.entries:
+        if entry.turn is not None and entry.turn.id == wanted:
+            active = entry.turn
+            for one in entry.runs:
+                if one.id == session.active_run_id:
+                    run = one
+    if active is None or active.id != wanted or run is None or run.id != session.active_run_id:
+        return None
+    return Lane(session, active, run)

@@ -11,15 +11,15 @@ from typing import Any
 import asyncpg
 
 from holdfast.core.transaction.commands import Command
-from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.postgres.clock import CLOCK
 from holdfast.stores.postgres.dialect import (
     Parameters,
     Written,
     at_once,
     in_arrays,
-    in_dollars,
     read_many,
+    spelled,
     table_of,
     together,
 )
@@ -38,7 +38,7 @@ _TYPES: dict[str, tuple[str, ...]] = {}
 
 
 async def carry_out(
-    connection: Connection, commands: Sequence[Command[Any]], now: float, lanes: Lanes
+    connection: Connection, commands: Sequence[Command[Any]], now: float, lanes: LaneCache
 ) -> list[Any]:
     """Decide on the commands and write what was decided; return the decisions."""
     planned = await _decide(connection, [plan(command, now, lanes) for command in commands])
@@ -99,9 +99,11 @@ async def _fetch(
 ) -> list[list[Row]]:
     """Return the rows that a statement finds for each set of parameters."""
     if len(sets) == 1:
-        rows: list[Any] = await connection.fetch(in_dollars(statement.text), *sets[0])
+        rows: list[Any] = await connection.fetch(spelled(statement), *sets[0])
         return [rows]
-    text = read_many(statement.text, Parameters(await _types(connection, statement)))
+    text = read_many(
+        statement.postgres or statement.text, Parameters(await _types(connection, statement))
+    )
     found: list[list[Row]] = [[] for _ in sets]
     for row in await connection.fetch(text, *in_arrays(sets)):
         found[row[0] - 1].append(row[1:])
@@ -142,7 +144,7 @@ async def _execute(connection: Connection, chosen: Writes) -> None:
     if len(chosen) == 1:
         ((statement, sets),) = chosen.items()
         if len(sets) == 1:
-            status = await connection.execute(in_dollars(statement.text), *sets[0])
+            status = await connection.execute(spelled(statement), *sets[0])
             _check(statement, 1, int(status.rpartition(" ")[2]))
             return
     writes = await _forms(connection, chosen)
@@ -175,7 +177,7 @@ def _check(statement: Statement, expected: int, changed: int) -> None:
 
 async def _types(connection: Connection, statement: Statement) -> tuple[str, ...]:
     if statement.name not in _TYPES:
-        prepared = await connection.prepare(in_dollars(statement.text))
+        prepared = await connection.prepare(spelled(statement))
         _TYPES[statement.name] = tuple(one.name for one in prepared.get_parameters())
     return _TYPES[statement.name]
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+from holdfast.stores.sql.statement_builder import Statement
+
 TYPES = {
     # Ids and keys are compared by their bytes, whatever the language of the database.
     "text": 'text collate "C"',
@@ -19,13 +21,20 @@ TYPES = {
     "serial": "bigint generated always as identity primary key",
     "txid": "(pg_current_xact_id()::text::bigint)",
     "horizon": "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
+    "feed_index": "create index log_feed on log (txid, pos)",
 }
 
 _PARAMETER = re.compile(r"\?(\d+)")
-_INSERT = re.compile(r"(insert into .*?) values \((.*?)\)(.*)", re.DOTALL)
+_INSERT = re.compile(r"(insert into .*?) values \((.*)\)( on conflict .*)?", re.DOTALL)
 _UPDATE = re.compile(r"(update \w+ set .*?) where (.*)", re.DOTALL)
 _TABLE = re.compile(r"(?:insert into|update|delete from) (\w+)")
 _DELETE = re.compile(r"(delete from \w+) where (.*)", re.DOTALL)
+
+
+@cache
+def spelled(statement: Statement) -> str:
+    """Return a statement's text for PostgreSQL, with its parameters written `$1`, `$2`."""
+    return in_dollars(statement.postgres or statement.text)
 
 
 @cache
@@ -63,7 +72,7 @@ def write_many(text: str, parameters: Parameters) -> str:
     joined = _PARAMETER.sub(r"b.p\1", text)
     table = parameters.table()
     if match := _INSERT.fullmatch(joined):
-        return f"{match[1]} select {match[2]} from {table}{match[3]}"
+        return f"{match[1]} select {match[2]} from {table}{match[3] or ''}"
     if match := _UPDATE.fullmatch(joined):
         return f"{match[1]} from {table} where {match[2]}"
     if match := _DELETE.fullmatch(joined):
@@ -99,10 +108,10 @@ def at_once(writes: tuple[Written, ...], also: str) -> str:
     """
     holds, first = [], 1
     for number, write in enumerate(writes):
+        # The first parameter is one that rows are found by, and never null.
+        expected = "1" if write.is_one else f"cardinality(${first})"
         first += len(write.types)
         if write.is_counted:
-            # The last parameter is one that rows are found by, and never null.
-            expected = "1" if write.is_one else f"cardinality(${first - 1})"
             holds.append(f"(select count(*) from w{number}) = {expected}")
     # Dividing by zero undoes the statement, and with it all that it has written.
     is_whole = f"case when {' and '.join(holds) or 'true'} then 1 else 0 end"

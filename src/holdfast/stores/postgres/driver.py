@@ -10,12 +10,12 @@ import asyncpg
 
 from holdfast.core.errors import StoreClosed, StoreError, StoreUnavailable
 from holdfast.core.transaction.commands import Command
-from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.postgres.batch import carry_out, waves, write_foreseen
 from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
 from holdfast.stores.postgres.connect import CLOSE_SECONDS, Connector, close_quietly
-from holdfast.stores.postgres.dialect import TYPES, in_dollars
+from holdfast.stores.postgres.dialect import TYPES, in_dollars, spelled
 from holdfast.stores.postgres.errors import explain, meaning
 from holdfast.stores.postgres.listener import CHANNEL, NOTIFY, Presence, messages
 from holdfast.stores.postgres.optimistic_batch import Foreseen, foresee_all
@@ -56,7 +56,7 @@ class PostgresDriver:
         self._writers: list[asyncpg.Connection] = []
         """Connections for writing that nobody uses now."""
         self._passage = Passage()
-        self._lanes = Lanes()
+        self._lanes = LaneCache()
         self._wary = 0
         self._doubts = 0
         self._readers: asyncpg.Pool | None = None
@@ -132,7 +132,7 @@ class PostgresDriver:
         foreseen = await self._foresee(commands)
         if foreseen is None:
             return None
-        known, lanes = self._lanes, self._lanes.set_aside()
+        known, lanes = self._lanes, self._lanes.detach_uncommitted()
         with self._passage.beside_others():
             connection = await self._writing()
             try:
@@ -226,12 +226,12 @@ class PostgresDriver:
             connection = self._writers.pop()
             if not connection.is_closed():
                 return connection
-            self._lanes = Lanes()
+            self._lanes = LaneCache()
         return await self._connector.connect()
 
     def _forget_writer(self, connection: asyncpg.Connection) -> None:
         """Drop a connection, and every lane with it: what is behind another one may differ."""
-        self._lanes = Lanes()
+        self._lanes = LaneCache()
         connection.terminate()
 
     async def _roll_back(self, connection: asyncpg.Connection, exc: BaseException) -> None:
@@ -323,7 +323,7 @@ async def _drive(connection: Any, steps: Generator[Ask, list[Row], ResultT]) -> 
     try:
         ask = next(steps)
         while True:
-            ask = steps.send(await connection.fetch(in_dollars(ask[0].text), *ask[1]))
+            ask = steps.send(await connection.fetch(spelled(ask[0]), *ask[1]))
     except StopIteration as stop:
         result: ResultT = stop.value
         return result

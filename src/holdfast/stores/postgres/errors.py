@@ -35,6 +35,8 @@ _GONE = (
 _LOST_RACE = (
     LostUpdate,
     asyncpg.UniqueViolationError,
+    # The gate of a log has no number to give: it ends elsewhere by now.
+    asyncpg.NotNullViolationError,
     asyncpg.ForeignKeyViolationError,
     asyncpg.TransactionRollbackError,
     # The schema moved under a prepared statement; the connection has forgotten it by now.

@@ -33,16 +33,18 @@ with recursive below(root, id) as (
     on c.parent_id = b.id and c.deleted_at is null
 ), named(kind, first, second, id) as (
   select 'session', s.id, '', s.id from unnest($1::text[]) as s(id)
-  union all select 'turn', t.id, '', t.session_id from turns t where t.id = any($2::text[])
-  union all select 'key', s.tenant, s.key, s.id
+  union select 'turn', l.turn, '', s.id from log l join sessions s on s.no = l.session
+    where l.turn = any($2::text[])
+  union select 'key', s.tenant, s.key, s.id
     from unnest($3::text[], $4::text[]) as k(tenant, key)
     join sessions s on s.tenant = k.tenant and s.key = k.key and s.is_live = 1
-  union all select 'repeat', i.tenant, i.key, t.session_id
+  union select 'repeat', i.tenant, i.key, s.id
     from unnest($5::text[], $6::text[]) as r(tenant, key)
-    join idempotency i on i.tenant = r.tenant and i.key = r.key join turns t on t.id = i.turn_id
-  union all select 'rival', s.id, '', r.id from sessions s join sessions r
+    join idempotency i on i.tenant = r.tenant and i.key = r.key
+    join log t on t.turn = i.turn_id join sessions s on s.no = t.session
+  union select 'rival', s.id, '', r.id from sessions s join sessions r
     on r.tenant = s.tenant and r.key = s.key and r.is_live = 1 where s.id = any($7::text[])
-  union all select 'below', b.root, '', b.id from below b
+  union select 'below', b.root, '', b.id from below b
 ), locked as (
   select id from sessions where id in (select id from named) order by id for update
 )

@@ -1,88 +1,133 @@
-"""Changes as statements: one row each, in the shortest form that says all of it."""
+"""Changes as statements, in the order in which they are written."""
 
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import astuple
 
+from holdfast.core.model.session import Session
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.entries import (
+    identity_values,
+    kind_of,
+    pack_entry,
+    pack_head,
+    pack_items,
+    session_no,
+)
 from holdfast.stores.sql.plan import Ask
-from holdfast.stores.sql.statement_builder import Form, Statement
+from holdfast.stores.sql.statement_builder import Statement
 
-Values = Callable[[Any], tuple[Any, ...]]
 Writer = Callable[[Any, list[Ask]], None]
 """Says how a change is written: adds its statements to a list."""
-_Short = tuple[Statement, Values, Values, tuple[Any, ...]]
-"""A statement, what it is given of a row, and what the rest of the row has to be."""
 
 
-def _short(form: Form, *found_by: str) -> _Short:
-    given = attrgetter(*form.given, *found_by)
-    return form.statement, given, attrgetter(*form.usual), tuple(form.usual.values())
+def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
+    """Write the entries, then what they change beside the log: identity, lane and item ids."""
+    session, before, entries = change.session, change.before, change.entries
+    no = session_no(session.id)
+    if before is None:
+        asks.append((sql.ADD_SESSION, (no, *identity_values(session))))
+    _add_entries(change, no, asks)
+    if before is not None and _is_identity_changed(before, session):
+        values = (session.is_live, session.retired_at, session.deleted_at, session.metadata, no)
+        asks.append((sql.SAVE_SESSION, values))
+    _save_lane(before, session, no, asks)
+    for entry in entries:
+        for item in entry.items:
+            if item.item_id is not None:
+                asks.append((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)))
 
 
-def _adding(name: str, whole: Statement, *forms: Form) -> Writer:
-    """Return how the row of that name is added, by the first form that is enough."""
-    row_of = attrgetter(name)
-    shorts = [_short(form) for form in forms]
-
-    def add(change: Any, asks: list[Ask]) -> None:
-        row = row_of(change)
-        for statement, given, rest, usual in shorts:
-            if rest(row) == usual:
-                asks.append((statement, given(row)))
-                return
-        asks.append((whole, astuple(row)))
-
-    return add
-
-
-_SESSION_PARTS: dict[ch.Part, tuple[Statement, Values]] = {
-    "log": (sql.SAVE_LOG, attrgetter(*sql.LOG_CHANGING, "id")),
-    "lane": (sql.SAVE_LANE, attrgetter(*sql.LANE_CHANGING, "id")),
-    "all": (sql.SAVE_SESSION, attrgetter(*sql.SESSION_CHANGING, "id")),
-}
-_TURN_PARTS: dict[ch.TurnPart, tuple[Statement, Values]] = {
-    "block": (sql.SAVE_BLOCK, attrgetter(*sql.BLOCK_CHANGING, "id")),
-    "end": (sql.END_TURN, attrgetter(*sql.END_CHANGING, "id")),
-    "all": (sql.SAVE_TURN, attrgetter(*sql.TURN_CHANGING, "id")),
-}
-_run_values = attrgetter(*sql.RUN_CHANGING, "id")
-_END_TURN_WELL = _short(sql.END_TURN_WELL, "id")
-_END_RUN_WELL = _short(sql.END_RUN_WELL, "id")
-_ADD_PLAIN_ITEM = _short(sql.ADD_PLAIN_ITEM)
-
-
-def _save_session(change: ch.SessionSaved, asks: list[Ask]) -> None:
-    statement, values = _SESSION_PARTS[change.part]
-    asks.append((statement, (*values(change.session), change.read_version)))
-
-
-def _save_turn(change: ch.TurnSaved, asks: list[Ask]) -> None:
-    turn, part = change.turn, change.part
-    statement, values, rest, usual = _END_TURN_WELL
-    if part != "end" or rest(turn) != usual:
-        statement, values = _TURN_PARTS[part]
-    asks.append((statement, values(turn)))
+def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
+    session, entries = change.session, change.entries
+    n = session.version - len(entries)
+    head = pack_head(session)
+    seq, turns, events = session.head_seq, session.turn_count, session.event_no
+    if len(entries) > 1:
+        seq -= sum([len(entry.items) for entry in entries])
+        turns -= sum([entry.is_new_turn for entry in entries])
+        events -= sum([len(entry.events) for entry in entries])
+    else:
+        entry = entries[0]
+        seq, turns = seq - len(entry.items), turns - entry.is_new_turn
+        events -= len(entry.events)
+    statement = sql.ADD_ENTRY if change.before is None else sql.APPEND_ENTRY
+    for entry in entries:
+        n += 1
+        turn, items, records = entry.turn, entry.items, entry.records
+        seq += len(items)
+        turns += entry.is_new_turn
+        events += len(entry.events)
+        at = entry.events[-1].at if entry.events else _time_of(entry)
+        asks.append(
+            (
+                statement,
+                (
+                    no, n, kind_of(entry, session), at, turn.id if turn is not None else None, seq,
+                    turns, events, records[-1].no if records else None, head, pack_entry(entry),
+                    pack_items(items),
+                    turn.request if turn is not None and entry.is_new_turn else None,
+                ),
+            )
+        )  # fmt: skip
+        # The first entry is the gate; those behind it are written only with it.
+        statement = sql.ADD_ENTRY
 
 
-def _save_run(change: ch.RunSaved, asks: list[Ask]) -> None:
-    run = change.run
-    statement, values, rest, usual = _END_RUN_WELL
-    if rest(run) != usual:
-        statement, values = sql.SAVE_RUN, _run_values
-    asks.append((statement, values(run)))
+def _time_of(entry: ch.Entry) -> float:
+    """Return the time of an entry that tells of nothing: that of what it changes."""
+    if entry.records:
+        return entry.records[-1].created_at
+    turn = entry.turn
+    if turn is None:
+        return 0.0
+    return turn.ended_at or turn.started_at or turn.accepted_at
 
 
-def _add_items(change: ch.ItemsAdded, asks: list[Ask]) -> None:
-    statement, given, rest, usual = _ADD_PLAIN_ITEM
-    for item in change.items:
-        if rest(item) == usual:
-            asks.append((statement, given(item)))
-        else:
-            asks.append((sql.ADD_ITEM, astuple(item)))
+def _is_identity_changed(before: Session, after: Session) -> bool:
+    return (
+        before.is_live is not after.is_live
+        or before.metadata != after.metadata
+        or before.retired_at != after.retired_at
+        or before.deleted_at != after.deleted_at
+    )
+
+
+def _save_lane(before: Session | None, after: Session, no: int, asks: list[Ask]) -> None:
+    """Write who has the lane now, if that changed."""
+    if after.active_turn_id is not None:
+        if (
+            before is None
+            or before.active_turn_id != after.active_turn_id
+            or before.active_run_id != after.active_run_id
+            or before.hold_until != after.hold_until
+        ):
+            values = (no, after.active_turn_id, after.active_run_id, after.owner, after.hold_until)
+            asks.append((sql.HOLD_LANE, values))
+    elif before is not None and before.active_turn_id is not None:
+        asks.append((sql.FREE_LANE, (no,)))
+
+
+def _enqueue(change: ch.QueueSaved, asks: list[Ask]) -> None:
+    turn = change.turn
+    values = (session_no(turn.session_id), turn.position, turn.id, turn.owner, turn.input)
+    asks.append((sql.ENQUEUE, values))
+
+
+def _save_partial(change: ch.PartialSaved, asks: list[Ask]) -> None:
+    asks.append((sql.SAVE_PARTIAL, (change.run_id, session_no(change.session_id), change.body)))
+
+
+def _join_turn(change: ch.TurnJoined, asks: list[Ask]) -> None:
+    values = (change.turn_id, change.into, change.run_id, session_no(change.session_id))
+    asks.append((sql.ADD_JOINED_TURN, values))
+
+
+def _note_late(change: ch.LateWriteNoted, asks: list[Ask]) -> None:
+    values = (change.run_id, change.turn_id, session_no(change.session_id), change.body)
+    asks.append((sql.ADD_LATE_WRITE, values))
 
 
 def _save_provider_state(change: ch.ProviderStateSaved, asks: list[Ask]) -> None:
@@ -103,37 +148,16 @@ def _drop_provider_state(change: ch.ProviderStateDropped, asks: list[Ask]) -> No
         asks.append((sql.DROP_PROVIDER_SLOT, (change.session_id, change.slot)))
 
 
-def _save_completion(change: ch.CompletionSaved, asks: list[Ask]) -> None:
-    asks.append((sql.SAVE_COMPLETION, (change.turn_id, change.step, change.metadata)))
-
-
-def _save_api_key(change: ch.ApiKeySaved, asks: list[Ask]) -> None:
-    asks.append((sql.REVOKE_API_KEY, (change.row.id, change.row.revoked_at)))
-
-
-def _erase_content(change: ch.ContentErased, asks: list[Ask]) -> None:
-    session_id = change.session_id
-    asks += [
-        (statement, (session_id, b"") if "?2" in statement.text else (session_id,))
-        for statement in sql.ERASURES
-    ]
-
-
-def _erase_item(change: ch.ItemErased, asks: list[Ask]) -> None:
-    """Blank an item, and forget the events that told of it while it came."""
-    asks.append((sql.ERASE_ITEM, (change.session_id, change.seq, change.body, b"")))
-    asks.append((sql.DROP_JOURNALS_OF_ITEM, (change.session_id, change.seq)))
-
-
-def _erase_summaries(change: ch.SummariesErased, asks: list[Ask]) -> None:
-    asks.append((sql.ERASE_SUMMARIES, astuple(change)))
-
-
 def _add_journal(change: ch.JournalAdded, asks: list[Ask]) -> None:
     row = change.row
+    no = session_no(row.session_id)
+    values = (row.turn_id, row.step, row.first_no, row.last_no, row.session_id, row.body, no)
+    if any(statement is sql.APPEND_ENTRY for statement, _ in asks):
+        asks.append((sql.ADD_JOURNAL, values))
+    else:
+        asks.append((sql.APPEND_JOURNAL, (*values, change.run_id)))
     if row.first_no == 0:
-        asks.append((sql.DROP_JOURNAL, (row.turn_id, row.step)))
-    asks.append((sql.ADD_JOURNAL, astuple(row)))
+        asks.append((sql.DROP_JOURNAL_REST, (row.turn_id, row.step, 0)))
 
 
 def _drop_response(change: ch.ResponseDropped, asks: list[Ask]) -> None:
@@ -141,36 +165,53 @@ def _drop_response(change: ch.ResponseDropped, asks: list[Ask]) -> None:
     asks.append((sql.ADD_DROPPED_RESPONSE, astuple(change)))
 
 
+def _row(statement: Statement) -> Writer:
+    """Return how a change is written that is one row."""
+
+    def write(change: Any, asks: list[Ask]) -> None:
+        asks.append((statement, astuple(change.row)))
+
+    return write
+
+
 _WRITERS: dict[type, Writer] = {
-    ch.SessionAdded: _adding("session", sql.ADD_SESSION),
-    ch.SessionSaved: _save_session,
-    ch.TurnAdded: _adding("turn", sql.ADD_TURN, sql.ADD_BEGUN_TURN, sql.ADD_DONE_TURN),
-    ch.TurnSaved: _save_turn,
-    ch.RunAdded: _adding("run", sql.ADD_RUN, sql.ADD_BEGUN_RUN),
-    ch.RunSaved: _save_run,
-    ch.ItemsAdded: _add_items,
-    ch.RecordAdded: _adding("record", sql.ADD_RECORD),
-    ch.EventAdded: _adding("event", sql.ADD_EVENT),
-    ch.IdempotencyAdded: _adding("row", sql.ADD_IDEMPOTENCY),
+    ch.LogAppended: _append,
+    ch.QueueSaved: _enqueue,
+    ch.QueueDropped: lambda change, asks: asks.append((sql.DEQUEUE, (change.turn_id,))),
+    ch.PartialSaved: _save_partial,
+    ch.PartialDropped: lambda change, asks: asks.append((sql.DROP_PARTIAL, (change.run_id,))),
+    ch.TurnJoined: _join_turn,
+    ch.RetryClaimed: lambda change, asks: asks.append(
+        (sql.CLAIM_RETRY, (change.turn_id, change.step, change.count))
+    ),
+    ch.LateWriteNoted: _note_late,
+    ch.IdempotencyAdded: _row(sql.ADD_IDEMPOTENCY),
     ch.ProviderStateSaved: _save_provider_state,
     ch.ProviderStateDropped: _drop_provider_state,
-    ch.CompletionAdded: _adding("row", sql.ADD_COMPLETION),
-    ch.CompletionSaved: _save_completion,
-    ch.ApiKeyAdded: _adding("row", sql.ADD_API_KEY),
-    ch.ApiKeySaved: _save_api_key,
-    ch.ContentErased: _erase_content,
-    ch.ItemErased: _erase_item,
-    ch.SummariesErased: _erase_summaries,
+    ch.CompletionAdded: _row(sql.ADD_COMPLETION),
+    ch.CompletionSaved: lambda change, asks: asks.append(
+        (sql.SAVE_COMPLETION, (change.turn_id, change.step, change.metadata))
+    ),
+    ch.ApiKeyAdded: _row(sql.ADD_API_KEY),
+    ch.ApiKeySaved: lambda change, asks: asks.append(
+        (sql.REVOKE_API_KEY, (change.row.id, change.row.revoked_at))
+    ),
     ch.JournalAdded: _add_journal,
     ch.ResponseDropped: _drop_response,
-    ch.TrailAdded: _adding("row", sql.ADD_TRAIL),
-    ch.ItemPlaced: _adding("row", sql.ADD_ITEM_PLACE),
+    ch.TrailAdded: _row(sql.ADD_TRAIL),
+    ch.ItemPlaced: _row(sql.ADD_ITEM_PLACE),
 }
+ERASING = (ch.ContentErased, ch.ItemErased, ch.SummariesErased)
+"""Changes that blank what is there: they are written by plans that read it first."""
 
 
-def writes(changes: tuple[ch.Change, ...]) -> list[Ask]:
-    """Return the statements that carry the changes out, in order."""
+def writes(changes: Sequence[ch.Change]) -> list[Ask]:
+    """Return the statements that carry the changes out, in order, but for erasures."""
     asks: list[Ask] = []
     for change in changes:
-        _WRITERS[type(change)](change, asks)
+        write = _WRITERS.get(type(change))
+        if write is not None:
+            write(change, asks)
+        else:
+            assert isinstance(change, ERASING), change
     return asks

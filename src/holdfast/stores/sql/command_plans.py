@@ -21,13 +21,16 @@ from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.changes import Decision, refuse
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
-from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.sql import facts, queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.change_writer import writes
+from holdfast.stores.sql.change_writer import ERASING, writes
+from holdfast.stores.sql.erasure import erasures, scrubbed
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 
+DELIVERIES_SECONDS = 30 * 60.0
+"""How long it is known which answers were delivered: twice as long as a retry may ask."""
 BURIED = 0.0
 """The lease of a worker that was taken for dead; no renewal brings it back."""
 
@@ -74,7 +77,7 @@ class Planned(msgspec.Struct, frozen=True):
     writes: list[Ask]
 
 
-def plan(command: Command[Any], now: float, lanes: Lanes) -> Plan[Planned]:
+def plan(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
     """Return the whole of one command, to be written and committed by the driver.
 
     How it leaves its lane is noted in `lanes`; should it not be committed, they have to be cleared.
@@ -87,17 +90,21 @@ def plan(command: Command[Any], now: float, lanes: Lanes) -> Plan[Planned]:
         lanes.learn(known)
     decision = decided[1](command, known)
     lanes.note(decision.changes)
-    return Planned(decision, writes(decision.changes))
+    changes = scrubbed(decision.changes)
+    asks = writes(changes)
+    if any(isinstance(change, ERASING) for change in changes):
+        # Entries are blanked before the last ones are added: those tell how it ended.
+        asks = [*(yield from erasures(changes)), *asks]
+    return Planned(decision, asks)
 
 
-def _plan_other(command: Command[Any], now: float, lanes: Lanes) -> Plan[Planned]:
+def _plan_other(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
     """Commands that are about no session's facts."""
     if isinstance(command, cmd.Renew | cmd.Bury):
         return (yield from _plan_worker(command, now))
     if isinstance(command, cmd.Prune):
         return Planned(*(yield from queries.prune(command, now)))
     assert isinstance(command, cmd.Deliver), command
-    lanes.forget_turns(turn_id for turn_id, _ in command.steps)
     return Planned(Decision(None), marks(command, now))
 
 
@@ -113,7 +120,11 @@ def _plan_worker(command: cmd.Renew | cmd.Bury, now: float) -> Plan[Planned]:
         return _plan_burial(command, row)
     alive_until = now + command.lease_seconds
     if row is not None and row[0] != BURIED:
-        return Planned(Decision(alive_until), [(sql.SAVE_WORKER, (command.worker, alive_until))])
+        asks: list[Ask] = [
+            (sql.SAVE_WORKER, (command.worker, alive_until)),
+            (sql.FORGET_DELIVERIES, (queries.oldest_turn_id(now - DELIVERIES_SECONDS),)),
+        ]
+        return Planned(Decision(alive_until), asks)
     if row is not None or not command.is_new:
         refused: Decision[Any] = refuse(RunFenced(f"worker {command.worker} was taken for dead"))
         return Planned(refused, [])

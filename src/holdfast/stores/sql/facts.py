@@ -1,14 +1,12 @@
-"""Reading the facts that a command's decision needs, and no more."""
+"""Read the facts that a command's decision needs, and no more."""
 
 from msgspec.structs import replace
 
-from holdfast.core.compaction.records import RecordHead
 from holdfast.core.decisions.import_session import IMPORTER
-from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
-from holdfast.core.model.items import StoredItem
-from holdfast.core.model.records import Record, Span, hidden_spans, merge_spans, visible_spans
+from holdfast.core.ids import SessionId, WorkerId
+from holdfast.core.model.records import visible_spans
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Run, Turn
+from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, IdempotencyRow
 from holdfast.core.transaction.commands import (
     Accept,
@@ -36,118 +34,32 @@ from holdfast.core.transaction.commands import (
     Restore,
     RevokeApiKey,
 )
-from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.core.transaction.facts import Facts
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.plan import Plan, Row, every, one
-
-EVERYTHING = 2**62
-
-# Where the parts of a row of `LANE_BY_…` begin.
-_OWNER = len(Session.__struct_fields__)
-_WAITING = _OWNER + 1
-_ACTIVE = _WAITING + len(Waiting.__struct_fields__)
-_RUN = _ACTIVE + len(Turn.__struct_fields__)
+from holdfast.stores.sql.entries import (
+    read_session,
+    read_turn,
+    session_no,
+)
+from holdfast.stores.sql.lookups import (
+    EVERYTHING,
+    changes_view,
+    find_hidden,
+    find_items,
+    find_run,
+    find_turn,
+    heads_of,
+    lane_facts,
+    last_run_of_step,
+    latest_turn,
+    open_turns,
+    own_records,
+    read_lane,
+    session_row,
+)
+from holdfast.stores.sql.plan import Plan, every, one
 
 Fenced = Extend | Finish | DropProviderState | RecordHeal | Compact
-
-
-def read_session(row: Row) -> Session:
-    """Return the session of a row of `SESSION_BY_…`."""
-    return Session(*row[:-1])
-
-
-def find_turn(turn_id: TurnId | None) -> Plan[Turn | None]:
-    """Return a turn by its id."""
-    row = (yield from one(sql.TURN_BY_ID, turn_id)) if turn_id else None
-    return Turn(*row) if row else None
-
-
-def find_run(run_id: RunId | None) -> Plan[Run | None]:
-    """Return a run by its id."""
-    row = (yield from one(sql.RUN_BY_ID, run_id)) if run_id else None
-    return Run(*row) if row else None
-
-
-def find_lineage(session: Session) -> Plan[list[Session]]:
-    """Return a session and those whose history it continues, the nearest first."""
-    line = [session]
-    while line[-1].parent_id is not None:
-        row = yield from one(sql.SESSION_BY_ID, line[-1].parent_id)
-        if row is None:
-            break
-        line.append(read_session(row))
-    return line
-
-
-def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
-    """Return the records over a session's log, its own and those of each ancestor, nearest first.
-
-    An ancestor's are cut off where its log ends for us.
-    """
-    found: list[tuple[Record, ...]] = []
-    session_id, records, upto = session.id, session.record_no, EVERYTHING
-    parent: Session | None = session
-    while parent is not None:
-        if records:
-            rows = yield from every(sql.VIEW_RECORDS, session_id, records)
-            own = [Record(*row) for row in rows]
-            found.append(tuple(replace(rec, to_seq=min(rec.to_seq, upto)) for rec in own))
-        if parent.parent_id is None:
-            break
-        session_id, records = parent.parent_id, parent.parent_record
-        upto = min(upto, parent.parent_seq)
-        row = yield from one(sql.SESSION_BY_ID, session_id)
-        parent = read_session(row) if row else None
-    return found
-
-
-def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
-    """Return what records hide of a session's log, its ancestors' part included."""
-    found = yield from find_records(session)
-    return tuple(merge_spans(span for own in found for span in hidden_spans(own)))
-
-
-def find_items(
-    session: Session, first: int, last: int, limit: int = EVERYTHING
-) -> Plan[list[StoredItem]]:
-    """Return items by sequence, oldest first, wherever in the line of forks they are kept."""
-    found: list[StoredItem] = []
-    owner: Session | None = session
-    while owner is not None and last >= first:
-        start = max(first, owner.parent_seq + 1)
-        if start <= last:
-            rows = yield from every(sql.ITEMS_UP, owner.id, start, last, limit)
-            found[:0] = [StoredItem(*row) for row in rows]
-        if owner.parent_id is None:
-            break
-        last = min(last, owner.parent_seq)
-        row = yield from one(sql.SESSION_BY_ID, owner.parent_id)
-        owner = read_session(row) if row else None
-    return found[:limit]
-
-
-def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:
-    """Return a session and the state of its lane."""
-    return _read_lane((yield from one(sql.LANE_BY_ID, session_id)), now)
-
-
-def _read_lane(row: Row | None, now: float) -> Facts:
-    if row is None:
-        return Facts(now=now)
-    alive_until = row[_OWNER]
-    return Facts(
-        now=now,
-        session=Session(*row[:_OWNER]),
-        has_live_owner=alive_until is not None and alive_until > now,
-        waiting=Waiting(*row[_WAITING:_ACTIVE]),
-        active=Turn(*row[_ACTIVE:_RUN]) if row[_ACTIVE] is not None else None,
-        active_run=Run(*row[_RUN:]) if row[_RUN] is not None else None,
-    )
-
-
-def session_row(session_id: SessionId) -> Plan[Row | None]:
-    """Return the row of a session."""
-    return (yield from one(sql.SESSION_BY_ID, session_id))
 
 
 def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
@@ -165,7 +77,7 @@ def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
         facts = yield from lane_facts(command.session_id, now)
     elif command.key is not None:
         row = yield from one(sql.LANE_BY_KEY, command.tenant, command.key)
-        facts = _read_lane(row, now)
+        facts = read_lane(row, now)
     if isinstance(command, Append):
         if facts.session is None:
             return (yield from _with_generation(facts, command))
@@ -194,7 +106,7 @@ def continue_facts(command: Continue, now: float) -> Plan[Facts]:
         facts = yield from lane_facts(command.session_id, now)
     else:
         row = yield from one(sql.LANE_BY_KEY, command.tenant, command.key)
-        facts = _read_lane(row, now)
+        facts = read_lane(row, now)
     session = facts.session
     if session is None:
         return (yield from _with_generation(facts, command))
@@ -226,8 +138,7 @@ def pop_facts(command: Pop, now: float) -> Plan[Facts]:
     if session is None:
         return facts
     if command.again:
-        rows = yield from every(sql.RECORDS, session.id, session.record_no)
-        for record in reversed([Record(*row) for row in rows]):
+        for record in reversed((yield from own_records(session.id, session.record_no))):
             if record.kind == "pop" and record.body == command.pop_id.encode():
                 taken = yield from find_items(session, record.from_seq, record.to_seq)
                 return replace(facts, last_item=taken[-1], is_popped=True)
@@ -262,12 +173,12 @@ def import_facts(command: Import, now: float) -> Plan[Facts]:
     known = facts.session or facts.live
     if known is None:
         return facts
-    latest = yield from one(sql.LATEST_TURN, known.id)
-    counted = yield from one(sql.IMPORTED_TURNS, known.id, IMPORTER)
+    rows = yield from every(sql.TURNS_BETWEEN, session_no(known.id), 1, known.version)
+    turns = sorted(map(read_turn, rows), key=lambda turn: turn.number)
     return replace(
         facts,
-        turn=Turn(*latest) if latest else None,
-        imported_turns=counted[0] if counted else 0,
+        turn=turns[-1] if turns else None,
+        imported_turns=sum(turn.owner == IMPORTER for turn in turns),
         hidden=(yield from find_hidden(known)),
     )
 
@@ -281,10 +192,13 @@ def forget_facts(command: ForgetState, now: float) -> Plan[Facts]:
 
 
 def _resubmitted(command: Accept | Append, now: float) -> Plan[Facts | None]:
-    run = (yield from find_run(command.run_id)) if isinstance(command, Accept) else None
-    turn = yield from find_turn(run.turn_id if run else command.turn_id)
+    joined = yield from one(sql.JOINED_TURN, command.turn_id)
+    turn = yield from find_turn(joined[0] if joined else command.turn_id)
     if turn is None:
         return None
+    run = None
+    if isinstance(command, Accept):
+        run = yield from find_run(turn.id, command.run_id)
     facts = yield from lane_facts(turn.session_id, now)
     return replace(facts, turn=turn, run=run)
 
@@ -298,8 +212,7 @@ def _repeated(row: IdempotencyRow, now: float) -> Plan[Facts]:
 
 
 def _with_last_run(facts: Facts, turn: Turn, step: int) -> Plan[Facts]:
-    last = yield from one(sql.LAST_RUN_OF_STEP, turn.id, step)
-    facts = replace(facts, run=Run(*last) if last else None)
+    facts = replace(facts, run=(yield from last_run_of_step(turn.id, step)))
     return (yield from with_block(facts, turn))
 
 
@@ -335,9 +248,12 @@ def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
         as_then = replace(session, record_no=command.parent.record_no)
         facts = replace(facts, hidden=(yield from find_hidden(as_then)))
         if session.record_no != command.parent.record_no:
-            rows = yield from every(sql.VIEW_RECORDS, session.id, session.record_no)
-            later = [Record(*row) for row in rows if row[1] > command.parent.record_no]
-            is_changed = any(record.kind != "quarantine" for record in later)
+            later = yield from own_records(
+                session.id, session.record_no, command.parent.record_no + 1
+            )
+            is_changed = any(
+                record.kind != "quarantine" for record in later if changes_view(record)
+            )
             facts = replace(facts, is_view_changed=is_changed)
     if not session.is_live:
         return (yield from _with_live(facts, session))
@@ -360,10 +276,9 @@ def _with_latest(command: Accept | Append, facts: Facts, session: Session) -> Pl
         return (yield from _with_last_run(replace(facts, turn=same), same, step))
     if command.retry_count <= 0 or command.idempotency_key is not None:
         return facts
-    row = yield from one(sql.LATEST_TURN, session.id)
-    if row is None:
+    turn = yield from latest_turn(session)
+    if turn is None:
         return facts
-    turn = Turn(*row)
     return (yield from _with_last_run(replace(facts, turn=turn), turn, turn.step))
 
 
@@ -384,7 +299,7 @@ def claim_facts(command: Claim, now: float) -> Plan[Facts]:
         return Facts(now=now)
     facts = replace((yield from lane_facts(turn.session_id, now)), turn=turn)
     if command.again:
-        facts = replace(facts, run=(yield from find_run(command.run_id)))
+        facts = replace(facts, run=(yield from find_run(turn.id, command.run_id)))
     return (yield from with_block(facts, turn))
 
 
@@ -399,8 +314,10 @@ def fenced_facts(command: Fenced, now: float) -> Plan[Facts]:
         if isinstance(command, Extend | Finish) and facts.session is not None:
             return (yield from _with_later_records(command, facts, facts.session))
         return facts
-    run = yield from find_run(fence.run_id)
-    turn = yield from find_turn(run.turn_id if run else None)
+    # The epoch of a run is the number of the entry that started it, which names its turn.
+    row = yield from one(sql.ENTRY_TURN, session_no(fence.session_id), fence.epoch)
+    turn = yield from find_turn(row[0] if row else None)
+    run = yield from find_run(turn.id if turn else None, fence.run_id)
     return replace(facts, run=run, turn=turn)
 
 
@@ -408,8 +325,8 @@ def _with_later_records(command: Extend | Finish, facts: Facts, session: Session
     """Add the records, should there be any since the run read its context."""
     if command.shown_records is None or session.record_no <= command.shown_records:
         return facts
-    rows = yield from every(sql.RECORD_HEADS, session.id, session.record_no)
-    return replace(facts, heads=tuple(RecordHead(*(*row, EVERYTHING)) for row in rows))
+    records = yield from own_records(session.id, session.record_no)
+    return replace(facts, heads=heads_of(records, EVERYTHING))
 
 
 def cancel_facts(command: Cancel | DropResponse, now: float) -> Plan[Facts]:
@@ -455,13 +372,11 @@ def lifecycle_facts(command: Reset | Restore | Delete | Fork | Annotate, now: fl
     if isinstance(command, Fork):
         facts = replace(facts, hidden=(yield from find_hidden(session)))
     if isinstance(command, Delete):
-        latest = yield from one(sql.LATEST_TURN, session.id)
-        facts = replace(facts, turn=Turn(*latest) if latest else None)
+        facts = replace(facts, turn=(yield from latest_turn(session)))
         facts = replace(facts, forks=(yield from _every_fork(session)))
     if isinstance(command, Reset | Restore | Delete):
         retired = facts.live if isinstance(command, Restore) and facts.live else session
-        rows = yield from every(sql.OPEN_TURNS, retired.id)
-        facts = replace(facts, open_turns=tuple(Turn(*row) for row in rows))
+        facts = replace(facts, open_turns=(yield from open_turns(retired.id)))
     return facts
 
 
@@ -477,7 +392,7 @@ def _every_fork(session: Session) -> Plan[tuple[Session, ...]]:
     front = [session]
     while front:
         rows = yield from every(sql.FORKS_OF, front.pop().id)
-        children = [Session(*row) for row in rows]
+        children = [read_session(row) for row in rows]
         found.extend(children)
         front.extend(children)
     return tuple(found)
@@ -488,8 +403,7 @@ def recover_facts(command: Recover, now: float) -> Plan[Facts]:
     facts = yield from lane_facts(command.session_id, now)
     if facts.session is None:
         return facts
-    rows = yield from every(sql.OPEN_TURNS, facts.session.id)
-    turns = tuple(Turn(*found) for found in rows)
+    turns = yield from open_turns(facts.session.id)
     gone: set[WorkerId] = set()
     for worker in {turn.owner for turn in turns}:
         alive = yield from one(sql.WORKER_BY_ID, worker)

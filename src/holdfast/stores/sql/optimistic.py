@@ -13,15 +13,15 @@ from holdfast.core.decisions import append as appending
 from holdfast.core.decisions import external_runs as blocks
 from holdfast.core.decisions import run as run_end
 from holdfast.core.transaction import commands as cmd
-from holdfast.core.transaction.changes import Decision, SessionSaved
+from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
-from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.sql.change_writer import writes
 from holdfast.stores.sql.command_plans import Planned
 
 
-def foresee(command: Command[Any], now: float, lanes: Lanes) -> Planned | None:
+def foresee(command: Command[Any], now: float, lanes: LaneCache) -> Planned | None:
     """Return what needs no reading, for a command of which enough is known."""
     decide = _FORESIGHT.get(type(command))
     if decide is None or command.again:
@@ -29,37 +29,37 @@ def foresee(command: Command[Any], now: float, lanes: Lanes) -> Planned | None:
     decision = decide(command, now, lanes)
     if decision is None:
         return None
-    changes = decision.changes
-    if not changes or type(changes[0]) is not SessionSaved:
-        return None  # A refusal has no fence that would tell whether it is due.
-    return Planned(decision, writes(changes))
+    asks = writes(decision.changes)
+    if not asks or not asks[0][0].is_fenced:
+        return None  # A refusal has no gate that would tell whether it is due.
+    return Planned(decision, asks)
 
 
-def _continue(command: cmd.Continue, now: float, _: Lanes) -> Decision[Any] | None:
+def _continue(command: cmd.Continue, now: float, _: LaneCache) -> Decision[Any] | None:
     return blocks.foreseen(command, now)
 
 
-def _accept(command: cmd.Accept, now: float, lanes: Lanes) -> Decision[Any] | None:
+def _accept(command: cmd.Accept, now: float, lanes: LaneCache) -> Decision[Any] | None:
     facts = _of_turn(command, now, lanes)
     return None if facts is None else admission.accept(command, facts)
 
 
-def _append(command: cmd.Append, now: float, lanes: Lanes) -> Decision[Any] | None:
+def _append(command: cmd.Append, now: float, lanes: LaneCache) -> Decision[Any] | None:
     facts = _of_arrival(command, now, lanes)
     return None if facts is None else appending.append(command, facts)
 
 
-def _extend(command: cmd.Extend, now: float, lanes: Lanes) -> Decision[Any] | None:
+def _extend(command: cmd.Extend, now: float, lanes: LaneCache) -> Decision[Any] | None:
     facts = _of_run(command, now, lanes) if command.idempotency_key is None else None
     return None if facts is None else run_end.extend(command, facts)
 
 
-def _finish(command: cmd.Finish, now: float, lanes: Lanes) -> Decision[Any] | None:
+def _finish(command: cmd.Finish, now: float, lanes: LaneCache) -> Decision[Any] | None:
     facts = _of_run(command, now, lanes)
     return None if facts is None else run_end.finish(command, facts)
 
 
-def _of_run(command: cmd.Extend | cmd.Finish, now: float, lanes: Lanes) -> Facts | None:
+def _of_run(command: cmd.Extend | cmd.Finish, now: float, lanes: LaneCache) -> Facts | None:
     facts = lanes.run_by(command.fence, now)
     if facts is None or facts.session is None or command.shown_records is None:
         return facts
@@ -67,7 +67,7 @@ def _of_run(command: cmd.Extend | cmd.Finish, now: float, lanes: Lanes) -> Facts
     return facts if facts.session.record_no <= command.shown_records else None
 
 
-def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: Lanes) -> Facts | None:
+def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: LaneCache) -> Facts | None:
     """Return the idle lane that an arrival finds, unless it may be a repeat of an earlier one."""
     if command.idempotency_key is not None or command.retry_count > 0:
         return None
@@ -76,7 +76,7 @@ def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: Lanes) -> F
     return lanes.idle_of_key(command.tenant, command.key, now)
 
 
-def _of_turn(command: cmd.Accept, now: float, lanes: Lanes) -> Facts | None:
+def _of_turn(command: cmd.Accept, now: float, lanes: LaneCache) -> Facts | None:
     """Return the idle lane that a turn finds, if that is all of what `accept_facts` would read."""
     if command.parent is not None or command.same_as is not None or command.rewind is not None:
         return None
@@ -87,7 +87,7 @@ def _of_turn(command: cmd.Accept, now: float, lanes: Lanes) -> Facts | None:
     return _of_arrival(command, now, lanes)
 
 
-_FORESIGHT: dict[type[Command[Any]], Callable[[Any, float, Lanes], Decision[Any] | None]] = {
+_FORESIGHT: dict[type[Command[Any]], Callable[[Any, float, LaneCache], Decision[Any] | None]] = {
     cmd.Accept: _accept,
     cmd.Append: _append,
     cmd.Continue: _continue,

@@ -34,18 +34,35 @@ from holdfast.ports.store import (
 )
 from holdfast.stores.cache.transcript_cache import NOTHING, Readings, listed
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.facts import (
+from holdfast.stores.sql.entries import (
+    ItemState,
+    pack_body,
+    read_body,
+    read_events,
+    read_items,
+    read_session,
+    read_turn,
+    session_no,
+)
+from holdfast.stores.sql.lookups import (
     EVERYTHING,
     find_hidden,
     find_items,
     find_lineage,
+    find_number,
     find_records,
+    find_runs,
     find_turn,
-    read_session,
+    item_entries,
+    last_run_of_step,
+    own_records,
     session_row,
 )
 from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
-from holdfast.stores.sql.statement_builder import Statement
+
+EVENTS_PER_ENTRY = 1024
+"""Places of events: the position of their entry, and their number in it, which is far less."""
+PRUNED_AT_ONCE = 1000
 
 
 def session(
@@ -66,14 +83,24 @@ def session(
 
 def _view(row: Row, now: float) -> Plan[SessionView]:
     found, alive_until = read_session(row), row[-1]
-    waiting = yield from one(sql.WAITING, found.id, found.active_turn_id or "")
-    last = yield from one(sql.LAST_ENDED_TURN, found.id)
+    waiting = yield from one(sql.WAITING, session_no(found.id))
     return SessionView(
         found,
         found.status(has_live_owner=alive_until is not None and alive_until > now),
         waiting[0] if waiting else 0,
-        Turn(*last) if last else None,
+        (yield from _last_ended(found)),
     )
+
+
+def _last_ended(of: Session) -> Plan[Turn | None]:
+    """Return the turn that ended last; one that was opened again since has not."""
+    if not of.turn_count:
+        return None
+    for row in (yield from every(sql.LAST_ENDED, session_no(of.id))):
+        found = yield from find_turn(row[0])
+        if found is not None and not found.is_open:
+            return found
+    return None
 
 
 def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[SessionView]]:
@@ -151,8 +178,7 @@ def transcript(
         return Long(rows_to_read)
     bodies: list[bytes] = []
     for first, end in spans:
-        rows = yield from _rows(sql.BODIES, found, first, end)
-        bodies += [row[0] for row in rows]
+        bodies += [item.body for item in (yield from _states(found, first, end))]
     return Transcript(found, listed(bodies, before.listed if before else NOTHING))
 
 
@@ -170,15 +196,19 @@ def _last_of(spans: list[Span], count: int | None) -> list[Span]:
     return kept
 
 
-def _rows(statement: Statement, of: Session, first: int, last: int) -> Plan[list[Row]]:
-    """Read one range, wherever in the line of forks it is kept."""
-    found: list[Row] = []
+def _states(of: Session, first: int, last: int) -> Plan[list[ItemState]]:
+    """Read one range of items as they are packed, wherever in the line of forks it is kept."""
+    found: list[ItemState] = []
     owner: Session | None = of
     while owner is not None and last >= first:
         start = max(first, owner.parent_seq + 1)
         if start <= last:
-            rows = yield from every(statement, owner.id, start, last)
-            found = rows + found if found else rows
+            part: list[ItemState] = []
+            for seq, packed in (yield from item_entries(owner, start, last)):
+                states = read_items(packed).listed
+                at = seq - len(states) + 1
+                part += states[max(start - at, 0) : last - at + 1]
+            found = part + found if found else part
         last = min(last, owner.parent_seq)
         row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
         owner = read_session(row) if row else None
@@ -214,8 +244,13 @@ def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
 
 
 def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
-    rows = yield from _rows(sql.OUTLINE, of, first, last)
-    return [OutlineEntry(*row) for row in rows]
+    states = yield from _states(of, first, last)
+    return [
+        OutlineEntry(
+            seq, one.kind, one.fingerprint, one.body if one.is_partial else None, one.call_id
+        )
+        for seq, one in enumerate(states, first)
+    ]
 
 
 def hidden(of: Session) -> Plan[list[Span]]:
@@ -225,8 +260,7 @@ def hidden(of: Session) -> Plan[list[Span]]:
 
 def records(of: Session) -> Plan[list[Record]]:
     """Return a session's own records."""
-    rows = yield from every(sql.RECORDS, of.id, of.record_no)
-    return [Record(*row) for row in rows]
+    return (yield from own_records(of.id, of.record_no))
 
 
 def lineage_records(of: Session) -> Plan[list[Record]]:
@@ -259,16 +293,27 @@ def turns(
         return []
     owner = read_session(row)
     is_alive = row[-1] is not None and row[-1] > now
-    statement = sql.TURNS_UP if order == "asc" else sql.TURNS_DOWN
-    rows = yield from every(statement, session_id, after, limit)
-    found = [Turn(*turn_row) for turn_row in rows]
-    return [TurnView(one, one.status(owner, has_live_owner=is_alive)) for one in found]
+    if order == "asc":
+        first, last = after + 1, min(after + limit, owner.turn_count)
+    else:
+        last = min(after - 1, owner.turn_count) if after else owner.turn_count
+        first = max(last - limit + 1, 1)
+    if first > last:
+        return []
+    low = yield from find_number(owner, "turns", first)
+    high = yield from find_number(owner, "turns", last)
+    rows = yield from every(sql.TURNS_BETWEEN, session_no(owner.id), low, high)
+    found = sorted(map(read_turn, rows), key=lambda turn: turn.number, reverse=order == "desc")
+    return [
+        TurnView(one, one.status(owner, has_live_owner=is_alive))
+        for one in found
+        if first <= one.number <= last
+    ]
 
 
 def runs(turn_id: TurnId) -> Plan[list[Run]]:
     """Return every attempt at a turn."""
-    rows = yield from every(sql.RUNS_OF_TURN, turn_id)
-    return [Run(*row) for row in rows]
+    return (yield from find_runs(turn_id))
 
 
 def response(tenant: Tenant, turn_id: TurnId, step: int, now: float) -> Plan[ResponseView | None]:
@@ -282,10 +327,10 @@ def response(tenant: Tenant, turn_id: TurnId, step: int, now: float) -> Plan[Res
         return None
     if (yield from one(sql.DROPPED_RESPONSE, turn_id, step)) is not None:
         return None
-    last = yield from one(sql.LAST_RUN_OF_STEP, turn_id, step)
+    last = yield from last_run_of_step(turn_id, step)
     is_alive = row[-1] is not None and row[-1] > now
     status = found.status(owner, has_live_owner=is_alive)
-    return ResponseView(found, status, owner, Run(*last) if last else None, step)
+    return ResponseView(found, status, owner, last, step)
 
 
 def journal(turn_id: TurnId, step: int, after: int, limit: int) -> Plan[list[JournalRow]]:
@@ -302,20 +347,50 @@ def provider_state(session_id: SessionId) -> Plan[list[ProviderState]]:
 
 def events(session_id: SessionId, after: int, limit: int) -> Plan[list[Event]]:
     """Return facts after a cursor."""
-    rows = yield from every(sql.EVENTS, session_id, after, limit)
-    return [Event(*row) for row in rows]
+    row = yield from session_row(session_id)
+    owner = read_session(row) if row is not None else None
+    if owner is None or after >= owner.event_no:
+        return []
+    low = yield from find_number(owner, "events", after + 1)
+    found: list[Event] = []
+    while low <= owner.version and len(found) < limit:
+        # At most as many entries as events are wanted hold them, but for some without any.
+        rows = yield from every(sql.ENTRIES, session_no(session_id), low, owner.version, limit + 1)
+        for n, _, at, turn_id, _, _, last, _, body, _, _ in rows:
+            found += read_events(bytes(body), owner.id, owner.tenant, turn_id, last, at)
+            low = n + 1
+        if not rows:
+            break
+    return [event for event in found if event.no > after][:limit]
 
 
 def feed(tenant: Tenant, after: Place, limit: int) -> Plan[list[PlacedEvent]]:
     """Return a tenant's facts behind a place, in the order of their commits."""
-    rows = yield from every(sql.FEED, tenant, after.txid, after.position, limit)
-    return [PlacedEvent(Event(*row[:-2]), Place(*row[-2:])) for row in rows]
+    pos, skipped = divmod(after.position, EVENTS_PER_ENTRY)
+    found: list[PlacedEvent] = []
+    txid = after.txid
+    while len(found) < limit:
+        rows = yield from every(sql.FEED, tenant, txid, pos, limit + 1)
+        for session_id, turn_id, at, last, body, entry_txid, entry_pos in rows:
+            listed_events = read_events(bytes(body), session_id, tenant, turn_id, last, at)
+            is_first = (entry_txid, entry_pos) == (after.txid, pos) and skipped
+            for index, event in enumerate(listed_events, 1):
+                if not is_first or index > skipped:
+                    place = Place(entry_txid, entry_pos * EVENTS_PER_ENTRY + index)
+                    found.append(PlacedEvent(event, place))
+        if len(rows) <= limit:
+            break
+        txid, pos = rows[-1][5], rows[-1][6] + 1
+        skipped = 0
+    return found[:limit]
 
 
 def feed_end(tenant: Tenant) -> Plan[Place]:
     """Return the place of a tenant's newest fact that may be read."""
     row = yield from one(sql.FEED_END, tenant)
-    return Place(*row) if row else Place(0, 0)
+    if row is None:
+        return Place(0, 0)
+    return Place(row[0], row[1] * EVENTS_PER_ENTRY + len(read_body(bytes(row[2])).events))
 
 
 def completion(tenant: Tenant, turn_id: TurnId, step: int) -> Plan[CompletionRow | None]:
@@ -363,15 +438,25 @@ def idle_sessions(
 def prune(command: Prune, now: float) -> Plan[tuple[Decision[bool], list[Ask]]]:
     """Return the statements that forget old traces, and whether there may be more of them."""
     before = now - command.older_than_seconds
-    # Ids begin with the time they were made, so that the oldest journals come first.
-    oldest_kept = f"turn_{max(int(before * 1000), 0):011x}"
     writes: list[Ask] = [
         (sql.FORGET_IDEMPOTENCY, (before,)),
-        (sql.FORGET_JOURNALS, (oldest_kept,)),
-        (sql.FORGET_EVENTS, (before,)),
+        (sql.FORGET_JOURNALS, (oldest_turn_id(before),)),
     ]
-    row = yield from one(sql.OLDEST_EVENT)
-    return Decision(row is not None and row[0] < before), writes
+    row = yield from one(sql.PRUNED_UPTO)
+    rows = yield from every(sql.ENTRIES_TO_PRUNE, row[0] if row else 0, before, PRUNED_AT_ONCE)
+    for _, session, n, packed in rows:
+        body = read_body(bytes(packed))
+        if body.events:
+            body.events = []
+            writes.append((sql.SAVE_BODY, (session, n, pack_body(body))))
+    if rows:
+        writes.append((sql.SAVE_PRUNED_UPTO, (rows[-1][0],)))
+    return Decision(len(rows) == PRUNED_AT_ONCE), writes
+
+
+def oldest_turn_id(before: float) -> str:
+    """Return an id that sorts before every turn accepted from then on: ids begin with the time."""
+    return f"turn_{max(int(before * 1000), 0):011x}"
 
 
 def trail_end(tenant: Tenant, trails: Sequence[bytes]) -> Plan[TrailRow | None]:
@@ -397,23 +482,10 @@ def _still_says(row: TrailRow) -> Plan[bool]:
     hidden = yield from find_hidden(session)
     trail = NO_TRAIL
     for first, last in visible_spans(hidden, 1, row.seq):
-        trail = follow(trail, (yield from _steps(session, first, last)))
+        states = yield from _states(session, first, last)
+        steps: list[Step] = [(one.fingerprint, one.call_id) for one in states]
+        trail = follow(trail, steps)
     return trail == row.trail
-
-
-def _steps(of: Session, first: int, last: int) -> Plan[list[Step]]:
-    """Read one visible range, wherever in the line of forks it is kept."""
-    found: list[Step] = []
-    owner: Session | None = of
-    while owner is not None and last >= first:
-        start = max(first, owner.parent_seq + 1)
-        if start <= last:
-            rows = yield from every(sql.STEPS, owner.id, start, last)
-            found[:0] = [(bytes(row[0]), row[1]) for row in rows]
-        last = min(last, owner.parent_seq)
-        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
-        owner = read_session(row) if row else None
-    return found
 
 
 def item_places(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:
@@ -438,16 +510,18 @@ def listing(of: Session, query: ItemQuery) -> Plan[list[ListedItem]]:
     if not page:
         return []
     line = yield from _stretches(of)
-    shared = yield from _shared(line, min(i.seq for i in page), max(i.seq for i in page))
-    hidden: Sequence[Span] = (yield from find_hidden(of)) if shared else ()
+    hidden: Sequence[Span] | None = None
     records = (yield from _hiding(of)) if query.view == "log" else []
     listed: list[ListedItem] = []
     for item in page:
         name = item.item_id or name_at(OTHER_PREFIX, item.seq)
-        if item.item_id is not None and item.seq in shared:
+        if item.item_id is not None:
             places = yield from _places(line, item.item_id)
-            if owner_of(places, hidden) != item.seq:
-                name = name_at(item.item_id, item.seq)
+            if len(places) > 1:
+                if hidden is None:
+                    hidden = yield from find_hidden(of)
+                if owner_of(places, hidden) != item.seq:
+                    name = name_at(item.item_id, item.seq)
         listed.append(ListedItem(item, name, _what_hides(item, records)))
     return listed
 
@@ -489,24 +563,9 @@ def _places(line: Sequence[Stretch], item_id: str) -> Plan[list[int]]:
     """Return where an id occurs, oldest first."""
     places: list[int] = []
     for owner, first, last in line:
-        rows = yield from every(sql.PLACES_OF_ITEM, owner.id, item_id, first, last)
+        rows = yield from every(sql.PLACES_OF_ITEM, session_no(owner.id), item_id, first, last)
         places.extend(row[0] for row in rows)
     return places
-
-
-def _shared(line: Sequence[Stretch], first: int, last: int) -> Plan[set[int]]:
-    """Return those places of a range whose id occurs elsewhere in the log too."""
-    shared: set[int] = set()
-    for owner, own_first, own_last in line:
-        start, end = max(first, own_first), min(last, own_last)
-        if start > end:
-            continue
-        for other, other_first, other_last in line:
-            rows = yield from every(
-                sql.SHARED_ITEM_IDS, owner.id, start, end, other.id, other_first, other_last
-            )
-            shared.update(row[0] for row in rows)
-    return shared
 
 
 def _hiding(of: Session) -> Plan[list[Record]]:
@@ -515,8 +574,7 @@ def _hiding(of: Session) -> Plan[list[Record]]:
     line = yield from find_lineage(of)
     upto, records = of.head_seq, of.record_no
     for owner in line:
-        rows = yield from every(sql.RECORDS, owner.id, records)
-        own = [Record(*row) for row in rows]
+        own = yield from own_records(owner.id, records)
         undone = {record.undoes for record in own if record.kind == "undo"}
         # What an ancestor hides of its own later log is no business of its heirs.
         found.extend(

@@ -12,22 +12,25 @@ from holdfast.core.compaction.records import (
     show,
 )
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.records import Record, Span, merge_spans, visible_spans
+from holdfast.core.model.records import Span, merge_spans, visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Compact, Hide, UndoCompaction
 from holdfast.core.transaction.facts import Facts, Log
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.facts import (
+from holdfast.stores.sql.entries import read_session, unpack_items
+from holdfast.stores.sql.facts import fenced_facts
+from holdfast.stores.sql.lookups import (
     EVERYTHING,
-    fenced_facts,
     find_hidden,
     find_items,
     find_lineage,
+    heads_of,
+    item_entries,
     lane_facts,
-    read_session,
+    own_records,
     session_row,
 )
-from holdfast.stores.sql.plan import Plan, every, one
+from holdfast.stores.sql.plan import Plan, every
 
 
 def find_heads(of: Session) -> Plan[tuple[RecordHead, ...]]:
@@ -37,8 +40,7 @@ def find_heads(of: Session) -> Plan[tuple[RecordHead, ...]]:
     number, upto = of.record_no, EVERYTHING
     while owner is not None:
         if number:
-            rows = yield from every(sql.RECORD_HEADS, owner.id, number)
-            found[:0] = [RecordHead(*(*row, upto)) for row in rows]
+            found[:0] = heads_of((yield from own_records(owner.id, number)), upto)
         if owner.parent_id is None:
             break
         number, upto = owner.parent_record, min(upto, owner.parent_seq)
@@ -54,10 +56,9 @@ def compact_facts(command: Compact, now: float) -> Plan[Facts]:
     if session is None or not command.fence.holds(session):
         return facts
     heads = yield from find_heads(session)
-    rows = yield from every(
-        sql.RECORDS_OF_TURN, session.id, session.record_no, session.active_turn_id
-    )
-    return replace(facts, heads=heads, records=tuple(Record(*row) for row in rows))
+    own = yield from own_records(session.id, session.record_no)
+    written = tuple(record for record in own if record.turn_id == session.active_turn_id)
+    return replace(facts, heads=heads, records=written)
 
 
 def undo_facts(command: UndoCompaction, now: float) -> Plan[Facts]:
@@ -65,8 +66,8 @@ def undo_facts(command: UndoCompaction, now: float) -> Plan[Facts]:
     facts = yield from lane_facts(command.session_id, now)
     if facts.session is None:
         return facts
-    rows = yield from every(sql.RECORDS, facts.session.id, facts.session.record_no)
-    return replace(facts, records=tuple(Record(*row) for row in rows))
+    own = yield from own_records(facts.session.id, facts.session.record_no)
+    return replace(facts, records=tuple(own))
 
 
 def hide_facts(command: Hide, now: float) -> Plan[Facts]:
@@ -80,7 +81,7 @@ def hide_facts(command: Hide, now: float) -> Plan[Facts]:
     while front:
         above = front.pop()
         for row in (yield from every(sql.FORKS_OF, above.session.id)):
-            fork = Session(*row)
+            fork = read_session(row)
             upto = min(above.upto, fork.parent_seq)
             if upto >= command.from_seq:
                 front.append((yield from _log(fork, upto, command.from_seq)))
@@ -94,8 +95,9 @@ def _log(session: Session, upto: int, first: int) -> Plan[Log]:
     last = session.head_seq
     for owner in line:
         start = max(first, owner.parent_seq + 1)
-        rows = yield from every(sql.COMPACTION_ITEMS, owner.id, start, last)
-        carriers += [StoredItem(*row) for row in rows]
+        for seq, packed in (yield from item_entries(owner, start, last)):
+            found = unpack_items(packed, owner.id, seq, start, last)
+            carriers += [item for item in found if item.kind == "compaction"]
         last = min(last, owner.parent_seq)
     return Log(
         session=session,
@@ -125,15 +127,20 @@ def context(of: Session) -> Plan[list[StoredItem]]:
 def _with_bodies(force: InForce) -> Plan[Shown]:
     compaction = None
     if force.compaction is not None:
-        row = yield from one(sql.RECORD_BODY, force.compaction.session_id, force.compaction.no)
-        assert row is not None
-        compaction = read_compaction(bytes(row[0]))
+        body = yield from _record_body(force.compaction)
+        assert body is not None
+        compaction = read_compaction(body)
     elisions = []
     for head in force.elisions:
-        row = yield from one(sql.RECORD_BODY, head.session_id, head.no)
-        if row is not None and row[0] is not None:
-            told = read_elision(bytes(row[0]))
+        body = yield from _record_body(head)
+        if body is not None:
+            elision = read_elision(body)
             # Behind the point where a fork began, the same numbers are items of its own.
-            cuts = tuple(cut for cut in told.cuts if cut[0] <= head.upto)
-            elisions.append(replace(told, cuts=cuts))
+            cuts = tuple(cut for cut in elision.cuts if cut[0] <= head.upto)
+            elisions.append(replace(elision, cuts=cuts))
     return Shown(force, compaction, tuple(elisions))
+
+
+def _record_body(head: RecordHead) -> Plan[bytes | None]:
+    records = yield from own_records(head.session_id, head.no, head.no)
+    return records[0].body if records else None

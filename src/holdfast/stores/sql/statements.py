@@ -1,85 +1,115 @@
 """Every statement of the store, once, with the reason it is there.
 
 Both databases run the same text: parameters are written `?1`, `?2`, and a driver that spells
-them another way rewrites them. Column lists come from the row types, so they cannot drift.
+them another way rewrites them. `session` is a session's number in the log, `session_no(id)`.
 """
 
 import msgspec
 
 from holdfast.core.history.history_hash import ItemPlaceRow, TrailRow
-from holdfast.core.model.items import StoredItem
-from holdfast.core.model.records import Record
-from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     CompletionRow,
-    Event,
     IdempotencyRow,
     JournalRow,
 )
-from holdfast.stores.sql.statement_builder import Statement, columns, insert, update
+from holdfast.stores.sql.entries import ENDED, IDENTITY
+from holdfast.stores.sql.statement_builder import Statement, columns
 
 
 def _insert(name: str, table: str, row: type[msgspec.Struct]) -> Statement:
-    return insert(name, table, row).statement
+    fields = row.__struct_fields__
+    marks = ", ".join(f"?{n}" for n in range(1, len(fields) + 1))
+    return Statement(name, f"insert into {table} ({', '.join(fields)}) values ({marks})")
 
 
-def _update(name: str, table: str, changing: tuple[str, ...], *where: str) -> Statement:
-    return update(name, table, changing, where).statement
+# ── The log ─────────────────────────────────────────────────────────────────────────────────
 
+_ENTRY = (
+    "insert into log (session, n, kind, at, turn, seq, turns, events, record, head, body, items, "
+    "request) values (?1, {n}, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"
+)
+# The gate: no number, and so no row, unless the log still ends where the decision saw it end.
+APPEND_ENTRY = Statement(
+    "append_entry",
+    _ENTRY.format(n="(select max(n) + 1 from log where session = ?1 having max(n) + 1 = ?2)"),
+    is_fenced=True,
+)
+# The first entry of a session, and those behind another one of the same commit.
+ADD_ENTRY = Statement("add_entry", _ENTRY.format(n="?2"))
+
+ENTRIES = Statement(
+    "entries",
+    "select n, kind, at, turn, seq, turns, events, record, body, items, request from log "
+    "where session = ?1 and n between ?2 and ?3 order by n limit ?4",
+)
+# Items only, oldest first; the caller knows between which entries they are.
+ITEM_ENTRIES = Statement(
+    "item_entries",
+    "select seq, items from log where session = ?1 and n between ?2 and ?3 and items is not null "
+    "order by n",
+)
+ITEM_ENTRY = Statement(
+    "item_entry",
+    "select n, seq, items, turn from log "
+    "where session = ?1 and n >= ?2 and items is not null order by n limit 1",
+)
+# One entry, to find by its counts where a number of an item, a turn or an event is.
+COUNTS = Statement("counts", "select seq, turns, events from log where session = ?1 and n = ?2")
+RECORD_ENTRIES = Statement(
+    "record_entries",
+    "select record, body, n from log where session = ?1 and record is not null "
+    "and record >= ?2 order by record",
+)
+SAVE_BODY = Statement("save_body", "update log set body = ?3 where session = ?1 and n = ?2")
+SAVE_ITEMS = Statement("save_items", "update log set items = ?3 where session = ?1 and n = ?2")
+BLANK_ENTRY = Statement(
+    "blank_entry",
+    "update log set body = ?3, items = null, request = null, record = null "
+    "where session = ?1 and n = ?2",
+)
 
 # ── Sessions ────────────────────────────────────────────────────────────────────────────────
 
-SESSION_CHANGING = (
-    "is_live", "epoch", "version", "head_seq", "record_no", "event_no", "turn_count",
-    "hidden_count", "active_turn_id", "active_run_id", "owner", "hold_until", "pending_calls",
-    "last_user_activity_at", "retired_at", "deleted_at", "input_tokens", "cached_tokens",
-    "output_tokens", "reasoning_tokens", "metadata",
-)  # fmt: skip
-
-ADD_SESSION = _insert("add_session", "sessions", Session)
-
-# The fence of every write to a session: void unless the row is the one the decision was made on.
-SAVE_SESSION = _update("save_session", "sessions", SESSION_CHANGING, "id", "version")
-
-# The same where only the log grew, or a run began or ended: what is named is written, and every
-# index visited that speaks of it.
-LOG_CHANGING = (
-    "version", "head_seq", "record_no", "event_no", "turn_count", "hidden_count",
-    "last_user_activity_at",
-)  # fmt: skip
-SAVE_LOG = _update("save_log", "sessions", LOG_CHANGING, "id", "version")
-LANE_CHANGING = (
-    *LOG_CHANGING, "epoch", "active_turn_id", "active_run_id", "owner", "input_tokens",
-    "cached_tokens", "output_tokens", "reasoning_tokens",
-)  # fmt: skip
-SAVE_LANE = _update("save_lane", "sessions", LANE_CHANGING, "id", "version")
-
-# The session, and whether somebody living answers for its lane, in one read.
-_SESSION_WITH_OWNER = (
-    f"select {columns(Session, 's.')}, w.alive_until from sessions s "
-    "left join workers w on w.id = s.owner "
+_IDENTITY = ", ".join(f"s.{name}" for name in IDENTITY)
+ADD_SESSION = Statement(
+    "add_session",
+    f"insert into sessions (no, {', '.join(IDENTITY)}) values (?1, "
+    + ", ".join(f"?{n}" for n in range(2, len(IDENTITY) + 2))
+    + ")",
 )
-SESSION_BY_ID = Statement("session_by_id", _SESSION_WITH_OWNER + "where s.id = ?1")
+# What of a session's identity can change. The gate of its log comes before this.
+SAVE_SESSION = Statement(
+    "save_session",
+    "update sessions set is_live = ?1, retired_at = ?2, deleted_at = ?3, metadata = ?4 "
+    "where no = ?5",
+    is_fenced=True,
+)
+
+_HEAD = "l.n, l.seq, l.turns, l.events, l.head"
+_LAST = "join log l on l.session = s.no and l.n = (select max(n) from log where session = s.no)"
+_OWNER = "left join lanes a on a.session = s.no left join workers w on w.id = a.owner"
+_SESSION = f"select {_IDENTITY}, {_HEAD}, w.alive_until from sessions s {_LAST} {_OWNER} "
+# The session, and whether somebody living answers for its lane, in one read.
+SESSION_BY_ID = Statement("session_by_id", _SESSION + "where s.id = ?1")
 SESSION_BY_KEY = Statement(
-    "session_by_key",
-    _SESSION_WITH_OWNER + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1",
+    "session_by_key", _SESSION + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
 )
 
 # All that a decision about a lane asks: its session and the owner's lease, how many wait and
-# between which places, and the turn and the run that hold it. One question instead of four.
-_WAITS = (
-    "from turns t where t.session_id = s.id and t.outcome is null "
-    "and t.id <> coalesce(s.active_turn_id, '')"
-)
+# between which places, and the last entry of the turn that holds it with what is beside the log.
 _LANE = (
-    f"select {columns(Session, 's.')}, w.alive_until, "
-    f"(select count(*) {_WAITS}), (select min(t.position) {_WAITS}), "
-    f"(select max(t.position) {_WAITS}), {columns(Turn, 'a.')}, {columns(Run, 'r.')} "
-    "from sessions s left join workers w on w.id = s.owner "
-    "left join turns a on a.id = s.active_turn_id left join runs r on r.id = s.active_run_id "
-)
+    f"select {_IDENTITY}, {_HEAD}, w.alive_until, "
+    "(select count(*) from queue q where q.session = s.no), "
+    "(select min(q.position) from queue q where q.session = s.no), "
+    "(select max(q.position) from queue q where q.session = s.no), "
+    "s.id, s.tenant, t.turn, t.body, "
+    "(select f.request from log f where f.turn = a.turn and f.request is not null "
+    "order by f.n limit 1), cast(null as {blob}), d.step, d.delivered_at, d.retry_claim, p.body "
+    f"from sessions s {_LAST} {_OWNER} "
+    "left join log t on t.turn = a.turn and t.n = (select max(n) from log where turn = a.turn) "
+    "left join deliveries d on d.turn = a.turn left join partials p on p.run = a.run "
+).replace("cast(null as {blob})", "null")
 LANE_BY_ID = Statement("lane_by_id", _LANE + "where s.id = ?1")
 LANE_BY_KEY = Statement(
     "lane_by_key", _LANE + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
@@ -89,19 +119,13 @@ LANE_BY_KEY = Statement(
 LAST_GENERATION = Statement(
     "last_generation", "select max(generation) from sessions where tenant = ?1 and key = ?2"
 )
-
-FORKS_OF = Statement(
-    "forks_of",
-    f"select {columns(Session)} from sessions where parent_id = ?1 and deleted_at is null",
-)
+FORKS_OF = Statement("forks_of", _SESSION + "where s.parent_id = ?1 and s.deleted_at is null")
 
 _LISTED = (
-    f"select {columns(Session, 's.')}, w.alive_until from sessions s "
-    "left join workers w on w.id = s.owner "
-    "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
+    _SESSION + "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
     "and (?2 = 1 or s.is_live = 1) and (?3 = '' or s.key = ?3) "
     # What cannot have the status is left out here; whether the owner lives is judged later.
-    "and (?6 <> 'running' or s.active_turn_id is not null) and (?6 <> 'retired' or s.is_live = 0) "
+    "and (?6 <> 'running' or a.turn is not null) and (?6 <> 'retired' or s.is_live = 0) "
 )
 LIST_SESSIONS_UP = Statement(
     "list_sessions_up", _LISTED + "and s.id > ?4 order by s.id asc limit ?5"
@@ -110,205 +134,151 @@ LIST_SESSIONS_DOWN = Statement(
     "list_sessions_down", _LISTED + "and (?4 = '' or s.id < ?4) order by s.id desc limit ?5"
 )
 
+# ── LaneCache and queues ────────────────────────────────────────────────────────────────────────
+
+HOLD_LANE = Statement(
+    "hold_lane",
+    "insert into lanes (session, turn, run, owner, hold_until) values (?1, ?2, ?3, ?4, ?5) "
+    "on conflict (session) do update set turn = excluded.turn, run = excluded.run, "
+    "owner = excluded.owner, hold_until = excluded.hold_until",
+)
+FREE_LANE = Statement("free_lane", "delete from lanes where session = ?1")
+ENQUEUE = Statement(
+    "enqueue",
+    "insert into queue (session, position, turn, owner, input) values (?1, ?2, ?3, ?4, ?5) "
+    "on conflict (turn) do update set position = excluded.position, owner = excluded.owner, "
+    "input = excluded.input",
+)
+DEQUEUE = Statement("dequeue", "delete from queue where turn = ?1")
+WAITING = Statement(
+    "waiting",
+    "select count(*), min(position), max(position) from queue where session = ?1",
+)
+TENANT_TURNS = Statement(
+    "tenant_turns",
+    "select (select count(*) from lanes a join sessions s on s.no = a.session "
+    "where s.tenant = ?1) + (select count(*) from queue q join sessions s on s.no = q.session "
+    "where s.tenant = ?1)",
+)
+# Text of a stream in progress; there is no session, and so no row, once the run lost its lane.
+SAVE_PARTIAL = Statement(
+    "save_partial",
+    "insert into partials (run, session, body) values (?1, "
+    "(select session from lanes where session = ?2 and run = ?1), ?3) "
+    "on conflict (run) do update set body = excluded.body",
+    is_fenced=True,
+)
+DROP_PARTIAL = Statement("drop_partial", "delete from partials where run = ?1")
+
 # ── Turns and runs ──────────────────────────────────────────────────────────────────────────
 
-TURN_CHANGING = (
-    "position", "owner", "step", "attempts", "input", "body_hash", "first_seq", "kept_seq",
-    "last_seq", "outcome", "error_code", "error_message", "is_retryable", "started_at",
-    "ended_at", "delivered_at", "retry_claim",
-)  # fmt: skip
-
-ADD_TURN = _insert("add_turn", "turns", Turn)
-_PLAIN_TURN: dict[str, int | None] = {
-    "input": None, "rewind_after": None, "rewind_upto": None, "error_code": None,
-    "error_message": None, "is_retryable": 0, "delivered_at": None, "retry_claim": 0,
-}  # fmt: skip
-# As nearly all begin, or are complete when they come.
-ADD_BEGUN_TURN = insert(
-    "add_begun_turn", "turns", Turn, {**_PLAIN_TURN, "outcome": None, "ended_at": None}
+_TURN = (
+    "select s.id, s.tenant, l.turn, l.body, "
+    "(select f.request from log f where f.turn = l.turn and f.request is not null "
+    "order by f.n limit 1), q.input, d.step, d.delivered_at, d.retry_claim "
+    "from log l join sessions s on s.no = l.session left join queue q on q.turn = l.turn "
+    "left join deliveries d on d.turn = l.turn "
 )
-ADD_DONE_TURN = insert("add_done_turn", "turns", Turn, {**_PLAIN_TURN, "body_hash": None})
-SAVE_TURN = _update("save_turn", "turns", TURN_CHANGING, "id")
-# What was marked on a turn meanwhile, whether it was delivered, is not for its run to know.
-BLOCK_CHANGING = ("step", "first_seq", "kept_seq", "last_seq", "ended_at")
-SAVE_BLOCK = _update("save_block", "turns", BLOCK_CHANGING, "id")
-END_CHANGING = (*BLOCK_CHANGING, "outcome", "error_code", "error_message", "is_retryable")
-END_TURN = _update("end_turn", "turns", END_CHANGING, "id")
-END_TURN_WELL = update(
-    "end_turn_well", "turns", END_CHANGING, ("id",),
-    {"error_code": None, "error_message": None, "is_retryable": 0},
-)  # fmt: skip
-TURN_BY_ID = Statement("turn_by_id", f"select {columns(Turn)} from turns where id = ?1")
-LATEST_TURN = Statement(
-    "latest_turn",
-    f"select {columns(Turn)} from turns where session_id = ?1 order by number desc limit 1",
+# The last entry about a turn has its state.
+TURN_BY_ID = Statement("turn_by_id", _TURN + "where l.turn = ?1 order by l.n desc limit 1")
+_IS_LAST = "l.n = (select max(n) from log where turn = l.turn) "
+# Every turn of a session that has not ended.
+OPEN_TURNS = Statement(
+    "open_turns",
+    _TURN + "where l.turn in (select turn from lanes where session = ?1 "
+    f"union all select turn from queue where session = ?1) and {_IS_LAST}",
 )
-
-# Turns that were taken elsewhere: a session that has no other ones was never spoken to here.
-IMPORTED_TURNS = Statement(
-    "imported_turns", "select count(*) from turns where session_id = ?1 and owner = ?2"
+# The turns that entries speak of, each as its own last entry leaves it.
+TURNS_BETWEEN = Statement(
+    "turns_between",
+    _TURN + "where l.turn in (select b.turn from log b where b.session = ?1 "
+    f"and b.n between ?2 and ?3 and b.turn is not null) and {_IS_LAST}",
 )
+# Ends of turns, newest first; one that was opened again since is not one.
+LAST_ENDED = Statement(
+    "last_ended",
+    f"select turn from log where session = ?1 and kind = {ENDED} order by n desc limit 16",
+)
+TURN_ENTRIES = Statement(
+    "turn_entries",
+    "select s.id, l.body, l.n from log l join sessions s on s.no = l.session "
+    "where l.turn = ?1 order by l.n",
+)
+ENTRY_TURN = Statement("entry_turn", "select turn from log where session = ?1 and n = ?2")
+JOINED_TURN = Statement("joined_turn", "select joined from joined_turns where turn = ?1")
+ADD_JOINED_TURN = Statement(
+    "add_joined_turn",
+    "insert into joined_turns (turn, joined, run, session) values (?1, ?2, ?3, ?4) "
+    "on conflict (turn) do update set joined = excluded.joined, run = excluded.run",
+)
+LATE_WRITES = Statement("late_writes", "select run, body from late_writes where turn = ?1")
+ADD_LATE_WRITE = Statement(
+    "add_late_write",
+    "insert into late_writes (run, turn, session, body) values (?1, ?2, ?3, ?4) "
+    "on conflict (run) do update set body = excluded.body",
+)
+PARTIAL = Statement("partial", "select body from partials where run = ?1")
 
 # An answer that arrived; the step says which, should the turn have gone on meanwhile.
 MARK_DELIVERED = Statement(
-    "mark_delivered", "update turns set delivered_at = ?3 where id = ?1 and step = ?2"
+    "mark_delivered",
+    "insert into deliveries (turn, step, delivered_at, retry_claim) values (?1, ?2, ?3, 0) "
+    "on conflict (turn) do update set delivered_at = excluded.delivered_at, retry_claim = "
+    "case when deliveries.step = excluded.step then deliveries.retry_claim else 0 end, "
+    "step = excluded.step",
 )
+CLAIM_RETRY = Statement(
+    "claim_retry",
+    "insert into deliveries (turn, step, delivered_at, retry_claim) values (?1, ?2, null, ?3) "
+    "on conflict (turn) do update set retry_claim = excluded.retry_claim, delivered_at = "
+    "case when deliveries.step = excluded.step then deliveries.delivered_at end, "
+    "step = excluded.step",
+)
+FORGET_DELIVERIES = Statement("forget_deliveries", "delete from deliveries where turn < ?1")
 
-TENANT_TURNS = Statement(
-    "tenant_turns", "select count(*) from turns where tenant = ?1 and outcome is null"
-)
-# A turn that was reopened ends after later ones; further back than this nobody looks for it.
-LAST_ENDED_TURN = Statement(
-    "last_ended_turn",
-    f"select {columns(Turn)} from (select {columns(Turn)} from turns "
-    "where session_id = ?1 and outcome is not null order by number desc limit 16) as ended "
-    "order by ended_at desc, number desc limit 1",
-)
+# ── Item ids ────────────────────────────────────────────────────────────────────────────────
 
-# The queue of a lane, without the turn that holds it.
-WAITING = Statement(
-    "waiting",
-    "select count(*), min(position), max(position) from turns "
-    "where session_id = ?1 and outcome is null and id <> ?2",
-)
-OPEN_TURNS = Statement(
-    "open_turns",
-    f"select {columns(Turn)} from turns where session_id = ?1 and outcome is null "
-    "order by position",
-)
-TURNS_UP = Statement(
-    "turns_up",
-    f"select {columns(Turn)} from turns where session_id = ?1 and number > ?2 "
-    "order by number asc limit ?3",
-)
-TURNS_DOWN = Statement(
-    "turns_down",
-    f"select {columns(Turn)} from turns where session_id = ?1 and (?2 = 0 or number < ?2) "
-    "order by number desc limit ?3",
-)
-
-RUN_CHANGING = (
-    "last_seq", "record_no", "outcome", "error_code", "error_message", "ended_at", "input_tokens",
-    "cached_tokens", "output_tokens", "reasoning_tokens", "partial", "result", "heals", "late",
-)  # fmt: skip
-
-ADD_RUN = _insert("add_run", "runs", Run)
-ADD_BEGUN_RUN = insert("add_begun_run", "runs", Run, dict.fromkeys(RUN_CHANGING))
-SAVE_RUN = _update("save_run", "runs", RUN_CHANGING, "id")
-END_RUN_WELL = update(
-    "end_run_well", "runs", RUN_CHANGING, ("id",),
-    dict.fromkeys(("error_code", "error_message", "partial", "heals", "late")),
-)  # fmt: skip
-RUN_BY_ID = Statement("run_by_id", f"select {columns(Run)} from runs where id = ?1")
-RUNS_OF_TURN = Statement(
-    "runs_of_turn", f"select {columns(Run)} from runs where turn_id = ?1 order by epoch"
-)
-LAST_RUN_OF_STEP = Statement(
-    "last_run_of_step",
-    f"select {columns(Run)} from runs where turn_id = ?1 and step = ?2 order by epoch desc limit 1",
-)
-
-# ── Items and records ───────────────────────────────────────────────────────────────────────
-
-ADD_ITEM = _insert("add_item", "items", StoredItem)
-ADD_PLAIN_ITEM = insert("add_plain_item", "items", StoredItem, {"call_id": None, "is_partial": 0})
-ITEMS_UP = Statement(
-    "items_up",
-    f"select {columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
-    "order by seq asc limit ?4",
-)
-# What a request is compared with: fingerprints, and bodies only of answers that broke off.
-OUTLINE = Statement(
-    "outline",
-    "select seq, kind, fingerprint, case when is_partial = 1 then body end, call_id from items "
-    "where session_id = ?1 and seq between ?2 and ?3 order by seq",
-)
-ITEMS_DOWN = Statement(
-    "items_down",
-    f"select {columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
-    "order by seq desc limit ?4",
-)
-# What was said, and nothing that would have to be made into an object for it.
-BODIES = Statement(
-    "bodies",
-    "select body from items where session_id = ?1 and seq between ?2 and ?3 order by seq",
+ADD_ITEM_ID = Statement(
+    "add_item_id",
+    "insert into item_ids (session, item_id, seq) values (?1, ?2, ?3)",
 )
 # Ids are a client's own affair and may come twice; names may not.
 PLACES_OF_ITEM = Statement(
     "places_of_item",
-    "select seq from items where session_id = ?1 and item_id = ?2 and seq between ?3 and ?4 "
+    "select seq from item_ids where session = ?1 and item_id = ?2 and seq between ?3 and ?4 "
     "order by seq",
-)
-SHARED_ITEM_IDS = Statement(
-    "shared_item_ids",
-    "select i.seq from items i where i.session_id = ?1 and i.seq between ?2 and ?3 "
-    "and exists (select 1 from items j where j.session_id = ?4 and j.item_id = i.item_id "
-    "and j.seq between ?5 and ?6 and j.seq <> i.seq)",
-)
-COMPACTION_ITEMS = Statement(
-    "compaction_items",
-    f"select {columns(StoredItem)} from items where session_id = ?1 and seq between ?2 and ?3 "
-    "and kind = 'compaction' order by seq",
-)
-ERASE_ITEM = Statement(
-    "erase_item",
-    "update items set body = ?3, fingerprint = ?4, call_id = null "
-    "where session_id = ?1 and seq = ?2",
-)
-ADD_RECORD = _insert("add_record", "records", Record)
-RECORDS = Statement(
-    "records",
-    f"select {columns(Record)} from records where session_id = ?1 and no <= ?2 order by no",
-)
-
-# Those that change which items are in the view; undone compactions have an empty range.
-VIEW_RECORDS = Statement(
-    "view_records",
-    f"select {columns(Record)} from records where session_id = ?1 and no <= ?2 "
-    "and kind not in ('compaction', 'elision') and from_seq <= to_seq order by no",
-)
-# A summary that was erased is no record any more; bodies are read only where they count.
-RECORD_HEADS = Statement(
-    "record_heads",
-    "select session_id, no, kind, from_seq, to_seq, undoes from records "
-    "where session_id = ?1 and no <= ?2 and (kind <> 'compaction' or body is not null) order by no",
-)
-RECORD_BODY = Statement("record_body", "select body from records where session_id = ?1 and no = ?2")
-RECORDS_OF_TURN = Statement(
-    "records_of_turn",
-    f"select {columns(Record)} from records "
-    "where session_id = ?1 and no <= ?2 and turn_id = ?3 order by no",
-)
-ERASE_SUMMARIES = Statement(
-    "erase_summaries",
-    "update records set body = null where session_id = ?1 and kind = 'compaction' "
-    "and from_seq <= ?3 and to_seq >= ?2",
 )
 
 # ── Facts for followers, repeats, providers ─────────────────────────────────────────────────
 
-ADD_EVENT = _insert("add_event", "events", Event)
-EVENTS = Statement(
-    "events",
-    f"select {columns(Event)} from events where session_id = ?1 and no > ?2 order by no limit ?3",
-)
-
-# A tenant's facts behind a place, as far as nothing can be committed before them any more.
+# A tenant's facts behind a place. SQLite commits one after the other, so positions are the order.
+# PostgreSQL does not: there a transaction's number comes first, and only what lies before every
+# open transaction is read, so that nothing can be committed before it any more.
 _FEED = (
-    "from events e join sessions s on s.id = e.session_id "
-    "where e.tenant = ?1 and s.is_visible = 1 and e.txid < (select txid from feed_horizon) "
+    "from log l join sessions s on s.no = l.session "
+    "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
 )
+_SETTLED = "and l.txid < (select txid from feed_horizon) "
+_FEED_COLUMNS = "select s.id, l.turn, l.at, l.events, l.body, l.txid, l.pos "
 FEED = Statement(
     "feed",
-    f"select {columns(Event, 'e.')}, e.txid, e.position "
+    _FEED_COLUMNS + _FEED + "and l.txid >= ?2 and l.pos >= ?3 order by l.pos limit ?4",
+    postgres=_FEED_COLUMNS
     + _FEED
-    + "and (e.txid, e.position) > (?2, ?3) order by e.txid, e.position limit ?4",
+    + _SETTLED
+    + "and (l.txid, l.pos) >= (?2, ?3) order by l.txid, l.pos limit ?4",
 )
+_FEED_END = "select l.txid, l.pos, l.body " + _FEED
 FEED_END = Statement(
     "feed_end",
-    "select e.txid, e.position " + _FEED + "order by e.txid desc, e.position desc limit 1",
+    _FEED_END + "order by l.pos desc limit 1",
+    postgres=_FEED_END + _SETTLED + "order by l.txid desc, l.pos desc limit 1",
 )
 ADD_IDEMPOTENCY = _insert("add_idempotency", "idempotency", IdempotencyRow)
+IDEMPOTENCY_BY_KEY = Statement(
+    "idempotency_by_key",
+    f"select {columns(IdempotencyRow)} from idempotency where tenant = ?1 and key = ?2",
+)
 IDEMPOTENCY_BY_KEY = Statement(
     "idempotency_by_key",
     f"select {columns(IdempotencyRow)} from idempotency where tenant = ?1 and key = ?2",
@@ -345,18 +315,28 @@ DROP_PROVIDER_SLOT = Statement(
 
 # ── Journals of streams ─────────────────────────────────────────────────────────────────────
 
-# A batch whose commit went through unheard is sent again: it takes its own place.
-_ADD_JOURNAL = _insert("add_journal", "journals", JournalRow)
-ADD_JOURNAL = Statement(
-    "add_journal",
-    _ADD_JOURNAL.text + " on conflict (turn_id, step, first_no) do update set "
-    "last_no = excluded.last_no, body = excluded.body",
+_JOURNAL = (
+    "insert into journals (turn_id, step, first_no, last_no, session_id, body, session) "
+    "values (?1, ?2, ?3, ?4, ?5, ?6, {session}) "
+    # A batch whose commit went through unheard is sent again: it takes its own place.
+    "on conflict (turn_id, step, first_no) do update set "
+    "last_no = excluded.last_no, body = excluded.body"
+)
+ADD_JOURNAL = Statement("add_journal", _JOURNAL.format(session="?7"))
+# The same where nothing else of the commit asks whether the run still has its lane.
+APPEND_JOURNAL = Statement(
+    "append_journal",
+    _JOURNAL.format(session="(select session from lanes where session = ?7 and run = ?8)"),
+    is_fenced=True,
+)
+# A journal that begins anew takes the place of an earlier attempt's.
+DROP_JOURNAL_REST = Statement(
+    "drop_journal_rest",
+    "delete from journals where turn_id = ?1 and step = ?2 and first_no > ?3",
 )
 DROP_JOURNAL = Statement("drop_journal", "delete from journals where turn_id = ?1 and step = ?2")
-DROP_JOURNALS_OF_ITEM = Statement(
-    "drop_journals_of_item",
-    "delete from journals where turn_id in "
-    "(select id from turns where session_id = ?1 and first_seq <= ?2 and last_seq >= ?2)",
+DROP_JOURNALS_OF_TURN = Statement(
+    "drop_journals_of_turn", "delete from journals where turn_id = ?1"
 )
 JOURNAL = Statement(
     "journal",
@@ -371,8 +351,12 @@ ADD_DROPPED_RESPONSE = Statement(
 DROPPED_RESPONSE = Statement(
     "dropped_response", "select 1 from dropped_responses where turn_id = ?1 and step = ?2"
 )
-
 ADD_COMPLETION = _insert("add_completion", "completions", CompletionRow)
+SAVE_COMPLETION = Statement(
+    "save_completion",
+    "update completions set metadata = ?3 where turn_id = ?1 and step = ?2",
+    is_fenced=True,
+)
 SAVE_COMPLETION = Statement(
     "save_completion",
     "update completions set metadata = ?3 where turn_id = ?1 and step = ?2",
@@ -420,42 +404,51 @@ ITEM_PLACES = Statement(
     "select session_id from item_places where tenant = ?1 and item_id = ?2 "
     "order by session_id desc limit 8",
 )
+ITEM_PLACES = Statement(
+    "item_places",
+    "select session_id from item_places where tenant = ?1 and item_id = ?2 "
+    "order by session_id desc limit 8",
+)
 STORED_BYTES = Statement(
     "stored_bytes",
-    "select coalesce(sum(length(i.body)), 0) from items i join sessions s on s.id = i.session_id "
+    "select coalesce(sum(length(l.items)), 0) from log l join sessions s on s.no = l.session "
     "where s.tenant = ?1",
 )
+
 # ── Retention ───────────────────────────────────────────────────────────────────────────────
 
 IDLE_SESSIONS = Statement(
     "idle_sessions",
     "select s.tenant, s.id from sessions s where s.id > ?2 and s.deleted_at is null "
-    "and s.active_turn_id is null and s.created_at < ?1 "
-    "and not exists (select 1 from turns t where t.session_id = s.id "
-    "and (t.outcome is null or t.accepted_at >= ?1 or t.ended_at >= ?1)) "
+    "and not exists (select 1 from lanes a where a.session = s.no) "
+    "and not exists (select 1 from queue q where q.session = s.no) "
+    "and not exists (select 1 from log l where l.session = s.no and l.n = "
+    "(select max(n) from log where session = s.no and turn is not null) and l.at >= ?1) "
+    "and s.created_at < ?1 "
     "and not exists (select 1 from sessions f where f.parent_id = s.id and f.deleted_at is null) "
     "order by s.id limit ?3",
 )
 FORGET_JOURNALS = Statement(
     "forget_journals",
-    "delete from journals where turn_id < ?1 and exists "
-    "(select 1 from turns t where t.id = journals.turn_id and t.outcome is not null)",
+    "delete from journals where turn_id < ?1 and not exists "
+    "(select 1 from lanes a where a.turn = journals.turn_id)",
 )
-# A bounded part of the oldest: whoever prunes comes again while there is more.
-FORGET_EVENTS = Statement(
-    "forget_events",
-    "delete from events where at < ?1 and position in "
-    "(select position from events order by position limit 1000)",
+# Entries are blanked of their events, the oldest first, so many at a time.
+PRUNED_UPTO = Statement("pruned_upto", "select pos from cursors where view = 'pruned'")
+SAVE_PRUNED_UPTO = Statement(
+    "save_pruned_upto",
+    "insert into cursors (view, pos) values ('pruned', ?1) "
+    "on conflict (view) do update set pos = excluded.pos",
 )
-OLDEST_EVENT = Statement("oldest_event", "select at from events order by position limit 1")
-
-STEPS = Statement(
-    "steps",
-    "select fingerprint, call_id from items where session_id = ?1 and seq between ?2 and ?3 "
-    "order by seq",
+ENTRIES_TO_PRUNE = Statement(
+    "entries_to_prune",
+    "select pos, session, n, body from log where pos > ?1 and at < ?2 order by pos limit ?3",
 )
 
 ADD_API_KEY = _insert("add_api_key", "api_keys", ApiKeyRow)
+REVOKE_API_KEY = Statement(
+    "revoke_api_key", "update api_keys set revoked_at = ?2 where id = ?1", is_fenced=True
+)
 REVOKE_API_KEY = Statement(
     "revoke_api_key", "update api_keys set revoked_at = ?2 where id = ?1", is_fenced=True
 )
@@ -467,33 +460,28 @@ API_KEYS = Statement("api_keys", f"select {columns(ApiKeyRow)} from api_keys ord
 # ── Erasure: content goes, ids and ends stay, so that nothing late comes back to life ───────
 
 ERASURES = (
-    Statement("erase_items", "delete from items where session_id = ?1"),
+    Statement("erase_partials", "delete from partials where session = ?1"),
+    Statement("erase_queue", "delete from queue where session = ?1"),
+    Statement("erase_late_writes", "delete from late_writes where session = ?1"),
+    Statement("erase_item_ids", "delete from item_ids where session = ?1"),
+    Statement("erase_journals", "delete from journals where session = ?1"),
+)
+"""By the session's number in the log."""
+ERASURES_BY_ID = (
     Statement("erase_completions", "delete from completions where session_id = ?1"),
-    Statement("erase_records", "delete from records where session_id = ?1"),
     Statement("erase_trails", "delete from trails where session_id = ?1"),
     Statement("erase_item_places", "delete from item_places where session_id = ?1"),
-    Statement("erase_journals", "delete from journals where session_id = ?1"),
-    Statement("erase_events", "delete from events where session_id = ?1"),
-    Statement(
-        "erase_runs",
-        "update runs set partial = null, result = null, heals = null, late = null, "
-        "error_message = null, outcome = coalesce(outcome, 'cancelled'), "
-        "error_code = case when outcome is null then 'session_deleted' else error_code end "
-        "where session_id = ?1",
-    ),
-    Statement(
-        "erase_turns",
-        "update turns set input = null, request = ?2, error_message = null, "
-        "outcome = coalesce(outcome, 'cancelled'), "
-        "error_code = coalesce(error_code, 'session_deleted') where session_id = ?1",
-    ),
 )
 
+# ── Workers ─────────────────────────────────────────────────────────────────────────────────
 
 ADD_WORKER = Statement(
     "add_worker", "insert into workers (id, started_at, alive_until) values (?1, ?2, ?3)"
 )
 WORKER_BY_ID = Statement("worker_by_id", "select alive_until from workers where id = ?1")
+SAVE_WORKER = Statement(
+    "save_worker", "update workers set alive_until = ?2 where id = ?1", is_fenced=True
+)
 SAVE_WORKER = Statement(
     "save_worker", "update workers set alive_until = ?2 where id = ?1", is_fenced=True
 )
@@ -517,15 +505,48 @@ ORPHANED_SESSIONS = Statement(
     "limit ?2) waited "
     "limit ?2",
 )
+WORKERS = Statement("workers", "select id, alive_until from workers order by id")
+
+# Sessions that a worker without a live lease still runs or waits in, or that were held too long.
+# Each part stops by itself: page after page of many orphans must not look at all of them again.
+ORPHANED_SESSIONS = Statement(
+    "orphaned_sessions",
+    "select id from (select s.id from sessions s left join workers w on w.id = s.owner "
+    "where s.owner is not null and (w.id is null or w.alive_until <= ?1) limit ?2) ran "
+    "union "
+    "select id from (select h.id from sessions h where h.hold_until <= ?1 limit ?2) held "
+    "union "
+    "select session_id from (select t.session_id from turns t "
+    "left join workers w on w.id = t.owner "
+    "where t.outcome is null and (w.id is null or w.alive_until <= ?1) "
+    "and not exists "
+    "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
+    "limit ?2) waited "
+    "limit ?2",
+)
+
+# Sessions that a worker without a live lease still runs or waits in, or that were held too long.
+# Each part stops by itself: page after page of many orphans must not look at all of them again.
+ORPHANED_SESSIONS = Statement(
+    "orphaned_sessions",
+    "select s.id from sessions s join ("
+    "select session from (select a.session from lanes a left join workers w on w.id = a.owner "
+    "where a.owner is not null and (w.id is null or w.alive_until <= ?1) limit ?2) ran "
+    "union "
+    "select session from (select h.session from lanes h where h.hold_until <= ?1 limit ?2) held "
+    "union "
+    "select session from (select q.session from queue q left join workers w on w.id = q.owner "
+    "where w.id is null or w.alive_until <= ?1 limit ?2) waited"
+    ") o on o.session = s.no limit ?2",
+)
 # Turns that wait; the one that has its lane is a run's business, or its client's.
 OWNED_TURNS = Statement(
     "owned_turns",
-    f"select {columns(Turn, 't.')} from turns t where t.owner = ?1 and t.outcome is null "
-    "and not exists "
-    "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
-    "order by t.session_id, t.position",
+    _TURN + f"where {_IS_LAST} and l.turn in (select turn from queue where owner = ?1) "
+    "order by s.id, q.position",
 )
 OWNED_RUNS = Statement(
     "owned_runs",
-    "select id, active_turn_id, active_run_id from sessions where owner = ?1 order by id",
+    "select s.id, a.turn, a.run from lanes a join sessions s on s.no = a.session "
+    "where a.owner = ?1 order by s.id",
 )

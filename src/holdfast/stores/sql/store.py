@@ -37,6 +37,7 @@ from holdfast.stores.commit.group_commit import Committer, Result
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.entries import read_turn
 from holdfast.stores.sql.plan import Plan, every
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
@@ -331,7 +332,7 @@ class SqlStore:
 
         def query(_: float) -> Plan[list[Turn]]:
             rows = yield from every(sql.OWNED_TURNS, worker)
-            return [Turn(*row) for row in rows]
+            return [read_turn(row) for row in rows]
 
         return await self.look(query)
 

@@ -17,13 +17,14 @@ from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.clock import Clock
 from holdfast.ports.executor import Executor
-from holdfast.stores.cache.lane_cache import Lanes
+from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.commit.executors import Settle, ThreadExecutor
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.command_plans import plan
 from holdfast.stores.sql.optimistic import foresee
 from holdfast.stores.sql.plan import Ask, Plan, Row
+from holdfast.stores.sql.statement_builder import Statement
 from holdfast.stores.sqlite.connection import Connect, Link
 from holdfast.stores.sqlite.inline_commit import Pace, is_short
 
@@ -48,6 +49,8 @@ DIALECT = {
     "serial": "integer primary key autoincrement",
     "txid": "0",
     "horizon": "1",
+    # Commits come one after the other: the position alone is the order.
+    "feed_index": "",
 }
 
 
@@ -87,7 +90,7 @@ class SqliteDriver:
         # A driver that is made to commit in a way of its own is to be asked for that one.
         is_plain = isinstance(writer, ThreadExecutor) and type(self).commit is SqliteDriver.commit
         self.commit_then = self._commit_then if is_plain else None
-        self._lanes = Lanes()
+        self._lanes = LaneCache()
         self._lanes_version: int | None = None
         self._pace = pace or Pace()
         self._reading = pace or Pace()
@@ -273,8 +276,8 @@ class SqliteDriver:
         foreseen = foresee(command, now, self._lanes)
         if foreseen is not None:
             decision, writes = foreseen.decision, foreseen.writes
-            fence, parameters = writes[0]
-            if cursor.execute(fence.text, parameters).rowcount == 1:
+            gate, parameters = writes[0]
+            if _is_open(cursor, gate, parameters):
                 self._lanes.note(decision.changes)
                 _write(cursor, writes[1:])
                 return decision
@@ -365,6 +368,14 @@ def _drive(cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]) ->
     except StopIteration as stop:
         result: ResultT = stop.value
         return result
+
+
+def _is_open(cursor: sqlite3.Cursor, gate: Statement, parameters: tuple[Any, ...]) -> bool:
+    """Write what the rest of a decision depends on; whether the decision was on what is."""
+    try:
+        return cursor.execute(gate.text, parameters).rowcount == 1
+    except sqlite3.IntegrityError:
+        return False
 
 
 def _write(cursor: sqlite3.Cursor, writes: Sequence[Ask]) -> None:

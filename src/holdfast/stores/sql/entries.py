@@ -1,0 +1,341 @@
+"""Entries of the log as bytes: what is written of a session, a turn, a run, and how it is read.
+
+A turn is read from its last entry, its request from the one that accepted it. A session is read
+from its identity and the `head` of its last entry.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import Record, RecordKind
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Outcome, Run, Source, Turn
+from holdfast.core.transaction.changes import Entry, Event
+
+SESSION, ACCEPTED, STARTED, STEP, ENDED = 1, 2, 3, 4, 5
+"""Kinds of entries: about no turn, and about a turn in the states of its life."""
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+@lru_cache(maxsize=4096)
+def session_no(session_id: str) -> int:
+    """Return the number that the log has for a session: 63 bits of its id, or of a hash of it."""
+    tail = session_id[-16:]
+    if len(session_id) == 35 and tail.isalnum():
+        try:
+            return int(tail, 16) >> 1
+        except ValueError:
+            pass
+    digest = blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest) >> 1
+
+
+# ── sessions ────────────────────────────────────────────────────────────────────────────────
+
+HEAD_FIELDS = (
+    "epoch", "record_no", "hidden_count", "active_turn_id", "active_run_id", "owner", "hold_until",
+    "pending_calls", "last_user_activity_at", "input_tokens", "cached_tokens", "output_tokens",
+    "reasoning_tokens",
+)  # fmt: skip
+_head_values = attrgetter(*HEAD_FIELDS)
+
+
+class _Head(msgspec.Struct, array_like=True, gc=False):
+    epoch: int
+    record_no: int
+    hidden_count: int
+    active_turn_id: TurnId | None
+    active_run_id: RunId | None
+    owner: WorkerId | None
+    hold_until: float | None
+    pending_calls: str | None
+    last_user_activity_at: float | None
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+
+
+_read_head = msgspec.msgpack.Decoder(_Head).decode
+
+IDENTITY = (
+    "id", "tenant", "key", "generation", "is_live", "is_visible", "previous_session_id",
+    "parent_id", "parent_seq", "parent_record", "created_at", "retired_at", "deleted_at",
+    "metadata",
+)  # fmt: skip
+"""The columns of a session's own row."""
+identity_values = attrgetter(*IDENTITY)
+SESSION_WIDTH = len(IDENTITY) + 5
+"""Columns that `read_session` reads: the identity, then n, seq, turns, events and head."""
+
+
+def pack_head(session: Session) -> bytes:
+    """Return the part of a session that its last entry keeps."""
+    return _pack(_head_values(session))
+
+
+def read_session(row: Sequence[Any]) -> Session:
+    """Return the session of a row: its identity, then n, seq, turns, events and head."""
+    (
+        session_id, tenant, key, generation, is_live, is_visible, previous, parent_id, parent_seq,
+        parent_record, created_at, retired_at, deleted_at, metadata, n, seq, turns, events, head,
+    ) = row[:SESSION_WIDTH]  # fmt: skip
+    kept = _read_head(head)
+    return Session(
+        session_id, tenant, key, generation, bool(is_live), bool(is_visible), previous, parent_id,
+        parent_seq, parent_record, kept.epoch, n, seq, kept.record_no, events, turns,
+        kept.hidden_count, kept.active_turn_id, kept.active_run_id, kept.owner, kept.hold_until,
+        kept.pending_calls, created_at, kept.last_user_activity_at, retired_at, deleted_at,
+        kept.input_tokens, kept.cached_tokens, kept.output_tokens, kept.reasoning_tokens,
+        bytes(metadata),
+    )  # fmt: skip
+
+
+# ── turns and runs ──────────────────────────────────────────────────────────────────────────
+
+
+class TurnState(msgspec.Struct, array_like=True, gc=False):
+    """A turn as one of its entries leaves it."""
+
+    number: int
+    position: int
+    source: Source
+    owner: WorkerId
+    step: int
+    attempts: int
+    body_hash: bytes | None
+    rewind_after: int | None
+    rewind_upto: int | None
+    first_seq: int | None
+    kept_seq: int | None
+    last_seq: int | None
+    outcome: Outcome | None
+    error_code: str | None
+    error_message: str | None
+    is_retryable: bool
+    accepted_at: float
+    started_at: float | None
+    ended_at: float | None
+    input: bytes | None
+    """Of a turn that ended before it started; while it waits, the queue has it."""
+
+
+class RunState(msgspec.Struct, array_like=True, gc=False):
+    """A run as one of its entries leaves it."""
+
+    id: RunId
+    generation: int
+    epoch: int
+    worker: WorkerId
+    step: int
+    first_seq: int
+    last_seq: int | None
+    record_no: int | None
+    outcome: Outcome | None
+    error_code: str | None
+    error_message: str | None
+    started_at: float
+    ended_at: float | None
+    input_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    result: bytes | None
+    heals: bytes | None
+
+
+class RecordState(msgspec.Struct, array_like=True, gc=False):
+    """A record without its session and its time, which are its entry's."""
+
+    no: int
+    kind: RecordKind
+    from_seq: int
+    to_seq: int
+    turn_id: TurnId | None
+    undoes: int | None
+    body: bytes | None
+    created_at: float
+
+
+class Body(msgspec.Struct, array_like=True, gc=False):
+    """The body of an entry. An event says whether it is about the entry's turn."""
+
+    turn: TurnState | None
+    runs: list[RunState]
+    records: list[RecordState]
+    events: list[tuple[str, bool, bytes]]
+
+
+_turn_values = attrgetter(*TurnState.__struct_fields__[:-1])
+_run_values = attrgetter(*RunState.__struct_fields__)
+_record_values = attrgetter(*RecordState.__struct_fields__)
+read_body = msgspec.msgpack.Decoder(Body).decode
+
+
+def _turn_state(turn: Turn) -> tuple[Any, ...]:
+    return (*_turn_values(turn), turn.input if turn.outcome is not None else None)
+
+
+def pack_entry(entry: Entry) -> bytes:
+    """Return the body of an entry."""
+    turn = entry.turn
+    return _pack(
+        (
+            _turn_state(turn) if turn is not None else None,
+            [_run_values(run) for run in entry.runs],
+            [_record_values(record) for record in entry.records],
+            [(event.kind, event.turn_id is not None, event.body) for event in entry.events],
+        )
+    )
+
+
+def pack_body(body: Body) -> bytes:
+    """Return a body that was read and changed."""
+    return _pack(body)
+
+
+def kind_of(entry: Entry, session: Session) -> int:
+    """Return the kind of an entry, once it leaves the session like this."""
+    turn = entry.turn
+    if turn is None:
+        return SESSION
+    if turn.outcome is not None:
+        return ENDED
+    if entry.runs and entry.runs[-1].outcome is None and session.active_turn_id == turn.id:
+        return STARTED if entry.runs[-1].id == session.active_run_id else STEP
+    return ACCEPTED if entry.is_new_turn else STEP
+
+
+class TurnRow(NamedTuple):
+    """What is selected of a turn: its last entry, its request, and what is kept beside the log."""
+
+    session_id: SessionId
+    tenant: Tenant
+    turn_id: TurnId
+    body: bytes
+    request: bytes | None
+    input: bytes | None
+    delivered_step: int | None
+    delivered_at: float | None
+    retry_claim: int | None
+
+
+def read_turn(row: Sequence[Any]) -> Turn:
+    """Return the turn of a row; an answer that was delivered is that of its step alone."""
+    found = TurnRow(*row)
+    state = read_body(found.body).turn
+    assert state is not None, f"the last entry of turn {found.turn_id} has no turn"
+    is_current = found.delivered_step == state.step
+    return Turn(
+        found.turn_id, found.session_id, found.tenant, state.number, state.position, state.source,
+        state.owner, state.step, state.attempts,
+        bytes(found.input) if found.input is not None else state.input, bytes(found.request or b""),
+        state.body_hash, state.rewind_after, state.rewind_upto, state.first_seq, state.kept_seq,
+        state.last_seq, state.outcome, state.error_code, state.error_message, state.is_retryable,
+        state.accepted_at, state.started_at, state.ended_at,
+        found.delivered_at if is_current else None,
+        (found.retry_claim or 0) if is_current else 0,
+    )  # fmt: skip
+
+
+def read_run(
+    state: RunState,
+    turn_id: TurnId,
+    session_id: SessionId,
+    *,
+    partial: bytes | None = None,
+    late: bytes | None = None,
+) -> Run:
+    """Return a run from its state in an entry."""
+    return Run(
+        state.id, turn_id, session_id, state.generation, state.epoch, state.worker, state.step,
+        state.first_seq, state.last_seq, state.record_no, state.outcome, state.error_code,
+        state.error_message, state.started_at, state.ended_at, state.input_tokens,
+        state.cached_tokens, state.output_tokens, state.reasoning_tokens, partial, state.result,
+        state.heals, late,
+    )  # fmt: skip
+
+
+def read_records(body: bytes, session_id: SessionId) -> list[Record]:
+    """Return the records of an entry."""
+    return [
+        Record(
+            session_id, one.no, one.kind, one.from_seq, one.to_seq, one.turn_id, one.undoes,
+            one.body, one.created_at,
+        )
+        for one in read_body(body).records
+    ]  # fmt: skip
+
+
+def read_events(
+    body: bytes, session_id: SessionId, tenant: Tenant, turn_id: TurnId | None, last: int, at: float
+) -> list[Event]:
+    """Return the events of an entry, of which the last one has the number `last`."""
+    events = read_body(body).events
+    first = last - len(events) + 1
+    return [
+        Event(session_id, first + index, tenant, kind, turn_id if is_about else None, said, at)
+        for index, (kind, is_about, said) in enumerate(events)
+    ]
+
+
+# ── items ───────────────────────────────────────────────────────────────────────────────────
+
+
+class ItemState(msgspec.Struct, array_like=True, gc=False):
+    """An item without what its entry says: session, sequence number and turn."""
+
+    kind: str
+    item_id: str | None
+    call_id: str | None
+    fingerprint: bytes
+    is_partial: bool
+    body: bytes
+
+
+class Items(msgspec.Struct, array_like=True, gc=False):
+    """The items of an entry, which are all of one turn."""
+
+    turn_number: int
+    listed: list[ItemState]
+
+
+_item_values = attrgetter(*ItemState.__struct_fields__)
+read_items = msgspec.msgpack.Decoder(Items).decode
+
+
+def pack_items(items: Sequence[StoredItem]) -> bytes | None:
+    """Return the items of an entry as bytes; none, if there are none."""
+    if not items:
+        return None
+    return _pack((items[0].turn_number, [_item_values(item) for item in items]))
+
+
+def pack_states(items: Items) -> bytes:
+    """Return items that were read and changed."""
+    return _pack(items)
+
+
+def unpack_items(
+    packed: bytes, session_id: SessionId, last: int, from_seq: int, to_seq: int
+) -> list[StoredItem]:
+    """Return the items of an entry that are in a range; the entry's last one is `last`."""
+    items = read_items(packed)
+    number = items.turn_number
+    first = last - len(items.listed) + 1
+    start, stop = max(from_seq - first, 0), min(to_seq - first + 1, len(items.listed))
+    return [
+        StoredItem(
+            session_id, first + index, number, one.kind, one.item_id, one.call_id, one.fingerprint,
+            one.is_partial, one.body,
+        )
+        for index, one in enumerate(items.listed[start:stop], start)
+    ]  # fmt: skip

@@ -1,0 +1,128 @@
+"""Erase content for good: read the entries that hold it, blank it there, and write them back.
+
+Entries stay, with their numbers, ids and ends, so that nothing late comes back to life.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.core.ids import SessionId
+from holdfast.core.transaction import changes as ch
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.entries import (
+    Body,
+    ItemState,
+    pack_body,
+    pack_states,
+    read_body,
+    read_items,
+    read_session,
+    session_no,
+)
+from holdfast.stores.sql.lookups import find_number, session_row
+from holdfast.stores.sql.plan import Ask, Plan, every, one
+
+AT_ONCE = 256
+"""Entries that are read and written back together."""
+
+
+def scrubbed(changes: Sequence[ch.Change]) -> tuple[ch.Change, ...]:
+    """Return the changes without content of sessions that they erase: it is not written at all."""
+    erased = {change.session_id for change in changes if isinstance(change, ch.ContentErased)}
+    if not erased:
+        return tuple(changes)
+    return tuple(
+        _without_content(change)
+        if isinstance(change, ch.LogAppended) and change.session.id in erased
+        else change
+        for change in changes
+    )
+
+
+def _without_content(change: ch.LogAppended) -> ch.LogAppended:
+    for entry in change.entries:
+        entry.events.clear()
+        entry.records.clear()
+    return change
+
+
+def erasures(changes: Sequence[ch.Change]) -> Plan[list[Ask]]:
+    """Return the statements that blank what the changes erase."""
+    asks: list[Ask] = []
+    for change in changes:
+        match change:
+            case ch.ContentErased():
+                asks += yield from _erase_content(change.session_id)
+            case ch.ItemErased():
+                asks += yield from _erase_item(change)
+            case ch.SummariesErased():
+                asks += yield from _erase_summaries(change)
+            case _:
+                pass
+    return asks
+
+
+def _erase_content(session_id: SessionId) -> Plan[list[Ask]]:
+    no = session_no(session_id)
+    asks: list[Ask] = [(statement, (no,)) for statement in sql.ERASURES]
+    asks += [(statement, (session_id,)) for statement in sql.ERASURES_BY_ID]
+    n = 0
+    while True:
+        rows = yield from every(sql.ENTRIES, no, n + 1, n + AT_ONCE, AT_ONCE)
+        for row in rows:
+            body = read_body(bytes(row[8]))
+            asks.append((sql.BLANK_ENTRY, (no, row[0], pack_body(_blank(body)))))
+        if len(rows) < AT_ONCE:
+            return asks
+        n += AT_ONCE
+
+
+def _blank(body: Body) -> Body:
+    """Return what stays of an entry: ids and ends. What had not ended was cancelled by this."""
+    turn = body.turn
+    if turn is not None:
+        turn.error_message = turn.input = None
+        turn.outcome = turn.outcome or "cancelled"
+        turn.error_code = turn.error_code or "session_deleted"
+    for run in body.runs:
+        run.result = run.heals = run.error_message = None
+        if run.outcome is None:
+            run.outcome, run.error_code = "cancelled", "session_deleted"
+    return Body(turn, body.runs, [], [])
+
+
+def _erase_item(change: ch.ItemErased) -> Plan[list[Ask]]:
+    """Blank an item, its id's place, and the stream that told of it while it came."""
+    row = yield from session_row(change.session_id)
+    if row is None:
+        return []
+    session, no = read_session(row), session_no(change.session_id)
+    n = yield from find_number(session, "seq", change.seq)
+    entry = yield from one(sql.ITEM_ENTRY, no, n)
+    if entry is None:
+        return []
+    items = read_items(bytes(entry[2]))
+    index = change.seq - (entry[1] - len(items.listed) + 1)
+    if not 0 <= index < len(items.listed):
+        return []
+    old = items.listed[index]
+    items.listed[index] = ItemState(old.kind, old.item_id, None, b"", old.is_partial, change.body)
+    asks: list[Ask] = [(sql.SAVE_ITEMS, (no, entry[0], pack_states(items)))]
+    if entry[3] is not None:
+        asks.append((sql.DROP_JOURNALS_OF_TURN, (entry[3],)))
+    return asks
+
+
+def _erase_summaries(change: ch.SummariesErased) -> Plan[list[Ask]]:
+    no = session_no(change.session_id)
+    asks: list[Ask] = []
+    for row in (yield from every(sql.RECORD_ENTRIES, no, 0)):
+        body = read_body(bytes(row[1]))
+        is_changed = False
+        for record in body.records:
+            is_about = record.from_seq <= change.to_seq and record.to_seq >= change.from_seq
+            if record.kind == "compaction" and is_about and record.body is not None:
+                record.body = None
+                is_changed = True
+        if is_changed:
+            asks.append((sql.SAVE_BODY, (no, row[2], pack_body(body))))
+    return asks

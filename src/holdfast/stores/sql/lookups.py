@@ -1,0 +1,260 @@
+"""Find sessions, turns, runs, records and items in the log, by as few reads as it takes."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from holdfast.core.compaction.records import RecordHead
+from holdfast.core.ids import RunId, SessionId, TurnId
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.records import Record, Span, hidden_spans, merge_spans
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.facts import Facts, Waiting
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.entries import (
+    SESSION_WIDTH,
+    read_body,
+    read_records,
+    read_run,
+    read_session,
+    read_turn,
+    session_no,
+    unpack_items,
+)
+from holdfast.stores.sql.plan import Plan, Row, every, one
+
+EVERYTHING = 2**62
+
+# Where the parts of a row of `LANE_BY_…` begin.
+_OWNER = SESSION_WIDTH
+_WAITING = _OWNER + 1
+_ACTIVE = _WAITING + len(Waiting.__struct_fields__)
+_PARTIAL = _ACTIVE + 9
+
+Count = Literal["seq", "turns", "events"]
+_COUNTS: dict[Count, int] = {"seq": 0, "turns": 1, "events": 2}
+
+
+def find_turn(turn_id: TurnId | None) -> Plan[Turn | None]:
+    """Return a turn by its id."""
+    row = (yield from one(sql.TURN_BY_ID, turn_id)) if turn_id else None
+    return read_turn(row) if row else None
+
+
+def find_runs(turn_id: TurnId) -> Plan[list[Run]]:
+    """Return every attempt at a turn, oldest first."""
+    rows = yield from every(sql.TURN_ENTRIES, turn_id)
+    states = {state.id: (state, row[0]) for row in rows for state in read_body(row[1]).runs}
+    noted_rows = (yield from every(sql.LATE_WRITES, turn_id)) if states else []
+    late: dict[RunId, bytes] = {row[0]: bytes(row[1]) for row in noted_rows}
+    runs: list[Run] = []
+    for state, session_id in states.values():
+        partial = None
+        if state.outcome is None:
+            kept = yield from one(sql.PARTIAL, state.id)
+            partial = bytes(kept[0]) if kept else None
+        late_write = late.get(state.id)
+        runs.append(read_run(state, turn_id, session_id, partial=partial, late=late_write))
+    return sorted(runs, key=lambda run: run.epoch)
+
+
+def find_run(turn_id: TurnId | None, run_id: RunId) -> Plan[Run | None]:
+    """Return a run of a turn by its id."""
+    runs = (yield from find_runs(turn_id)) if turn_id else []
+    return next((run for run in runs if run.id == run_id), None)
+
+
+def find_number(session: Session, count: Count, target: int) -> Plan[int]:
+    """Return the number of the first entry of a session at which a count reaches a target.
+
+    Counts grow with the entries, mostly evenly: a few looks near the place that evenness gives
+    find it, however long the log is.
+    """
+    at = _COUNTS[count]
+    low, low_count = 0, session.parent_seq if count == "seq" else 0
+    high = session.version
+    ends = (session.head_seq, session.turn_count, session.event_no)
+    high_count = ends[at]
+    is_even = True
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_even and high_count > low_count:
+            share = (target - low_count) * (high - low) // (high_count - low_count)
+            middle = min(max(low + share, low + 1), high - 1)
+        # Where guesses by evenness close in from one side alone, halving every other time ends it.
+        is_even = not is_even
+        row = yield from one(sql.COUNTS, session_no(session.id), middle)
+        assert row is not None, f"entry {middle} of session {session.id} is missing"
+        if row[at] >= target:
+            high, high_count = middle, row[at]
+        else:
+            low, low_count = middle, row[at]
+    return high
+
+
+def find_lineage(session: Session) -> Plan[list[Session]]:
+    """Return a session and those whose history it continues, the nearest first."""
+    line = [session]
+    while line[-1].parent_id is not None:
+        row = yield from one(sql.SESSION_BY_ID, line[-1].parent_id)
+        if row is None:
+            break
+        line.append(read_session(row))
+    return line
+
+
+def own_records(session_id: SessionId, upto: int, first: int = 0) -> Plan[list[Record]]:
+    """Return a session's own records with numbers from `first` to `upto`."""
+    if not upto:
+        return []
+    rows = yield from every(sql.RECORD_ENTRIES, session_no(session_id), first)
+    found = [record for row in rows for record in read_records(row[1], session_id)]
+    return [record for record in found if first <= record.no <= upto]
+
+
+def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
+    """Return the records over a session's log, its own and those of each ancestor, nearest first.
+
+    An ancestor's are cut off where its log ends for us.
+    """
+    found: list[tuple[Record, ...]] = []
+    session_id, records, upto = session.id, session.record_no, EVERYTHING
+    parent: Session | None = session
+    while parent is not None:
+        if records:
+            own = yield from own_records(session_id, records)
+            found.append(
+                tuple(
+                    replace(record, to_seq=min(record.to_seq, upto))
+                    for record in own
+                    if changes_view(record)
+                )
+            )
+        if parent.parent_id is None:
+            break
+        session_id, records = parent.parent_id, parent.parent_record
+        upto = min(upto, parent.parent_seq)
+        row = yield from one(sql.SESSION_BY_ID, session_id)
+        parent = read_session(row) if row else None
+    return found
+
+
+def changes_view(record: Record) -> bool:
+    """Whether a record changes which items are in the view; undone compactions are empty."""
+    return record.kind not in ("compaction", "elision") and record.from_seq <= record.to_seq
+
+
+def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
+    """Return what records hide of a session's log, its ancestors' part included."""
+    found = yield from find_records(session)
+    return tuple(merge_spans(span for own in found for span in hidden_spans(own)))
+
+
+def find_items(
+    session: Session, first: int, last: int, limit: int = EVERYTHING
+) -> Plan[list[StoredItem]]:
+    """Return items by sequence, oldest first, wherever in the line of forks they are kept."""
+    found: list[StoredItem] = []
+    owner: Session | None = session
+    while owner is not None and last >= first:
+        start = max(first, owner.parent_seq + 1)
+        if start <= last:
+            found[:0] = yield from _own_items(owner, start, last)
+        if owner.parent_id is None:
+            break
+        last = min(last, owner.parent_seq)
+        row = (yield from one(sql.SESSION_BY_ID, owner.parent_id)) if last >= first else None
+        owner = read_session(row) if row else None
+    return found[:limit]
+
+
+def _own_items(owner: Session, first: int, last: int) -> Plan[list[StoredItem]]:
+    rows = yield from item_entries(owner, first, last)
+    return [
+        item for seq, packed in rows for item in unpack_items(packed, owner.id, seq, first, last)
+    ]
+
+
+def item_entries(owner: Session, first: int, last: int) -> Plan[list[Row]]:
+    """Return the entries of a session that hold a range of its own items: last number, items."""
+    last = min(last, owner.head_seq)
+    if first > last:
+        return []
+    low, high = 1, owner.version
+    if first > owner.parent_seq + 1:
+        low = yield from find_number(owner, "seq", first)
+    if last < owner.head_seq:
+        high = yield from find_number(owner, "seq", last)
+    return (yield from every(sql.ITEM_ENTRIES, session_no(owner.id), low, high))
+
+
+def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:
+    """Return a session and the state of its lane."""
+    return read_lane((yield from one(sql.LANE_BY_ID, session_id)), now)
+
+
+def read_lane(row: Row | None, now: float) -> Facts:
+    if row is None:
+        return Facts(now=now)
+    alive_until = row[_OWNER]
+    session = read_session(row)
+    active, run = None, None
+    if row[_ACTIVE + 2] is not None:
+        active = read_turn(row[_ACTIVE:_PARTIAL])
+        run = _active_run(session, active, row[_ACTIVE + 3], row[_PARTIAL])
+    return Facts(
+        now=now,
+        session=session,
+        has_live_owner=alive_until is not None and alive_until > now,
+        waiting=Waiting(*row[_WAITING:_ACTIVE]),
+        active=active,
+        active_run=run,
+    )
+
+
+def _active_run(session: Session, active: Turn, body: bytes, partial: bytes | None) -> Run | None:
+    """Return the run that has the lane; every entry about a running turn says its state."""
+    for state in read_body(body).runs:
+        if state.id == session.active_run_id:
+            kept = bytes(partial) if partial is not None else None
+            return read_run(state, active.id, session.id, partial=kept)
+    return None
+
+
+def session_row(session_id: SessionId) -> Plan[Row | None]:
+    """Return the row of a session."""
+    return (yield from one(sql.SESSION_BY_ID, session_id))
+
+
+def latest_turn(session: Session) -> Plan[Turn | None]:
+    """Return the turn of a session that was accepted last."""
+    if not session.turn_count:
+        return None
+    n = yield from find_number(session, "turns", session.turn_count)
+    row = yield from one(sql.ENTRY_TURN, session_no(session.id), n)
+    return (yield from find_turn(row[0])) if row else None
+
+
+def last_run_of_step(turn_id: TurnId, step: int) -> Plan[Run | None]:
+    """Return the last attempt at a step of a turn."""
+    runs = yield from find_runs(turn_id)
+    return next((run for run in reversed(runs) if run.step == step), None)
+
+
+def heads_of(records: Sequence[Record], upto: int) -> tuple[RecordHead, ...]:
+    """Return records without their bodies; a summary that was erased is no record any more."""
+    return tuple(
+        RecordHead(
+            one.session_id, one.no, one.kind, one.from_seq, one.to_seq, one.undoes, upto
+        )
+        for one in records
+        if one.kind != "compaction" or one.body is not None
+    )  # fmt: skip
+
+
+def open_turns(session_id: SessionId) -> Plan[tuple[Turn, ...]]:
+    """Return every turn of a session that has not ended, in the order of the lane."""
+    rows = yield from every(sql.OPEN_TURNS, session_no(session_id))
+    return tuple(sorted(map(read_turn, rows), key=lambda turn: turn.position))
