@@ -9,11 +9,13 @@ import pytest
 from holdfast.core.ids import Tenant
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.model.session import Session
+from holdfast.core.transaction.changes import Event
 from holdfast.core.transaction.commands import Delete
 from holdfast.ports.store import Place
 from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
+from tests.contract.foreign_entries import append_foreign_entry
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -108,10 +110,8 @@ async def test_a_fact_that_commits_late_is_not_passed_over(postgres_url: str) ->
         _, place = await told(caller, 3)
         late = slow.transaction()
         await late.start()
-        await slow.execute(
-            "insert into events (session_id, no, tenant, kind, body, at) values ($1, $2, $3, $4, "
-            "$5, 0)", session.id, 1000, caller.tenant, "late", b"{}",
-        )  # fmt: skip
+        fact = Event(session.id, 0, caller.tenant, "late", None, b"{}", 0.0)
+        await append_foreign_entry(slow, session.id, fact)
         await turn(caller, "b")
         # Visible already, and held back: the late one will stand before it.
         assert await told(caller, 0, place) == ([], place)

@@ -22,6 +22,7 @@ from holdfast.stores.postgres import open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.caller import Caller
+from tests.contract.foreign_entries import append_foreign_entry
 from tests.postgres import PostgresServer
 
 SECONDS = 20.0
@@ -311,7 +312,7 @@ async def test_a_row_that_somebody_keeps_locked_delays_nobody_else(
     try:
         first, second = await caller.reserve("locked"), await caller.reserve("free")
         async with blocker.transaction():
-            await blocker.execute("select 1 from sessions where id = $1 for update", first.id)
+            await append_foreign_entry(blocker, first.id)
             results = await asyncio.gather(
                 caller.append("x", key="locked"),
                 caller.append("y", key="free"),
@@ -334,7 +335,7 @@ async def test_reading_does_not_wait_for_a_writer(open_another: Opener, postgres
     blocker = await asyncpg.connect(postgres_url)
     try:
         async with blocker.transaction():
-            await blocker.execute("select 1 from sessions where id = $1 for update", session.id)
+            await append_foreign_entry(blocker, session.id)
             async with asyncio.timeout(SECONDS):
                 assert await caller.texts(session) == ["x"]
     finally:
@@ -379,7 +380,7 @@ async def test_batches_about_different_sessions_are_at_the_database_side_by_side
     blocker = await asyncpg.connect(postgres_url)
     try:
         async with blocker.transaction():
-            await blocker.execute("select 1 from sessions where id = $1 for update", held.id)
+            await append_foreign_entry(blocker, held.id)
             writing = [asyncio.create_task(caller.append("b", key=key)) for key in keys]
             async with asyncio.timeout(SECONDS):
                 # The second half does not wait for the first one.
@@ -399,10 +400,8 @@ async def test_nothing_is_decided_on_a_lane_that_is_not_committed(
     other = await asyncpg.connect(postgres_url)
     try:
         async with other.transaction():
-            # The version that the first append is about to make comes to mean something else.
-            await other.execute(
-                "update sessions set version = version + 1 where id = $1", session.id
-            )
+            # The entry that the first append is about to write comes to mean something else.
+            await append_foreign_entry(other, session.id)
             first = asyncio.create_task(caller.append("b", key="k"))
             await _until(lambda: _is_waited_for(other))
             second = asyncio.create_task(caller.append("c", key="k"))
@@ -486,7 +485,9 @@ async def _statements_during(store: SqlStore, work: Sequence[Awaitable[object]])
     asked: list[str] = []
 
     def note(record: asyncpg.connection.LoggedQuery) -> None:
-        asked.append(record.query)
+        # What the client asks about types, once for each connection, is in capitals.
+        if record.query[0].islower():
+            asked.append(record.query)
 
     with connection.query_logger(note):
         await asyncio.gather(*work)
