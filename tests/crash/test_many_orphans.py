@@ -2,24 +2,29 @@
 
 import asyncio
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
+from holdfast.core.ids import RunId
 from holdfast.core.model.turn import Source
 from holdfast.core.transaction.commands import Command, Finish
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import HANDLED_AT_ONCE, Gateway
 from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.commit.group_commit import Result
+from holdfast.stores.sql.entries import pack_body, read_body, session_no
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite.driver import SqliteDriver
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from holdfast.testing.ids import CountedIds
+from tests.store_tables import read_tables
 
 MANY = 10_000
 FEWER = 1_000
@@ -61,19 +66,41 @@ class Counts(SqliteDriver):
         return await super().commit(commands)
 
 
-CLONE = """
-with recursive n(i) as (select 1 union all select i + 1 from n where i < ?1)
-insert into {table} ({columns}) select {values} from {table}, n
-"""
+def _clone(connection: sqlite3.Connection, count: int) -> None:
+    """Multiply the one session, with its log and its lane, each with names of its own."""
+    (session,) = _every(connection, "sessions")
+    log = _every(connection, "log")
+    (lane,) = _every(connection, "lanes")
+    sessions, entries, lanes = [], [], []
+    for n in range(1, count + 1):
+        session_id = f"{session['id']}_{n}"
+        named = {"no": session_no(session_id), "id": session_id, "key": f"{session['key']}_{n}"}
+        sessions.append(session | named)
+        turn, run = f"{lane['turn']}_{n}", f"{lane['run']}_{n}"
+        for entry in log:
+            head = msgspec.msgpack.decode(entry["head"])
+            head[3:5] = turn, run
+            body = read_body(entry["body"])
+            for state in body.runs:
+                state.id = RunId(run)
+            changed = {
+                "session": named["no"], "turn": turn, "head": msgspec.msgpack.encode(head),
+                "body": pack_body(body),
+            }  # fmt: skip
+            entries.append(
+                {name: value for name, value in entry.items() if name != "pos"} | changed
+            )
+        lanes.append(lane | {"session": named["no"], "turn": turn, "run": run})
+    for table, rows in (("sessions", sessions), ("log", entries), ("lanes", lanes)):
+        names = list(rows[0])
+        marks = ", ".join(f":{name}" for name in names)
+        connection.executemany(f"insert into {table} ({', '.join(names)}) values ({marks})", rows)
 
 
-def _clone(connection: sqlite3.Connection, table: str, count: int, named: Sequence[str]) -> None:
-    """Multiply the one row of a table, each with names of its own."""
-    columns = [row[1] for row in connection.execute(f"pragma table_info({table})")]
-    values = [f"{one} || '_' || i" if one in named else one for one in columns]
-    connection.execute(
-        CLONE.format(table=table, columns=", ".join(columns), values=", ".join(values)), (count,)
-    )
+def _every(connection: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
+    cursor = connection.execute(f"select * from {table}")
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 @asynccontextmanager
@@ -87,19 +114,11 @@ async def orphans(
     doomed = Caller(store, "d")
     await doomed.start("hello", key="k", source=source)
     connection = driver.connection
-    _clone(connection, "sessions", count - 1, ["id", "key", "active_turn_id", "active_run_id"])
-    _clone(connection, "turns", count - 1, ["id", "session_id"])
-    _clone(connection, "runs", count - 1, ["id", "turn_id", "session_id"])
-    _clone(connection, "items", count - 1, ["session_id"])
+    _clone(connection, count - 1)
     try:
         yield store, driver
     finally:
         await store.close()
-
-
-def _count(driver: Counts, table: str, where: str) -> int:
-    (count,) = driver.connection.execute(f"select count(*) from {table} where {where}").fetchone()
-    return int(count)
 
 
 async def _recover(count: int) -> Counts:
@@ -109,9 +128,11 @@ async def _recover(count: int) -> Counts:
         driver.begin()
         gateway = Gateway(store, clock=clock, ids=CountedIds("h"))
         await gateway.start()
-        assert _count(driver, "turns", "outcome = 'interrupted' and is_retryable = 1") == count
-        assert _count(driver, "runs", "outcome = 'interrupted'") == count
-        assert _count(driver, "sessions", "active_turn_id is not null") == 0
+        tables = read_tables(driver.connection)
+        ends = Counter((turn.outcome, turn.is_retryable) for turn in tables.turns.values())
+        assert ends == {("interrupted", True): count}
+        assert Counter(run.outcome for run in tables.runs.values()) == {"interrupted": count}
+        assert not tables.lanes
         ended = await Caller(store, "n").converse("next", "here", key=f"k_{count - 1}")
         assert ended.turn.outcome == "completed"
         await gateway.stop()
@@ -151,6 +172,7 @@ async def test_a_flood_of_adopted_turns_is_carried_out_a_few_at_a_time() -> None
         async with asyncio.timeout(60):
             await done.wait()
         await gateway.stop()
-        assert _count(driver, "turns", "outcome = 'completed'") == count
+        turns = read_tables(driver.connection).turns.values()
+        assert Counter(turn.outcome for turn in turns) == {"completed": count}
     assert len(set(handled)) == count
     assert most == HANDLED_AT_ONCE

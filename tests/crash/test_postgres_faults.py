@@ -220,7 +220,7 @@ async def test_a_statement_that_takes_too_long_is_refused_and_goes_through_later
         blocker = await asyncpg.connect(postgres_url)
         try:
             async with blocker.transaction():
-                await blocker.execute("lock table turns in exclusive mode")
+                await blocker.execute("lock table log in exclusive mode")
                 with pytest.raises(StoreUnavailable) as refused:
                     await session.run("1", model)
                 assert refused.value.retryable

@@ -25,6 +25,7 @@ from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from tests.crash.apsw_connection import PATH, connect_to
 from tests.crash.recorded_disk import Disk, Images, Loss
+from tests.store_tables import read_tables
 
 KEYS = ("a", "b", "c")
 
@@ -120,30 +121,20 @@ def _compare(connection: sqlite3.Connection, told: list[Acknowledged]) -> Found:
     wrong = [text for (text,) in connection.execute("pragma integrity_check") if text != "ok"] + [
         f"foreign key {row}" for row in connection.execute("pragma foreign_key_check")
     ]
-    (tables,) = connection.execute("select count(*) from sqlite_master where name = 'turns'")
+    (tables,) = connection.execute("select count(*) from sqlite_master where name = 'log'")
     if tables == (0,):
         return Found(told, wrong)
-    wrong += [
-        f"session {row} has gaps"
-        for row in connection.execute(
-            "select s.id, s.head_seq, count(i.seq), max(i.seq) from sessions s "
-            "left join items i on i.session_id = s.id group by s.id "
-            "having count(i.seq) <> s.head_seq or coalesce(max(i.seq), 0) <> s.head_seq"
-        )
-    ]
-    wrong += [
-        f"turn {row} is without its run"
-        for row in connection.execute(
-            "select active_turn_id from sessions where active_run_id is not null "
-            "and active_run_id not in (select id from runs)"
-        )
-    ]
-    found = {
-        turn_id: (outcome, last_seq or 0)
-        for turn_id, outcome, last_seq in connection.execute(
-            "select id, outcome, last_seq from turns"
-        )
-    }
+    tables = read_tables(connection)
+    for session in tables.sessions.values():
+        seqs = [item.seq for item in tables.items.get(session.id, [])]
+        if seqs != list(range(1, session.head_seq + 1)):
+            wrong.append(f"session {session.id} has gaps: {seqs}, head {session.head_seq}")
+        if session.active_run_id is not None and session.active_run_id not in tables.runs:
+            wrong.append(f"turn {session.active_turn_id} is without its run")
+        lane = tables.lanes.get(session.id)
+        if (lane[0] if lane else None) != session.active_turn_id:
+            wrong.append(f"lane {lane} of session {session.id}, head {session.active_turn_id}")
+    found = {turn.id: (turn.outcome, turn.last_seq or 0) for turn in tables.turns.values()}
     return Found([one for one in told if not _is_kept(one, found.get(one.turn_id))], wrong)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar
 
+import msgspec
+
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import WorkerId
 from holdfast.core.transaction.changes import Decision
@@ -20,8 +22,10 @@ from holdfast.ports.clock import Clock
 from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
+from holdfast.stores.sql.entries import read_body
 from holdfast.stores.sql.plan import Plan
 from holdfast.stores.sqlite.driver import DIALECT, SqliteDriver
+from tests.store_tables import Tables, read_tables
 
 ResultT = TypeVar("ResultT")
 
@@ -30,26 +34,55 @@ _names = itertools.count(1)
 # Committed history is only ever added to. Whoever touches it leaves a mark here, for the promises.
 WATCHES = """
 create table sim_touched (what text, session_id text, at integer);
-create trigger sim_items_updated after update on items begin
-  insert into sim_touched values ('item rewritten', old.session_id, old.seq); end;
-create trigger sim_items_deleted after delete on items begin
-  insert into sim_touched values ('item deleted', old.session_id, old.seq); end;
-create trigger sim_records_deleted after delete on records begin
-  insert into sim_touched values ('record deleted', old.session_id, old.no); end;
-create trigger sim_records_updated after update on records begin
-  insert into sim_touched values ('record rewritten', old.session_id, old.no); end;
-create trigger sim_turns_ended after update of outcome on turns
-  when old.outcome in ('completed', 'cancelled') and new.outcome is not old.outcome begin
-  insert into sim_touched values ('end of turn undone', old.session_id, old.number); end;
-create trigger sim_runs_ended after update of outcome on runs
-  when old.outcome is not null and new.outcome is not old.outcome begin
-  insert into sim_touched values ('end of run undone', old.session_id, old.epoch); end;
-create trigger sim_epochs_fall after update of epoch on sessions when new.epoch < old.epoch begin
-  insert into sim_touched values ('epoch fell', old.id, old.epoch); end;
+create trigger sim_items_updated after update of items on log
+  when old.items is not null and new.items is not old.items begin
+  insert into sim_touched select case when new.items is null then 'item deleted'
+    else 'item rewritten' end, id, old.seq from sessions where no = old.session; end;
+create trigger sim_entries_deleted after delete on log begin
+  insert into sim_touched select 'item deleted', id, old.seq from sessions
+    where no = old.session; end;
+create trigger sim_records_updated after update of body on log when old.record is not null begin
+  insert into sim_touched select 'record rewritten', id, old.record from sessions
+    where no = old.session; end;
+create trigger sim_entries_moved after update of session, n, turn, seq, turns, events, head on log
+  begin
+  insert into sim_touched select 'entry rewritten', id, old.n from sessions
+    where no = old.session; end;
+create trigger sim_turns_ended after insert on log when new.turn is not null and exists (
+  select 1 from log o where o.turn = new.turn and o.n < new.n
+    and is_end_undone(o.body, new.body)) begin
+  insert into sim_touched select 'end of turn or run undone', id, new.n from sessions
+    where no = new.session; end;
+create trigger sim_epochs_fall after insert on log when exists (
+  select 1 from log o where o.session = new.session and o.n = new.n - 1
+    and epoch_of(o.head) > epoch_of(new.head)) begin
+  insert into sim_touched select 'epoch fell', id, new.n from sessions where no = new.session; end;
 create trigger sim_dead_rise after update on sessions
   when old.deleted_at is not null and new.deleted_at is null begin
-  insert into sim_touched values ('deleted came back', old.id, old.epoch); end;
+  insert into sim_touched values ('deleted came back', old.id, 0); end;
 """
+
+
+def _is_end_undone(old: bytes, new: bytes) -> bool:
+    """Whether an entry gives a turn or a run another end than the one it had for good."""
+    before, after = read_body(old), read_body(new)
+    turn = before.turn
+    if turn is not None and turn.outcome in ("completed", "cancelled"):
+        if after.turn is None or after.turn.outcome != turn.outcome:
+            return True
+    ends = {run.id: run.outcome for run in before.runs if run.outcome is not None}
+    return any(ends.get(run.id, run.outcome) != run.outcome for run in after.runs)
+
+
+def _epoch_of(head: bytes) -> int:
+    epoch: int = msgspec.msgpack.decode(head)[0]
+    return epoch
+
+
+def _add_functions(connection: sqlite3.Connection) -> None:
+    """Let the watches read what entries say."""
+    connection.create_function("is_end_undone", 2, _is_end_undone, deterministic=True)
+    connection.create_function("epoch_of", 1, _epoch_of, deterministic=True)
 
 
 FaultKind = Literal["crash", "crash_all", "unavailable", "freeze"]
@@ -99,6 +132,7 @@ def open_connection(name: str) -> sqlite3.Connection:
     connection.execute("pragma journal_mode = memory")
     connection.execute("pragma synchronous = off")
     connection.execute("pragma foreign_keys = on")
+    _add_functions(connection)
     return connection
 
 
@@ -106,6 +140,7 @@ def open_connection(name: str) -> sqlite3.Connection:
 def template(without: str) -> sqlite3.Connection:
     """Return a migrated, watched database; `without` are statements that take guards away."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    _add_functions(connection)
     for step in migrations.all_migrations():
         for statement in step.statements(DIALECT):
             connection.execute(statement)
@@ -144,6 +179,10 @@ class Disk:
             connection.execute("pragma ignore_check_constraints = on")
         self._open.append(connection)
         return connection
+
+    def tables(self) -> Tables:
+        """Return what the durable log says."""
+        return read_tables(self._keeper)
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
         """Return what is durable now."""

@@ -80,25 +80,18 @@ class Image:
 
 def read_image(disk: Disk) -> Image:
     """Return every row, as it would be found after a crash now."""
-
-    def rows(table: str, kind: type[msgspec.Struct], order: str) -> list[Any]:
-        columns = ", ".join(kind.__struct_fields__)
-        return [kind(*row) for row in disk.rows(f"select {columns} from {table} order by {order}")]
-
-    def grouped(found: list[Any]) -> dict[str, list[Any]]:
-        by_session: dict[str, list[Any]] = {}
-        for row in found:
-            by_session.setdefault(row.session_id, []).append(row)
-        return by_session
-
+    tables = disk.tables()
+    idempotency = disk.rows(
+        f"select {', '.join(IdempotencyRow.__struct_fields__)} from idempotency order by tenant, key"
+    )
     return Image(
-        sessions={row.id: row for row in rows("sessions", Session, "id")},
-        turns={row.id: row for row in rows("turns", Turn, "id")},
-        runs={row.id: row for row in rows("runs", Run, "id")},
-        items=grouped(rows("items", StoredItem, "session_id, seq")),
-        records=grouped(rows("records", Record, "session_id, no")),
-        events=grouped(rows("events", Event, "session_id, no")),
-        idempotency=rows("idempotency", IdempotencyRow, "tenant, key"),
+        sessions=tables.sessions,
+        turns=dict(sorted(tables.turns.items())),
+        runs=dict(sorted(tables.runs.items())),
+        items=tables.items,
+        records=tables.records,
+        events=tables.events,
+        idempotency=[IdempotencyRow(*row) for row in idempotency],
         provider_state=disk.rows("select session_id, slot, value, covers_seq from provider_state"),
         workers=[row[0] for row in disk.rows("select id from workers order by id")],
         touched=disk.rows("select what, session_id, at from sim_touched"),

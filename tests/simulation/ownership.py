@@ -7,15 +7,10 @@ another, or takes the session away. Whatever a run writes outside of that time i
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.model.turn import Fence
-from holdfast.core.transaction.changes import (
-    Decision,
-    ItemsAdded,
-    RunSaved,
-    SessionAdded,
-    SessionSaved,
-)
+from holdfast.core.transaction.changes import Decision, LateWriteNoted
 from holdfast.core.transaction.commands import Compact, Ended, Extend, Started
 from tests.simulation.disk import Written
+from tests.written_rows import ItemsAdded, RunSaved, SessionAdded, SessionSaved, rows_of
 
 
 def late_writes(journal: Sequence[Written]) -> Iterator[str]:
@@ -29,7 +24,7 @@ def late_writes(journal: Sequence[Written]) -> Iterator[str]:
         fence = getattr(command, "fence", None)
         if isinstance(fence, Fence):
             yield from _judge(fence, decision, owners)
-        for change in decision.changes:
+        for change in rows_of(decision.changes):
             if isinstance(change, SessionAdded | SessionSaved):
                 owners[change.session.id] = change.session.active_run_id
         begun = _begun(decision)
@@ -49,10 +44,13 @@ def _judge(
     fence: Fence, decision: Decision[object], owners: dict[str, str | None]
 ) -> Iterator[str]:
     owner = owners.get(fence.session_id)
-    touches = [change for change in decision.changes if not isinstance(change, RunSaved)]
+    rows = rows_of(decision.changes)
+    touches = [change for change in rows if not isinstance(change, LateWriteNoted)]
     if owner != fence.run_id and touches:
         yield f"I5 {fence.run_id} wrote to {fence.session_id}, which {owner} owned"
-    for change in decision.changes:
+    for change in rows:
+        if isinstance(change, LateWriteNoted) and change.run_id != fence.run_id:
+            yield f"I5 {fence.run_id} changed the record of {change.run_id}"
         if isinstance(change, RunSaved) and change.run.id != fence.run_id:
             yield f"I5 {fence.run_id} changed the record of {change.run.id}"
         if isinstance(change, ItemsAdded) and owner != fence.run_id:

@@ -14,7 +14,7 @@ from holdfast.core.errors import (
     SessionHasForks,
     SessionRetired,
 )
-from holdfast.core.transaction.changes import Decision, EventAdded, RecordAdded
+from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import (
     Accept,
     Appended,
@@ -37,6 +37,7 @@ from tests.simulation.disk import Written, outcome_of
 from tests.simulation.replica import Answer
 from tests.simulation.shown import is_void, summary_in_force, told
 from tests.simulation.world import Story
+from tests.written_rows import EventAdded, RecordAdded, rows_of
 
 EXPECTED = (
     "a process crashed",
@@ -203,7 +204,7 @@ def _admitted(command: Accept, outcome: Started | Queued | Repeated) -> Iterator
 
 
 def _changed(decision: "Decision[object]") -> Iterator[str]:
-    for change in decision.changes:
+    for change in rows_of(decision.changes):
         if isinstance(change, EventAdded):
             yield from _told(change)
         if isinstance(change, RecordAdded):

@@ -28,6 +28,7 @@ from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from tests.simulation.disk import open_connection, template
 from tests.simulation.schedule import every_order
+from tests.store_tables import Tables, read_tables
 
 _names = itertools.count(1)
 
@@ -59,6 +60,10 @@ class Race:
         """Let the database go."""
         for connection in self._open:
             connection.close()
+
+    def tables(self) -> Tables:
+        """Return what the durable log says."""
+        return read_tables(self.keeper)
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
         """Return what is durable."""
@@ -154,8 +159,12 @@ def test_two_first_contacts_give_one_session_and_two_turns() -> None:
         return worker
 
     def is_right(race: Race) -> bool:
-        sessions, turns = race.rows("select * from sessions"), race.rows("select * from turns")
-        return len(sessions) == 1 and len(turns) == 2 and race.names() == ["Queued", "Started"]
+        tables = race.tables()
+        return (
+            len(tables.sessions) == 1
+            and len(tables.turns) == 2
+            and race.names() == ["Queued", "Started"]
+        )
 
     explore([contact(0), contact(1)], is_right)
 
@@ -169,42 +178,41 @@ def test_one_request_sent_twice_is_one_turn() -> None:
         return worker
 
     def is_right(race: Race) -> bool:
-        turns = race.rows("select * from turns")
-        return len(turns) == 1 and race.names() == ["Repeated", "Started"]
+        return len(race.tables().turns) == 1 and race.names() == ["Repeated", "Started"]
 
     explore([send(0), send(1)], is_right)
 
 
 def test_a_turn_that_two_claim_is_started_once() -> None:
     def is_right(race: Race) -> bool:
-        runs = race.rows("select * from runs where outcome is null")
-        return len(runs) == 1 and race.names() == ["Queued", "Started"]
+        return len(race.tables().open_runs) == 1 and race.names() == ["Queued", "Started"]
 
     explore([claims(0), claims(1)], is_right, two_wait)
 
 
 def test_of_two_waiting_turns_the_first_starts_whoever_asks_first() -> None:
     def is_right(race: Race) -> bool:
-        active = race.rows("select active_turn_id from sessions")
-        return active == [(race.queued[0].turn.id,)]
+        active = [session.active_turn_id for session in race.tables().sessions.values()]
+        return active == [race.queued[0].turn.id]
 
     explore([claims(0, 0), claims(1, 1)], is_right, two_wait)
 
 
 def test_a_start_that_meets_a_reset_marks_no_generation_as_running() -> None:
     def is_right(race: Race) -> bool:
-        live = race.rows("select id, active_turn_id from sessions where is_live = 1")
-        open_turns = race.rows("select id from turns where outcome is null")
-        open_runs = race.rows("select id from runs where outcome is null")
-        return live == [("ses_next", None)] and not open_turns and not open_runs
+        tables = race.tables()
+        live = [(one.id, one.active_turn_id) for one in tables.sessions.values() if one.is_live]
+        is_quiet = not tables.open_turns and not tables.open_runs and not tables.lanes
+        return live == [("ses_next", None)] and is_quiet
 
     explore([claims(0), resets], is_right, two_wait)
 
 
 def test_an_end_that_meets_a_reset_is_whole_or_changes_nothing() -> None:
     def is_right(race: Race) -> bool:
-        ((outcome, code),) = race.rows("select outcome, error_code from turns")
-        items = race.rows("select session_id from items")
+        tables = race.tables()
+        ((outcome, code),) = [(one.outcome, one.error_code) for one in tables.turns.values()]
+        items = tables.every_item
         is_whole = (outcome, code, len(items)) == ("completed", None, 2)
         is_fenced = (outcome, code, len(items)) == ("cancelled", "session_reset", 1)
         names = ["Ended", "Session"] if is_whole else ["RunFenced", "Session"]
@@ -220,11 +228,10 @@ def test_an_end_that_meets_its_own_recovery_is_written_once() -> None:
         await race.ask(1, Recover(session_id=session.id, worker=heir.worker))
 
     def is_right(race: Race) -> bool:
-        ((turn,), (run,)) = (
-            race.rows("select outcome from turns")[0],
-            race.rows("select outcome from runs")[0],
-        )
-        items = len(race.rows("select * from items"))
+        tables = race.tables()
+        (turn,) = [one.outcome for one in tables.turns.values()]
+        (run,) = [one.outcome for one in tables.runs.values()]
+        items = len(tables.every_item)
         return (turn, run, items) in (
             ("completed", "completed", 2),
             ("interrupted", "interrupted", 1),

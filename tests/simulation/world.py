@@ -266,7 +266,7 @@ class World:
 
         One that was frozen and buried meanwhile has to find out, and begin again under a new name.
         """
-        open_turns = self.disk.rows("select id from turns where outcome is null")
+        open_turns = self.disk.tables().open_turns
         leases = [row[0] for row in self.disk.rows("select alive_until from workers")]
         return not open_turns and len(leases) == len(self.replicas) and all(leases)
 

@@ -10,10 +10,11 @@ from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import NewItem, StoredItem, message
 from holdfast.core.model.session import Session, begin_session
 from holdfast.core.model.turn import Fence, Run, Turn
-from holdfast.core.transaction.changes import Decision, EventAdded, ItemsAdded
+from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Accept, LaneLimits
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
+from tests.written_rows import EventAdded, ItemsAdded, rows_of
 
 NOW = 1_700_000_000.0
 TENANT = Tenant("acme")
@@ -31,7 +32,9 @@ ErrorT = TypeVar("ErrorT", bound=HoldfastError)
 
 def a_session(**fields: Any) -> Session:
     """Return a live, idle session with a key; `fields` say what is different."""
-    return replace(begin_session(SESSION, TENANT, now=NOW - 100, key=KEY), **fields)
+    # Epochs are numbers of entries: a log has at least as many.
+    session = begin_session(SESSION, TENANT, now=NOW - 100, key=KEY)
+    return replace(session, **({"version": fields.get("epoch", 1)} | fields))
 
 
 def a_turn(**fields: Any) -> Turn:
@@ -142,7 +145,7 @@ def refusal(decision: Decision[Any], kind: type[ErrorT]) -> ErrorT:
 
 def written(decision: Decision[Any], kind: type[ChangeT]) -> list[ChangeT]:
     """Return the changes of one kind, in order."""
-    return [change for change in decision.changes if isinstance(change, kind)]
+    return [change for change in rows_of(decision.changes) if isinstance(change, kind)]
 
 
 def only(decision: Decision[Any], kind: type[ChangeT]) -> ChangeT:

@@ -110,8 +110,9 @@ class Draft:
         return epoch
 
     def raise_epoch(self) -> None:
-        """Fence every run that was started before."""
-        self.set(epoch=max(self.session.epoch + 1, self._number()))
+        """Fence every run that was started before: all of them have a lower number."""
+        self._entry()
+        self.set(epoch=self._number())
 
     def free_lane(self) -> None:
         """Have nobody hold the lane."""

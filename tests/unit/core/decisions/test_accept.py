@@ -25,13 +25,7 @@ from holdfast.core.transaction.changes import (
     IdempotencyAdded,
     IdempotencyRow,
     ProviderStateDropped,
-    RecordAdded,
-    RunAdded,
-    RunSaved,
-    SessionAdded,
-    SessionSaved,
-    TurnAdded,
-    TurnSaved,
+    RetryClaimed,
 )
 from holdfast.core.transaction.commands import (
     Append,
@@ -69,6 +63,16 @@ from tests.unit.core.scenes import (
     told,
     waiting,
     written,
+)
+from tests.written_rows import (
+    RecordAdded,
+    RunAdded,
+    RunSaved,
+    SessionAdded,
+    SessionSaved,
+    TurnAdded,
+    TurnSaved,
+    rows_of,
 )
 
 
@@ -287,7 +291,7 @@ def test_a_hard_rollover_begins_the_next_generation_with_the_new_turn() -> None:
     assert only(decision, ProviderStateDropped).session_id == SESSION
     assert (fresh.generation, fresh.previous_session_id) == (2, SESSION)
     assert (fresh.metadata, fresh.head_seq) == (b'{"a":1}', 1)
-    assert decision.changes.index(only(decision, SessionSaved)) == 0, "the key is let go first"
+    assert rows_of(decision.changes)[0] == only(decision, SessionSaved), "the key is let go first"
     assert answer(decision, Started).is_rolled_over
 
 
@@ -553,7 +557,7 @@ def latest(**fields: object) -> Facts:
 def test_an_sdks_retry_attaches_to_the_latest_turn(facts: Facts) -> None:
     decision = accept(an_accept(retry_count=2), facts)
     assert answer(decision, Repeated).turn.id == TURN
-    assert only(decision, TurnSaved).turn.retry_claim == 2
+    assert only(decision, RetryClaimed).count == 2
 
 
 @pytest.mark.parametrize(

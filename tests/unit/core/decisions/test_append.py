@@ -9,7 +9,7 @@ from holdfast.core.decisions.append import append
 from holdfast.core.errors import SessionBusy, SessionDeleted, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.model.items import message
-from holdfast.core.transaction.changes import TurnSaved
+from holdfast.core.transaction.changes import RetryClaimed
 from holdfast.core.transaction.commands import Append, Appended, Started
 from tests.unit.core.scenes import (
     NOW,
@@ -26,6 +26,7 @@ from tests.unit.core.scenes import (
     running,
     written,
 )
+from tests.written_rows import TurnSaved
 
 
 def a_batch(text: str = "hi", **fields: Any) -> Append:
@@ -47,7 +48,7 @@ def test_an_sdks_own_repeat_is_answered_with_the_turn_it_repeats() -> None:
     decision = append(a_batch(retry_count=1), idle(turn=turn))
     assert answer(decision, Appended).turn.id == turn.id
     assert appended(decision) == []
-    assert only(decision, TurnSaved).turn.retry_claim == 1
+    assert only(decision, RetryClaimed).count == 1
 
 
 def test_a_request_that_is_no_repeat_is_new() -> None:

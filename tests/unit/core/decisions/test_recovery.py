@@ -19,7 +19,6 @@ from holdfast.core.ids import RunId, TurnId, WorkerId
 from holdfast.core.model.items import message
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Source
-from holdfast.core.transaction.changes import RecordAdded, RunSaved, SessionSaved, TurnSaved
 from holdfast.core.transaction.commands import Claim, LaneLimits, Queued, Recover, Started
 from holdfast.core.transaction.facts import Facts
 from tests.unit.core.scenes import (
@@ -44,6 +43,7 @@ from tests.unit.core.scenes import (
     waiting,
     written,
 )
+from tests.written_rows import RecordAdded, RunSaved, SessionSaved, TurnSaved
 
 SECOND = a_turn(id=TurnId("turn_2"), number=2, position=2)
 GONE = frozenset({OTHER_WORKER})

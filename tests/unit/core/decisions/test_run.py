@@ -17,11 +17,11 @@ from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Fence, Successor, Turn
 from holdfast.core.transaction.changes import (
     Decision,
+    LateWriteNoted,
+    PartialDropped,
+    PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
-    RunSaved,
-    SessionSaved,
-    TurnSaved,
 )
 from holdfast.core.transaction.commands import (
     Cancel,
@@ -55,6 +55,7 @@ from tests.unit.core.scenes import (
     waiting,
     written,
 )
+from tests.written_rows import RunSaved, SessionSaved, TurnSaved
 
 SAID = (message("assistant", "hello"),)
 BEGUN = (message("assistant", "hel"),)
@@ -103,11 +104,10 @@ def test_a_run_that_lost_its_session_changes_nothing_but_its_own_record(change: 
     for tried, decision in late_writes(*lost(change)).items():
         assert isinstance(decision.outcome, RunFenced), tried
         (saved,) = decision.changes
-        assert isinstance(saved, RunSaved)
-        assert saved.run.id == RUN
-        assert saved.run.outcome is None, "its end is not its own to write"
-        assert saved.run.late is not None
-        late = msgspec.json.decode(saved.run.late)
+        # Nothing but the note: the end of the run is not its own to write.
+        assert isinstance(saved, LateWriteNoted)
+        assert saved.run_id == RUN
+        late = msgspec.json.decode(saved.body)
         assert (late["tried"], late["at"]) == (tried, NOW)
 
 
@@ -146,13 +146,14 @@ def test_unfinished_items_are_remembered_beside_the_log() -> None:
     facts = running()
     decision = extend(Extend(fence=a_fence(facts), partial=BEGUN), facts)
     assert appended(decision) == []
-    assert only(decision, RunSaved).run.partial == pack_items(BEGUN)
+    assert only(decision, PartialSaved).body == pack_items(BEGUN)
 
 
 def test_finished_items_take_the_place_of_the_unfinished() -> None:
     facts = running(run_fields={"partial": pack_items(BEGUN)})
     decision = extend(Extend(fence=a_fence(facts), items=SAID), facts)
     assert only(decision, RunSaved).run.partial is None
+    assert only(decision, PartialDropped).run_id == RUN
 
 
 def test_an_extend_sent_again_appends_nothing_twice() -> None:
@@ -192,7 +193,7 @@ def test_an_end_commits_items_answer_usage_and_provider_state_together() -> None
     assert session.owner is None
     saved = only(decision, ProviderStateSaved)
     assert saved.state == replace(STATE, covers_seq=2)
-    assert only(decision, SessionSaved).read_version == 1
+    assert only(decision, SessionSaved).read_version == 2
 
 
 @pytest.mark.parametrize("outcome", ["failed", "cancelled", "interrupted"])
@@ -244,7 +245,8 @@ def test_an_end_hands_the_lane_to_the_turn_that_is_named_and_next() -> None:
     assert ended.session == begun.session == only(decision, SessionSaved).session
     assert begun.session.active_run_id == begun.fence.run_id == "run_2"
     assert (begun.turn.first_seq, begun.turn.last_seq, begun.run.first_seq) == (3, 3, 4)
-    assert begun.fence.epoch == a_fence(facts).epoch + 1
+    # The end is one entry, the start behind it the next: its number is the epoch.
+    assert begun.fence.epoch == a_fence(facts).epoch + 2 == begun.session.version
     assert [item.turn_number for item in appended(decision)] == [1, 2]
     assert told(decision) == ["turn.completed", "turn.started"]
     assert decision.woken == ()
