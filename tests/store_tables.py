@@ -1,4 +1,4 @@
-"""The rows that a store's log stands for, read with plain SQL: the one place that knows the schema."""
+"""Read a store's log with plain SQL: the one place in tests that knows the schema."""
 
 import sqlite3
 from collections.abc import Callable
@@ -22,8 +22,6 @@ from holdfast.stores.sql.entries import (
     session_no,
     unpack_items,
 )
-
-Execute = Callable[[str], Any]
 
 
 @dataclass
@@ -57,65 +55,66 @@ class Tables:
         return [item for listed in self.items.values() for item in listed]
 
 
+class _Beside:
+    """What stands beside the log, by its key."""
+
+    def __init__(self, rows: Callable[[str], list[tuple[Any, ...]]]) -> None:
+        self.late = dict(rows("select run, body from late_writes"))
+        self.partials = dict(rows("select run, body from partials"))
+        self.inputs = dict(rows("select turn, input from queue"))
+        marks = rows("select turn, step, delivered_at, retry_claim from deliveries")
+        self.marks = {row[0]: row[1:] for row in marks}
+        self.requests = dict(rows("select turn, request from log where request is not null"))
+
+
 def read_tables(connection: sqlite3.Connection) -> Tables:
     """Return what is in the log of every session, and what stands beside it."""
 
     def rows(text: str) -> list[tuple[Any, ...]]:
         return connection.execute(text).fetchall()
 
-    tables = Tables()
-    late = dict(rows("select run, body from late_writes"))
-    partials = dict(rows("select run, body from partials"))
-    inputs = dict(rows("select turn, input from queue"))
-    marks = {row[0]: row[1:] for row in rows(
-        "select turn, step, delivered_at, retry_claim from deliveries")}  # fmt: skip
-    requests = dict(rows("select turn, request from log where request is not null"))
-    identities = {row[0]: row[1:] for row in rows(
-        f"select no, {', '.join(IDENTITY)} from sessions order by id")}  # fmt: skip
-    log: dict[int, list[tuple[Any, ...]]] = {no: [] for no in identities}
+    tables, beside = Tables(), _Beside(rows)
+    identities = {
+        row[0]: row[1:]
+        for row in rows(f"select no, {', '.join(IDENTITY)} from sessions order by id")
+    }
     for row in rows(
         "select session, n, at, turn, seq, turns, events, head, body, items from log "
         "order by session, n"
     ):
-        log[row[0]].append(row)
-    for no, identity in identities.items():
-        session_id, tenant = SessionId(identity[0]), Tenant(identity[1])
-        assert no == session_no(session_id)
-        for _, _, at, turn_id, seq, _, last, _, body, items in log[no]:
-            _read_turn(tables, session_id, tenant, turn_id, body, inputs, requests, marks)
-            for state in read_body(body).runs:
-                tables.runs[state.id] = read_run(
-                    state, TurnId(turn_id), session_id, partial=partials.get(state.id),
-                    late=late.get(state.id),
-                )  # fmt: skip
-            if items is not None:
-                listed = unpack_items(items, session_id, seq, 0, 2**62)
-                tables.items.setdefault(session_id, []).extend(listed)
-            for record in read_records(body, session_id):
-                tables.records.setdefault(session_id, []).append(record)
-            for event in read_events(body, session_id, tenant, turn_id, last, at):
-                tables.events.setdefault(session_id, []).append(event)
-        if log[no]:
-            _, n, _, _, seq, turns, events, head, _, _ = log[no][-1]
-            tables.sessions[session_id] = read_session((*identity, n, seq, turns, events, head))
+        identity = identities[row[0]]
+        assert row[0] == session_no(identity[0])
+        _read_entry(tables, beside, SessionId(identity[0]), Tenant(identity[1]), row)
+        _, n, _, _, seq, turns, events, head, _, _ = row
+        tables.sessions[identity[0]] = read_session((*identity, n, seq, turns, events, head))
     names = {no: identity[0] for no, identity in identities.items()}
     for no, *lane in rows("select session, turn, run, owner, hold_until from lanes"):
         tables.lanes[names[no]] = tuple(lane)
     for no, turn in rows("select session, turn from queue order by session, position"):
         tables.queues.setdefault(names[no], []).append(turn)
+    tables.sessions = dict(sorted(tables.sessions.items()))
     return tables
 
 
-def _read_turn(
-    tables: Tables, session_id: SessionId, tenant: Tenant, turn_id: str | None, body: bytes,
-    inputs: dict[str, bytes], requests: dict[str, bytes], marks: dict[str, tuple[Any, ...]],
-) -> None:  # fmt: skip
-    if turn_id is None:
-        return
-    step, delivered_at, claim = marks.get(turn_id, (None, None, None))
-    tables.turns[turn_id] = read_turn(
-        (
-            session_id, tenant, turn_id, body, requests.get(turn_id), inputs.get(turn_id), step,
-            delivered_at, claim,
+def _read_entry(
+    tables: Tables, beside: _Beside, session_id: SessionId, tenant: Tenant, row: tuple[Any, ...]
+) -> None:
+    _, _, at, turn_id, seq, _, last, _, body, items = row
+    if turn_id is not None:
+        mark = beside.marks.get(turn_id, (None, None, None))
+        request, packed = beside.requests.get(turn_id), beside.inputs.get(turn_id)
+        tables.turns[turn_id] = read_turn(
+            (session_id, tenant, turn_id, body, request, packed, *mark)
         )
-    )  # fmt: skip
+    for state in read_body(body).runs:
+        tables.runs[state.id] = read_run(
+            state, TurnId(turn_id), session_id, partial=beside.partials.get(state.id),
+            late=beside.late.get(state.id),
+        )  # fmt: skip
+    if items is not None:
+        listed = unpack_items(items, session_id, seq, 0, 2**62)
+        tables.items.setdefault(session_id, []).extend(listed)
+    for record in read_records(body, session_id):
+        tables.records.setdefault(session_id, []).append(record)
+    for event in read_events(body, session_id, tenant, turn_id, last, at):
+        tables.events.setdefault(session_id, []).append(event)

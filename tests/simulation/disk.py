@@ -66,10 +66,10 @@ create trigger sim_dead_rise after update on sessions
 def _is_end_undone(old: bytes, new: bytes) -> bool:
     """Whether an entry gives a turn or a run another end than the one it had for good."""
     before, after = read_body(old), read_body(new)
-    turn = before.turn
-    if turn is not None and turn.outcome in ("completed", "cancelled"):
-        if after.turn is None or after.turn.outcome != turn.outcome:
-            return True
+    outcome = before.turn.outcome if before.turn is not None else None
+    now = after.turn.outcome if after.turn is not None else None
+    if outcome in ("completed", "cancelled") and now != outcome:
+        return True
     ends = {run.id: run.outcome for run in before.runs if run.outcome is not None}
     return any(ends.get(run.id, run.outcome) != run.outcome for run in after.runs)
 

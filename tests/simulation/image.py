@@ -82,7 +82,8 @@ def read_image(disk: Disk) -> Image:
     """Return every row, as it would be found after a crash now."""
     tables = disk.tables()
     idempotency = disk.rows(
-        f"select {', '.join(IdempotencyRow.__struct_fields__)} from idempotency order by tenant, key"
+        f"select {', '.join(IdempotencyRow.__struct_fields__)} from idempotency "
+        "order by tenant, key"
     )
     return Image(
         sessions=tables.sessions,

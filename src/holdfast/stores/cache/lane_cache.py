@@ -1,9 +1,9 @@
 """LaneCache as this process left them: what it wrote last it need not read before it writes again.
 
-Kept are lanes in which nobody waits: idle ones, and those that a run has. Whoever changes a lane,
-in any process, appends an entry to its session's log, and a decision on a lane from here is written
-only if the log still ends at the entry that the lane was left by. What was noted of a transaction
-that failed must be forgotten: its entry may come to be another one.
+Whoever changes a lane, in any process, appends an entry to its session's log, and a decision on a
+lane from here is written only if the log still ends at the entry that the lane was left by. What
+was noted of a transaction that failed must be forgotten: its entry may come to be another one.
+Lanes that are held for a client's tools are not kept.
 """
 
 from collections import OrderedDict
@@ -12,16 +12,17 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.ids import Key, RunId, SessionId, Tenant
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Fence, Run, Turn
 from holdfast.core.transaction.changes import (
     Change,
     LogAppended,
     PartialSaved,
+    QueueDropped,
     QueueSaved,
 )
-from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.facts import Facts, Waiting
 
 MAX_BYTES = 8 * 1024 * 1024
 LANE_BYTES = 2048
@@ -29,11 +30,25 @@ LANE_BYTES = 2048
 
 
 class Lane(msgspec.Struct, frozen=True, gc=False):
-    """A live session, and the turn and run that have its lane, if any; nobody waits."""
+    """A live session, the turn and run that have its lane, if any, and the turns that wait."""
 
     session: Session
     active: Turn | None = None
     run: Run | None = None
+    waiting: tuple[Turn, ...] = ()
+    """In the order of their positions, with their input."""
+
+    def facts(self, now: float, *, is_owner_alive: bool = False) -> Facts:
+        """Return what a decision on this lane goes by."""
+        turns = self.waiting
+        waiting = Waiting(len(turns), turns[0].position, turns[-1].position) if turns else NOBODY
+        return Facts(
+            now=now, session=self.session, has_live_owner=is_owner_alive, active=self.active,
+            active_run=self.run, waiting=waiting,
+        )  # fmt: skip
+
+
+NOBODY = Waiting()
 
 
 class LaneCache:
@@ -54,33 +69,43 @@ class LaneCache:
 
     # ── what is known ───────────────────────────────────────────────────────────────────────
 
-    def idle_of_key(self, tenant: Tenant, key: Key | None, now: float) -> Facts | None:
-        """Return the facts of the idle lane of a key's live session."""
+    def of_key(self, tenant: Tenant, key: Key | None, worker: WorkerId, now: float) -> Facts | None:
+        """Return the facts of the lane of a key's live session, for a worker that arrives."""
         if key is None:
             return None
         session_id = self._keys.get((tenant, key))
-        return self.idle(session_id, now) if session_id is not None else None
+        return self.of_session(session_id, worker, now) if session_id is not None else None
 
-    def idle(self, session_id: SessionId, now: float) -> Facts | None:
-        """Return the facts of an idle lane."""
+    def of_session(self, session_id: SessionId, worker: WorkerId, now: float) -> Facts | None:
+        """Return the facts of a session's lane, if nobody else has it.
+
+        Whether another owner still lives is not known here; who asks does.
+        """
         known = self._lanes.get(session_id)
-        if known is None or known[0].active is not None:
-            # Whether the owner of a run still lives is not known here.
+        if known is None:
             return None
-        return Facts(now=now, session=known[0].session)
+        lane = known[0]
+        if lane.active is None:
+            return lane.facts(now)
+        return lane.facts(now, is_owner_alive=True) if lane.session.owner == worker else None
 
     def run_by(self, fence: Fence, now: float) -> Facts | None:
         """Return the facts of the lane that a run has, for what this run wants to write."""
         known = self._lanes.get(fence.session_id)
         if known is None or not fence.holds(known[0].session):
             return None
-        lane = known[0]
-        return Facts(now=now, session=lane.session, active=lane.active, active_run=lane.run)
+        return known[0].facts(now)
+
+    def waiting_turn(self, session_id: SessionId, turn_id: TurnId) -> Turn | None:
+        """Return a turn that waits in a lane that is known."""
+        known = self._lanes.get(session_id)
+        waiting = known[0].waiting if known is not None else ()
+        return next((turn for turn in waiting if turn.id == turn_id), None)
 
     # ── what is learnt ──────────────────────────────────────────────────────────────────────
 
     def learn(self, facts: Facts) -> None:
-        """Keep a lane that was read in this transaction."""
+        """Keep a lane that was read in this transaction; who waits in it was not read whole."""
         session = facts.session
         if session is None or not session.is_live or facts.waiting.count:
             return
@@ -93,16 +118,33 @@ class LaneCache:
 
     def note(self, changes: Sequence[Change]) -> None:
         """Take in what this transaction writes; a lane that is not certain then is forgotten."""
+        session_id: SessionId | None = None
         for change in changes:
             match change:
                 case LogAppended():
                     self._note_entries(change)
+                    session_id = change.session.id
                 case PartialSaved():
                     self._note_partial(change.session_id, change.run_id, change.body)
                 case QueueSaved():
-                    self.forget(change.turn.session_id)
+                    self._enqueue(change.turn)
+                case QueueDropped() if session_id is not None:
+                    self._dequeue(session_id, change.turn_id)
                 case _:
                     pass
+
+    def _enqueue(self, turn: Turn) -> None:
+        known = self._lanes.get(turn.session_id)
+        if known is not None:
+            others = [one for one in known[0].waiting if one.id != turn.id]
+            waiting = sorted([*others, turn], key=_position)
+            self._keep(replace(known[0], waiting=tuple(waiting)))
+
+    def _dequeue(self, session_id: SessionId, turn_id: TurnId) -> None:
+        known = self._lanes.get(session_id)
+        if known is not None:
+            left = tuple([turn for turn in known[0].waiting if turn.id != turn_id])
+            self._keep(replace(known[0], waiting=left))
 
     def _note_entries(self, change: LogAppended) -> None:
         session, before = change.session, change.before
@@ -185,6 +227,8 @@ class LaneCache:
             size += len(active.request)
         if run is not None and (run.partial or run.heals):
             size += len(run.partial or b"") + len(run.heals or b"")
+        for turn in lane.waiting:
+            size += LANE_BYTES + len(turn.request) + len(turn.input or b"")
         self._lanes[session.id] = lane, size
         self._bytes += size
         while self._bytes > self._max_bytes:
@@ -192,13 +236,13 @@ class LaneCache:
 
 
 def _after(before: Lane, change: LogAppended) -> Lane | None:
-    """Return a lane after entries; none, if it is over or somebody may wait in it."""
+    """Return a lane after entries; none, if it is over or held for a client's tools."""
     session = change.session
     if not session.is_live or session.is_held:
         return None
     wanted = session.active_turn_id
     if wanted is None:
-        return Lane(session)
+        return Lane(session, waiting=before.waiting)
     active, run = before.active, before.run
     for entry in change.entries:
         if entry.turn is not None and entry.turn.id == wanted:
@@ -208,4 +252,8 @@ def _after(before: Lane, change: LogAppended) -> Lane | None:
                     run = one
     if active is None or active.id != wanted or run is None or run.id != session.active_run_id:
         return None
-    return Lane(session, active, run)
+    return Lane(session, active, run, before.waiting)
+
+
+def _position(turn: Turn) -> int:
+    return turn.position

@@ -8,6 +8,8 @@ and the command is planned with a look at what is.
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.core.decisions import accept as admission
 from holdfast.core.decisions import append as appending
 from holdfast.core.decisions import external_runs as blocks
@@ -56,7 +58,14 @@ def _extend(command: cmd.Extend, now: float, lanes: LaneCache) -> Decision[Any] 
 
 def _finish(command: cmd.Finish, now: float, lanes: LaneCache) -> Decision[Any] | None:
     facts = _of_run(command, now, lanes)
-    return None if facts is None else run_end.finish(command, facts)
+    if facts is None:
+        return None
+    if command.successor is not None and facts.waiting.count:
+        turn = lanes.waiting_turn(command.fence.session_id, command.successor.turn_id)
+        if turn is None or turn.first_seq is not None or turn.rewind_after is not None:
+            return None  # What it wrote before, or hides, has to be read.
+        facts = replace(facts, turn=turn)
+    return run_end.finish(command, facts)
 
 
 def _of_run(command: cmd.Extend | cmd.Finish, now: float, lanes: LaneCache) -> Facts | None:
@@ -68,16 +77,16 @@ def _of_run(command: cmd.Extend | cmd.Finish, now: float, lanes: LaneCache) -> F
 
 
 def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: LaneCache) -> Facts | None:
-    """Return the idle lane that an arrival finds, unless it may be a repeat of an earlier one."""
+    """Return the lane that an arrival finds, unless it may be a repeat of an earlier one."""
     if command.idempotency_key is not None or command.retry_count > 0:
         return None
     if command.session_id is not None:
-        return lanes.idle(command.session_id, now)
-    return lanes.idle_of_key(command.tenant, command.key, now)
+        return lanes.of_session(command.session_id, command.worker, now)
+    return lanes.of_key(command.tenant, command.key, command.worker, now)
 
 
 def _of_turn(command: cmd.Accept, now: float, lanes: LaneCache) -> Facts | None:
-    """Return the idle lane that a turn finds, if that is all of what `accept_facts` would read."""
+    """Return the lane that a turn finds, if that is all of what `accept_facts` would read."""
     if command.parent is not None or command.same_as is not None or command.rewind is not None:
         return None
     if command.is_internal or command.on_busy == "rollback":

@@ -33,7 +33,7 @@ TABLE: list[tuple[BaseException, Meaning]] = [
     (asyncpg.PostgresIOError("could not write"), "busy"),
     (asyncpg.DataCorruptedError("invalid page"), "busy"),
     (asyncpg.CheckViolationError("lane_is_whole"), "refused"),
-    (asyncpg.NotNullViolationError("null"), "refused"),
+    (asyncpg.NotNullViolationError("null"), "lost_race"),
     (asyncpg.UndefinedTableError("no table"), "refused"),
     (asyncpg.InvalidPasswordError("wrong"), "refused"),
     (asyncpg.exceptions._base.DataError("for query argument $1: 'secret'"), "refused"),

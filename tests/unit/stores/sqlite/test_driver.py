@@ -307,7 +307,7 @@ async def test_a_transaction_that_failed_leaves_no_lane_in_memory(tmp_path: Path
         await caller.finish(await caller.start("a", key="k"), "A")
 
         def break_before_commit(sql: str) -> None:
-            if sql.startswith("insert into runs"):
+            if sql.startswith("insert into lanes"):
                 kind.after = staticmethod(lambda _: None)
                 raise sqlite3.OperationalError("disk I/O error")
 

@@ -347,7 +347,7 @@ async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
             found = await store.read.transcript(DEFAULT_TENANT, key=Key(key), last=last)
             assert found is not None
             here = threading.get_ident()
-            return {thread == here for sql, thread in kind.asked if "from items" in sql}
+            return {thread == here for sql, thread in kind.asked if "items from log" in sql}
 
         assert await readers("short", None) == {True}
         assert await readers("long", FEW) == {True}

@@ -1,0 +1,134 @@
+"""Entries of the log: what is packed is read again, and places are found by their counts."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.core.ids import SessionId
+from holdfast.core.model.items import StoredItem, message
+from holdfast.core.model.records import Record
+from holdfast.core.transaction.changes import Entry, Event, LogAppended
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.change_writer import writes
+from holdfast.stores.sql.entries import (
+    identity_values,
+    pack_entry,
+    pack_head,
+    read_body,
+    read_events,
+    read_records,
+    read_run,
+    read_session,
+    read_turn,
+    session_no,
+    unpack_items,
+)
+from holdfast.stores.sql.lookups import find_number
+from tests.unit.core.scenes import NOW, SESSION, TENANT, a_run, a_session, a_started_turn
+
+
+def an_item(seq: int) -> StoredItem:
+    item = message("user", f"item {seq}")
+    return StoredItem(
+        SESSION, seq, 2, item.kind, f"msg_{seq}", None, item.fingerprint, False, item.body
+    )
+
+
+ID = "ses_" + "0" * 11 + "f" * 20
+
+
+def test_a_session_is_read_as_it_was_written() -> None:
+    session = replace(
+        a_session(), version=7, head_seq=4, turn_count=2, event_no=9, epoch=6, record_no=1,
+        hidden_count=1, owner="wrk", active_turn_id="t", active_run_id="r", input_tokens=5,
+    )  # fmt: skip
+    row = (*identity_values(session), 7, 4, 2, 9, pack_head(session))
+    assert read_session(row) == session
+
+
+def test_a_turn_and_its_runs_are_read_as_they_were_written() -> None:
+    turn = a_started_turn(request=b"{}", error_code="x", delivered_at=NOW, retry_claim=1)
+    run = replace(a_run(a_session(), turn), result=b"answer", heals=b"[]")
+    body = pack_entry(Entry(turn=turn, runs=[run]))
+    row = (turn.session_id, turn.tenant, turn.id, body, b"{}", None, turn.step, NOW, 1)
+    assert read_turn(row) == turn
+    assert read_run(read_body(body).runs[0], turn.id, turn.session_id) == run
+
+
+def test_an_answer_of_an_earlier_step_counts_as_not_delivered() -> None:
+    turn = a_started_turn(step=1)
+    body = pack_entry(Entry(turn=turn))
+    row = (turn.session_id, turn.tenant, turn.id, body, b"", None, 0, NOW, 3)
+    assert (read_turn(row).delivered_at, read_turn(row).retry_claim) == (None, 0)
+
+
+def test_input_is_kept_by_the_end_of_a_turn_that_never_started() -> None:
+    turn = replace(a_started_turn(), input=b"packed", outcome="cancelled")
+    body = pack_entry(Entry(turn=turn))
+    row = (turn.session_id, turn.tenant, turn.id, body, b"", None, None, None, None)
+    assert read_turn(row).input == b"packed"
+
+
+def test_records_and_events_are_read_as_they_were_written() -> None:
+    session = a_session()
+    record = Record(session.id, 3, "rewind", 1, 2, None, None, b"why", NOW)
+    turn = a_started_turn()
+    events = [
+        Event(session.id, 8, TENANT, "turn.started", turn.id, b"{}", NOW),
+        Event(session.id, 9, TENANT, "items.hidden", None, b'{"a":1}', NOW),
+    ]
+    body = pack_entry(Entry(turn=turn, records=[record], events=events))
+    assert read_records(body, session.id) == [record]
+    assert read_events(body, session.id, TENANT, turn.id, 9, NOW) == events
+
+
+@pytest.mark.parametrize("session_id", [ID, "ses_1", "ses_" + "z" * 31, "s\udcff"])
+def test_the_number_of_a_session_fits_a_column_and_does_not_vary(session_id: str) -> None:
+    assert 0 <= session_no(session_id) < 2**63
+    assert session_no(session_id) == session_no.__wrapped__(session_id)
+
+
+def test_sessions_that_differ_have_different_numbers() -> None:
+    assert len({session_no(f"ses_{n}") for n in range(10_000)}) == 10_000
+
+
+def test_the_gate_comes_first_and_counts_are_those_up_to_each_entry() -> None:
+    before = replace(a_session(), version=4, head_seq=2, turn_count=1, event_no=5)
+    turn = a_started_turn()
+    items = [an_item(3), an_item(4)]
+    event = Event(before.id, 6, TENANT, "turn.started", turn.id, b"{}", NOW)
+    entries = (Entry(turn=turn, is_new_turn=True, items=items), Entry(events=[event]))
+    after = replace(before, version=6, head_seq=4, turn_count=2, event_no=6)
+    asks = writes([LogAppended(after, before, entries)])
+    assert [statement.name for statement, _ in asks[:2]] == ["append_entry", "add_entry"]
+    assert asks[0][0].is_fenced
+    no = session_no(before.id)
+    assert [(v[0], v[1], v[5], v[6], v[7]) for _, v in asks[:2]] == [
+        (no, 5, 4, 2, 5), (no, 6, 4, 2, 6),
+    ]  # fmt: skip
+    packed = asks[0][1][11]
+    assert unpack_items(packed, SessionId(before.id), 4, 4, 9) == items[1:]
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.data())
+def test_the_entry_that_holds_a_number_is_found(grown: list[int], data: Any) -> None:
+    counts = [sum(grown[: n + 1]) for n in range(len(grown))]
+    if not counts[-1]:
+        return
+    target = data.draw(st.integers(1, counts[-1]))
+    session = replace(a_session(), version=len(counts), head_seq=counts[-1])
+    steps = find_number(session, "seq", target)
+    looks = 0
+    try:
+        statement, (_, n) = next(steps)
+        while True:
+            assert statement is sql.COUNTS
+            looks += 1
+            statement, (_, n) = steps.send([(counts[n - 1], 0, 0)])
+    except StopIteration as stop:
+        found = stop.value
+    assert found == next(n for n, count in enumerate(counts, 1) if count >= target)
+    assert looks <= 2 * len(counts).bit_length() + 2
