@@ -6,9 +6,8 @@ from functools import partial
 
 from holdfast.doctor.findings import Finding
 from holdfast.stores.sql import health_checks as checks
-from holdfast.stores.sql.plan import Plan, Row
+from holdfast.stores.sql.plan import Plan, Row, Statement
 from holdfast.stores.sql.schema_info import Outside
-from holdfast.stores.sql.statement_builder import Statement
 from holdfast.stores.sql.store import SqlStore
 
 LEAST_FREE_BYTES = 1024**3

@@ -26,8 +26,7 @@ from holdfast.stores.postgres.dialect import (
 from holdfast.stores.postgres.errors import LostUpdate, meaning
 from holdfast.stores.postgres.row_locks import Locked, names_of
 from holdfast.stores.sql.command_plans import Planned, plan
-from holdfast.stores.sql.plan import Ask, Plan, Row
-from holdfast.stores.sql.statement_builder import Statement
+from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
 
 Connection = asyncpg.Connection
 Writes = dict[Statement, list[tuple[Any, ...]]]

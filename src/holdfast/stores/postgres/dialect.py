@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from holdfast.stores.sql.statement_builder import Statement
+from holdfast.stores.sql.plan import Statement
 
 TYPES = {
     # Ids and keys are compared by their bytes, whatever the language of the database.

@@ -24,8 +24,7 @@ from holdfast.stores.postgres.batch import Writes, next_writes, only_adds
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import marks
 from holdfast.stores.sql.optimistic import foresee
-from holdfast.stores.sql.plan import Ask
-from holdfast.stores.sql.statement_builder import Statement
+from holdfast.stores.sql.plan import Ask, Statement
 
 
 class Foreseen(NamedTuple):

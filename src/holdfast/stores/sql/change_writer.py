@@ -16,8 +16,7 @@ from holdfast.stores.sql.entries import (
     pack_items,
     session_no,
 )
-from holdfast.stores.sql.plan import Ask
-from holdfast.stores.sql.statement_builder import Statement
+from holdfast.stores.sql.plan import Ask, Statement
 
 Writer = Callable[[Any, list[Ask]], None]
 """Says how a change is written: adds its statements to a list."""

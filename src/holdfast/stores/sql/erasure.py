@@ -5,6 +5,8 @@ Entries stay, with their numbers, ids and ends, so that nothing late comes back 
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from holdfast.core.ids import SessionId
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql import statements as sql
@@ -39,10 +41,20 @@ def scrubbed(changes: Sequence[ch.Change]) -> tuple[ch.Change, ...]:
 
 
 def _without_content(change: ch.LogAppended) -> ch.LogAppended:
-    for entry in change.entries:
-        entry.events.clear()
-        entry.records.clear()
-    return change
+    """Return the last entries of an erased session: how its turns ended, and nothing they said."""
+    entries = tuple(
+        ch.Entry(
+            turn=None if entry.turn is None else replace(
+                entry.turn, input=None, request=b"", error_message=None
+            ),
+            is_new_turn=entry.is_new_turn,
+            runs=[
+                replace(run, result=None, heals=None, error_message=None) for run in entry.runs
+            ],
+        )
+        for entry in change.entries
+    )  # fmt: skip
+    return ch.LogAppended(change.session, change.before, entries)
 
 
 def erasures(changes: Sequence[ch.Change]) -> Plan[list[Ask]]:

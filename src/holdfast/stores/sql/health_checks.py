@@ -10,9 +10,8 @@ from holdfast.core.model.items import read_item
 from holdfast.core.model.session import Session
 from holdfast.core.projection.project import project
 from holdfast.ports.store import ItemQuery
-from holdfast.stores.sql.plan import Plan, Row, every
+from holdfast.stores.sql.plan import Plan, Row, Statement, columns, every
 from holdfast.stores.sql.queries import items
-from holdfast.stores.sql.statement_builder import Statement, columns
 
 # The log of a session has every number from its fork to its head.
 ITEM_GAPS = Statement(

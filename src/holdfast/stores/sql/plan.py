@@ -1,19 +1,35 @@
-"""How work on a database is written down: a generator that asks, and is given the rows.
+"""Work on a database as plans: generators that ask statements and are given the rows.
 
-It never touches a connection, so the same text runs in a thread on SQLite, awaited on
+A plan never touches a connection, so the same text runs in a thread on SQLite, awaited on
 PostgreSQL, and in place in a simulation.
 """
 
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from holdfast.stores.sql.statement_builder import Statement
+import msgspec
 
 ResultT = TypeVar("ResultT")
+
+
+class Statement(NamedTuple):
+    """A named text; `is_fenced` ones must write exactly one row, or the transaction is void."""
+
+    name: str
+    text: str
+    is_fenced: bool = False
+    postgres: str = ""
+    """The text for PostgreSQL, where it has to differ."""
+
 
 Row = Sequence[Any]
 Ask = tuple[Statement, tuple[Any, ...]]
 Plan = Generator[Ask, list[Row], ResultT]
+
+
+def columns(row: type[msgspec.Struct], prefix: str = "") -> str:
+    """Return the columns of a row type, in its order."""
+    return ", ".join(prefix + name for name in row.__struct_fields__)
 
 
 def one(statement: Statement, *parameters: Any) -> Plan[Row | None]:

@@ -14,7 +14,7 @@ from holdfast.core.transaction.changes import (
     JournalRow,
 )
 from holdfast.stores.sql.entries import ENDED, IDENTITY
-from holdfast.stores.sql.statement_builder import Statement, columns
+from holdfast.stores.sql.plan import Statement, columns
 
 
 def _insert(name: str, table: str, row: type[msgspec.Struct]) -> Statement:

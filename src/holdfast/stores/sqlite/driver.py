@@ -23,8 +23,7 @@ from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.command_plans import plan
 from holdfast.stores.sql.optimistic import foresee
-from holdfast.stores.sql.plan import Ask, Plan, Row
-from holdfast.stores.sql.statement_builder import Statement
+from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
 from holdfast.stores.sqlite.connection import Connect, Link
 from holdfast.stores.sqlite.inline_commit import Pace, is_short
 

@@ -14,7 +14,7 @@ from holdfast.stores.postgres.dialect import (
     write_many,
 )
 from holdfast.stores.sql import statements as sql
-from holdfast.stores.sql.statement_builder import Statement
+from holdfast.stores.sql.plan import Statement
 
 SETS = "unnest($1::text[], $2::int8[]) as b(p1, p2)"
 UPSERT = " on conflict (a) do update set b = excluded.b"
