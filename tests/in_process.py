@@ -20,10 +20,10 @@ from holdfast.engine.turns.turn_service import Desk
 from holdfast.http.app import Application
 from holdfast.ports.provider import (
     Answer,
-    Listener,
-    Listing,
+    EventSink,
     ModelCall,
     ModelEvent,
+    ModelListing,
     Provider,
     RelayRequest,
     StateUse,
@@ -96,21 +96,21 @@ class ScriptedModel:
             usage=Usage(input_tokens=len(call.items), output_tokens=len(items)),
         )
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Stream the scripted answer, a word at a time."""
         answer = await self.answer(call)
         for index, body in enumerate(answer.items):
             item = msgspec.json.decode(body)
             begun = {"output_index": index, "item": {**item, "content": []}}
-            listener.hear([ModelEvent("response.output_item.added", begun)])
+            sink.write([ModelEvent("response.output_item.added", begun)])
             if item["type"] == "message":
                 for word in text_of(item).split(" "):
                     at = {"output_index": index, "content_index": 0, "item_id": item.get("id")}
                     said = {**at, "delta": word}
-                    if not listener.hear([ModelEvent("response.output_text.delta", said)]):
-                        await listener.room()
+                    if not sink.write([ModelEvent("response.output_text.delta", said)]):
+                        await sink.drain()
             done = {"output_index": index, "item": item}
-            listener.hear([ModelEvent("response.output_item.done", done)])
+            sink.write([ModelEvent("response.output_item.done", done)])
         return answer
 
     async def models(self) -> list[dict[str, Any]]:
@@ -131,12 +131,12 @@ class OnlyModel:
         """Return the one there is."""
         return self._model
 
-    def speaks(self, model: str) -> None:
+    def upstream_api(self, model: str) -> None:
         """There is no server."""
 
-    async def models(self) -> Listing:
+    async def models(self) -> ModelListing:
         """Return its models."""
-        return Listing(await self._model.models())
+        return ModelListing(await self._model.models())
 
     async def relay(self, request: RelayRequest) -> None:
         """There is nobody to pass it on to."""

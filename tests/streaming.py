@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core.model.session import Usage
 from holdfast.http.app import Application
 from holdfast.http.server.types import AsgiRequest, Request
-from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall, ModelEvent
+from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, ModelEvent
 from tests.in_process import ScriptedModel, text_of
 
 Event = dict[str, Any]
@@ -126,11 +126,11 @@ class Stream:
 class Deaf:
     """Somebody who lets a model talk."""
 
-    def hear(self, events: Sequence[AnyEvent]) -> bool:
+    def write(self, events: Sequence[AnyEvent]) -> bool:
         """Hear nothing."""
         return True
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         """There is always room for more of that."""
 
 
@@ -154,7 +154,7 @@ class TalkingModel(ScriptedModel):
         self.is_gated = False
         self.allow(1000)
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Say the words."""
         self.calls.append(call)
         self.shown.append([text_of(msgspec.json.decode(body)) for body in call.items])
@@ -164,8 +164,8 @@ class TalkingModel(ScriptedModel):
         for kind, data in model_events(item_id, self.words):
             if self.is_gated:
                 await self._allowed.acquire()
-            if not listener.hear([ModelEvent(kind, data)]):
-                await listener.room()
+            if not sink.write([ModelEvent(kind, data)]):
+                await sink.drain()
             self.said.release()
         if self.is_gated:
             await self._allowed.acquire()

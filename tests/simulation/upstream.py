@@ -20,7 +20,7 @@ from holdfast.core.model.session import Usage
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.turns.executor import Answered, Responder
-from holdfast.ports.provider import Answer, Listener, ModelCall, ModelEvent, StateUse
+from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent, StateUse
 from tests.simulation.compacting import repeated
 from tests.simulation.model import Model, ModelFailure, Said, Script, text_of
 
@@ -89,18 +89,18 @@ class Upstream:
         said = await self._say(call)
         return self._answer(call, said)
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Tell the answer in two halves."""
-        listener.hear([_event("output_item.added", item=_message("", "in_progress"))])
-        listener.hear([_event("content_part.added", part=_part(""))])
-        listener.hear([_event("output_text.delta", delta="half")])
+        sink.write([_event("output_item.added", item=_message("", "in_progress"))])
+        sink.write([_event("content_part.added", part=_part(""))])
+        sink.write([_event("output_text.delta", delta="half")])
         said = await self._say(call)
         if said.pending_calls:
             item = msgspec.json.decode(said.items[0].body)
-            listener.hear([_event("output_item.done", item=item)])
+            sink.write([_event("output_item.done", item=item)])
         else:
             done = _event("output_item.done", item=_message(said.text, "completed"))
-            listener.hear([_event("output_text.delta", delta=said.text), done])
+            sink.write([_event("output_text.delta", delta=said.text), done])
         return self._answer(call, said)
 
     async def _sum_up(self, call: ModelCall) -> Answer:

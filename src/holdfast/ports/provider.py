@@ -1,7 +1,7 @@
-"""What we need from whoever answers: one call, whole or as a stream of events.
+"""The port to model providers: one call, answered whole or as a stream of events.
 
-Events are in the Responses API's own vocabulary, because it is the richest we serve; a provider
-that speaks another translates at its edge.
+Events use the vocabulary of the Responses API, the richest one that the gateway serves. An adapter
+for another API translates at its edge.
 """
 
 from collections.abc import Sequence
@@ -19,71 +19,71 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     items: Sequence[bytes]
-    """The whole projected history and the new input, as the bytes of its items."""
+    """The projected history and the new input, each item as its JSON."""
     fields: dict[str, msgspec.Raw] = {}
-    """Everything else that was asked, in the words of the Responses API."""
+    """The other request fields, as the Responses API names them."""
     chat_fields: dict[str, msgspec.Raw] = {}
-    """What a Chat client asked in words that only the Chat API has."""
+    """Request fields that only the Chat API has."""
     is_stream: bool = False
     session_id: str | None = None
     keeps_state: bool = True
-    """Whether the provider may keep anything of this call for later ones."""
+    """Whether the provider may store this call for later ones."""
     state: ProviderState | None = None
-    """What the provider remembers; it stands for all of `items` but `new_items`."""
+    """What the provider has stored; it replaces all of `items` except `new_items`."""
     new_items: list[bytes] = []
     allows_opaque: bool = True
-    """False once the provider has refused sealed content: then the call is made without any."""
+    """False after the provider refused encrypted content: send none."""
     is_plain: bool = False
-    """True once the provider has refused the form of a call: then it is made in the plainest."""
+    """True after the provider refused the form of a call: use the plainest form."""
 
 
 class StateUse(msgspec.Struct, frozen=True):
-    """How a provider remembers: under which slot, and whether a call changes it in place."""
+    """How a provider stores state: under which slot, and whether a call changes it in place."""
 
     slot: str
     is_mutable: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model said, in the end."""
+    """A model's final answer."""
 
     items: list[bytes]
     status: Literal["completed", "incomplete"] = "completed"
     incomplete_reason: str | None = None
     usage: Usage | None = None
     usage_detail: bytes | None = None
-    """The usage object as the provider wrote it, with the details that it left out as none."""
+    """The provider's usage object; details that it left out are zero."""
     state: ProviderState | None = None
-    """What may be chained to, if the provider stored it."""
+    """The stored state that the next call may chain to."""
     fields: dict[str, msgspec.Raw] = {}
-    """Fields of the provider's response that belong to ours (service_tier and the like)."""
+    """Fields of the provider's response to copy into ours, such as `service_tier`."""
 
 
 class ModelEvent(msgspec.Struct, frozen=True):
-    """One event of a stream, without its number; `data` has every field but `sequence_number`."""
+    """One stream event; `data` has every field except `sequence_number`."""
 
     type: str
     data: dict[str, Any]
 
 
 AnyEvent = ModelEvent | Delta
-"""What a model says as it goes."""
+"""Any event of a model's stream."""
 
 
-class Listener(Protocol):
-    """Somebody who hears what a model says, while it says it."""
+class EventSink(Protocol):
+    """Receives the events of a stream as they arrive."""
 
-    def hear(self, events: Sequence[AnyEvent]) -> bool:
-        """Take in what came together; return whether more may follow at once."""
+    def write(self, events: Sequence[AnyEvent]) -> bool:
+        """Write events that arrived together; return False when the caller must drain first."""
         ...
 
-    async def room(self) -> None:
-        """Wait until more may follow."""
+    async def drain(self) -> None:
+        """Wait until more events may be written."""
         ...
 
 
 class Provider(Protocol):
-    """Somebody who answers. Failures are raised as `core.errors.ProviderFailure`."""
+    """Answers model calls. Failures are raised as `core.errors.ProviderFailure`."""
 
     @property
     def name(self) -> str:
@@ -91,45 +91,47 @@ class Provider(Protocol):
         ...
 
     def check(self, call: ModelCall) -> None:
-        """Raise `InvalidInput` for what this provider cannot be asked, before anything is kept."""
+        """Raise `InvalidInput` for a call that this provider cannot express."""
         ...
 
     def state_use(self, model: str) -> StateUse | None:
-        """Return how the provider remembers calls of a model; None when it is told all anew."""
+        """Return how the provider stores state for a model; None when every call is complete."""
         ...
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
         ...
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
-        """Have the listener hear events as they come, from the first `response.output_item.added`
-        on, and return the answer. A stream that ends without its answer was cut off and raises."""
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
+        """Write events to `sink`, from the first `response.output_item.added`; return the answer.
+
+        A stream that ends without its answer was cut off and raises.
+        """
         ...
 
     async def models(self) -> list[dict[str, Any]]:
-        """Return the models it serves, as the Models API lists them."""
+        """Return the served models, as the Models API lists them."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
-class Sink(Protocol):
-    """Somebody who takes a body as it comes."""
+class ByteSink(Protocol):
+    """Receives a body as it arrives."""
 
-    def take(self, piece: bytes) -> bool:
-        """Take a piece; return whether another may follow at once."""
+    def write(self, piece: bytes) -> bool:
+        """Write a piece; return False when the caller must drain before the next one."""
         ...
 
-    async def room(self) -> None:
-        """Wait until another piece may follow."""
+    async def drain(self) -> None:
+        """Wait until another piece may be written."""
         ...
 
 
 class RelayRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is passed on as it came; `path` begins behind the upstream's /v1."""
+    """A request to forward unchanged; `path` is relative to the upstream's /v1."""
 
     method: str
     path: str
@@ -137,67 +139,67 @@ class RelayRequest(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None
     model: str | None = None
     may_repeat: bool = False
-    """Whether it keeps nothing where it goes, so that it may come there twice."""
+    """Whether the request stores nothing upstream, so that it may be sent twice."""
 
 
-class Relayed(Protocol):
-    """An upstream's answer, to be passed on as it comes; it must be closed."""
+class RelayResponse(Protocol):
+    """An upstream's response to forward; the caller must close it."""
 
     @property
     def status(self) -> int:
-        """Its status."""
+        """The HTTP status."""
         ...
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its headers, as far as they concern the client; names in lower case."""
+        """The headers that concern the client; names in lower case."""
         ...
 
     async def read(self) -> bytes:
         """Return the whole body."""
         ...
 
-    async def pour(self, sink: Sink) -> None:
-        """Have the body taken as it comes."""
+    async def copy_to(self, sink: ByteSink) -> None:
+        """Write the body to `sink` as it arrives."""
         ...
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Release the connection."""
         ...
 
 
-class Unavailable(msgspec.Struct, frozen=True):
-    """An upstream that could not be asked for its models, and why."""
+class UnavailableUpstream(msgspec.Struct, frozen=True):
+    """An upstream whose models could not be listed, and why."""
 
     upstream: str
     message: str
 
 
-class Listing(msgspec.Struct, frozen=True):
-    """The models that can be asked for, and who could not say theirs."""
+class ModelListing(msgspec.Struct, frozen=True):
+    """The models of all upstreams, and the upstreams that could not be asked."""
 
     models: list[dict[str, Any]]
-    unavailable: list[Unavailable] = []
+    unavailable: list[UnavailableUpstream] = []
 
 
 class Upstreams(Protocol):
-    """All who answer, and which of them for which model."""
+    """All configured upstreams, and the routing of models to them."""
 
     def provider(self, model: str) -> Provider:
-        """Return who serves a model, or raise `ModelNotFound`."""
+        """Return the provider that serves a model, or raise `ModelNotFound`."""
         ...
 
-    def speaks(self, model: str) -> Literal["responses", "chat"] | None:
-        """Return the API in which the model's upstream is asked; None where there is no server."""
+    def upstream_api(self, model: str) -> Literal["responses", "chat"] | None:
+        """Return the API of the model's upstream; None where there is no server."""
         ...
 
-    async def models(self) -> Listing:
-        """Return every model that can be asked for; a failure where no upstream can say."""
+    async def models(self) -> ModelListing:
+        """Return the models of all upstreams; raise where none could be asked."""
         ...
 
-    async def relay(self, request: RelayRequest) -> Relayed | None:
-        """Pass a request on to the upstream of its model, or to the first; None if there is none.
+    async def relay(self, request: RelayRequest) -> RelayResponse | None:
+        """Forward a request to its model's upstream, or to the first; None if there is none.
 
-        No credential of the caller is passed on, and a refusal of ours is raised as a failure.
+        The caller's credentials are not forwarded. Where the upstream refuses our own key, raise.
         """
         ...

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.model.session import Usage
-from holdfast.ports.provider import Answer, Listener, ModelCall, ModelEvent, StateUse
+from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent, StateUse
 
 DEMO_MODEL = "holdfast-demo"
 
@@ -39,10 +39,10 @@ class DemoProvider:
         text = _reply(call)
         return _answer(call, text, self._new_id("msg"))
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Tell the answer word by word."""
         text, item_id = _reply(call), self._new_id("msg")
-        listener.hear(_events(text, item_id))
+        sink.write(_events(text, item_id))
         return _answer(call, text, item_id)
 
     async def models(self) -> list[dict[str, Any]]:

@@ -6,7 +6,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from holdfast.core.errors import ModelNotFound, ProviderFailure
-from holdfast.ports.provider import Listing, Provider, Relayed, RelayRequest, Unavailable
+from holdfast.ports.provider import (
+    ModelListing,
+    Provider,
+    RelayRequest,
+    RelayResponse,
+    UnavailableUpstream,
+)
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.relay import open_relay
@@ -66,26 +72,26 @@ class Upstreams:
         found = self._find(model)
         return found[0].context_tokens if found else None
 
-    def speaks(self, model: str) -> UpstreamApi | None:
+    def upstream_api(self, model: str) -> UpstreamApi | None:
         """Return the API in which the model's upstream is asked."""
         found = self._find(model)
         return found[0].api if found else None
 
-    async def relay(self, request: RelayRequest) -> Relayed | None:
+    async def relay(self, request: RelayRequest) -> RelayResponse | None:
         """Pass a request on as it came."""
         model = request.model
         serving = (line for line in self._lines if model and _serves(line.settings, model))
         line = next(serving, self._lines[0] if self._lines else None)
         return await open_relay(line, request) if line is not None else None
 
-    async def models(self) -> Listing:
+    async def models(self) -> ModelListing:
         """Return every model that can be asked for, each from the upstream that serves it.
 
         An upstream that cannot be asked now is named, with those of its models that its settings
         name; where none can be asked, that is a failure.
         """
         if self._demo is not None:
-            return Listing(await self._demo.models())
+            return ModelListing(await self._demo.models())
         asked = [_ask(provider) for _, provider in self._routes]
         listed: dict[str, Model] = {}
         failures: list[tuple[str, ProviderFailure]] = []
@@ -100,8 +106,9 @@ class Upstreams:
                     listed.setdefault(model["id"], model)
         if len(failures) == len(self._routes):
             raise _nobody_answers(failures)
-        return Listing(
-            list(listed.values()), [Unavailable(name, one.message) for name, one in failures]
+        return ModelListing(
+            list(listed.values()),
+            [UnavailableUpstream(name, one.message) for name, one in failures],
         )
 
     def _serving(self, model: str) -> Provider | None:

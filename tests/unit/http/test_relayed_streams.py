@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.http.api.relay import RelayReply
 from holdfast.http.server.types import SSE
-from holdfast.ports.provider import Sink
+from holdfast.ports.provider import ByteSink
 
 PIECES = [b"data: %d\n\n" % number for number in range(20)]
 SECONDS = 20.0
@@ -32,10 +32,10 @@ class Upstream:
     async def read(self) -> bytes:
         return b"".join(self._pieces)
 
-    async def pour(self, sink: Sink) -> None:
+    async def copy_to(self, sink: ByteSink) -> None:
         for number, piece in enumerate(self._pieces):
-            if not sink.take(piece):
-                await sink.room()
+            if not sink.write(piece):
+                await sink.drain()
             if number == self.pauses_after:
                 await self.may_go_on.wait()
         if self._failure is not None:

@@ -11,7 +11,7 @@ from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.transaction.commands import Extend, Reset
 from holdfast.engine.settings import LaneSettings, StreamSettings
 from holdfast.engine.streaming.live_response import WINDOW_BYTES
-from holdfast.ports.provider import Answer, Listener, ModelCall, ModelEvent
+from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent
 from holdfast.ports.store import Store
 from tests.in_process import House, open_house
 from tests.streaming import Stream, TalkingModel, kinds, model_events, numbers
@@ -169,9 +169,9 @@ class BreakingModel(TalkingModel):
         self.count = count
         self.failure = failure
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         for kind, data in model_events("msg_1", self.words)[: self.count]:
-            listener.hear([ModelEvent(kind, data)])
+            sink.write([ModelEvent(kind, data)])
         raise self.failure
 
     async def answer(self, call: ModelCall) -> Answer:
@@ -213,8 +213,8 @@ async def test_a_fault_of_our_own_also_ends_the_stream() -> None:
 class CutShortModel(TalkingModel):
     """Stops at its limit."""
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
-        answer = await super().stream(call, listener)
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
+        answer = await super().stream(call, sink)
         reason = "max_output_tokens"
         return Answer(items=answer.items, status="incomplete", incomplete_reason=reason)
 

@@ -89,13 +89,13 @@ class Basin:
         self.pieces: list[bytes] = []
         self._came = came or asyncio.Event()
 
-    def take(self, piece: bytes) -> bool:
+    def write(self, piece: bytes) -> bool:
         """Take a piece."""
         self.pieces.append(piece)
         self._came.set()
         return True
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         """It is never full."""
 
 

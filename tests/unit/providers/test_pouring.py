@@ -37,21 +37,21 @@ class Bucket:
         self.emptied = asyncio.Semaphore(0)
         self.waits = 0
 
-    def take(self, piece: bytes) -> bool:
+    def write(self, piece: bytes) -> bool:
         self.pieces.append(piece)
         self.came.set()
         if self.enough_after is not None and len(self.pieces) > self.enough_after:
             raise Enough
         return not self.is_small
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         self.waits += 1
         await self.emptied.acquire()
 
 
-async def pour(client: PooledClient, url: str, bucket: Bucket) -> None:
+async def copy_to(client: PooledClient, url: str, bucket: Bucket) -> None:
     async with client.exchange(HttpRequest(method="GET", url=url)) as answer:
-        await answer.pour(bucket)
+        await answer.copy_to(bucket)
 
 
 async def test_what_comes_is_taken_at_once_and_in_order() -> None:
@@ -70,7 +70,7 @@ async def test_what_comes_is_taken_at_once_and_in_order() -> None:
                 await bucket.came.wait()
 
     async with asyncio.timeout(SECONDS), line(telling) as (client, server):
-        await pour(client, server.url, bucket)
+        await copy_to(client, server.url, bucket)
     assert b"".join(bucket.pieces) == b"".join(pieces)
     assert len(bucket.pieces) > 40
     assert bucket.waits == 0
@@ -85,7 +85,7 @@ async def test_whoever_is_full_has_the_server_wait_and_misses_nothing() -> None:
         await talk.say(chunked(*(body[i : i + 4096] for i in range(0, len(body), 4096))))
 
     async with asyncio.timeout(SECONDS), line(much) as (client, server):
-        pouring = asyncio.create_task(pour(client, server.url, bucket))
+        pouring = asyncio.create_task(copy_to(client, server.url, bucket))
         await bucket.came.wait()
         for _ in range(100):
             await asyncio.sleep(0)
@@ -136,11 +136,11 @@ async def test_a_connection_is_used_again_once_the_rest_of_what_was_enough_has_c
         closing(Settling()) as client,
     ):
         bucket = Bucket(enough_after=0)
-        await pour(client, server.url, bucket)
+        await copy_to(client, server.url, bucket)
         assert b"".join(bucket.pieces) in (b"one", b"onetwo")
         left.set()
         await settled.wait()
-        await pour(client, server.url, Bucket(enough_after=0))
+        await copy_to(client, server.url, Bucket(enough_after=0))
         assert len(server.talks) == connections
 
 
@@ -156,7 +156,7 @@ async def test_much_more_of_what_was_enough_is_not_waited_for() -> None:
         gone.set()
 
     async with asyncio.timeout(SECONDS), line(endless) as (client, server):
-        await pour(client, server.url, Bucket(enough_after=0))
+        await copy_to(client, server.url, Bucket(enough_after=0))
         await gone.wait()
 
 
@@ -170,7 +170,7 @@ async def test_who_leaves_in_the_middle_closes_the_line() -> None:
         gone.set()
 
     async with asyncio.timeout(SECONDS), line(endless) as (client, server):
-        pouring = asyncio.create_task(pour(client, server.url, bucket))
+        pouring = asyncio.create_task(copy_to(client, server.url, bucket))
         await bucket.came.wait()
         pouring.cancel()
         await asyncio.gather(pouring, return_exceptions=True)
@@ -180,8 +180,8 @@ async def test_who_leaves_in_the_middle_closes_the_line() -> None:
 @pytest.mark.parametrize("count", [0, 1])
 async def test_what_the_taker_raises_is_raised_where_it_was_asked_for(count: int) -> None:
     class Refusing(Bucket):
-        def take(self, piece: bytes) -> bool:
-            super().take(piece)
+        def write(self, piece: bytes) -> bool:
+            super().write(piece)
             if len(self.pieces) > count:
                 raise ZeroDivisionError
             return True
@@ -196,7 +196,7 @@ async def test_what_the_taker_raises_is_raised_where_it_was_asked_for(count: int
 
     async with asyncio.timeout(SECONDS), line(two) as (client, server):
         with pytest.raises(ZeroDivisionError):
-            await pour(client, server.url, bucket)
+            await copy_to(client, server.url, bucket)
 
 
 async def test_silence_after_what_was_taken_has_its_limit() -> None:
@@ -212,7 +212,7 @@ async def test_silence_after_what_was_taken_has_its_limit() -> None:
     timeouts = TimeoutSettings(chunk_seconds=0.05)
     async with asyncio.timeout(SECONDS), line(falling_silent, timeouts) as (client, server):
         with pytest.raises(ProviderFailure) as caught:
-            await pour(client, server.url, bucket)
+            await copy_to(client, server.url, bucket)
     assert caught.value.provider_code == "upstream_chunk_timeout"
     assert bucket.pieces[-1:] in ([b"two"], [b"onetwo"])
 
@@ -229,10 +229,10 @@ async def test_a_compressed_body_is_poured_plain_and_its_end_is_missed() -> None
 
     async with asyncio.timeout(SECONDS), line(packing) as (client, server):
         bucket = Bucket()
-        await pour(client, server.url, bucket)
+        await copy_to(client, server.url, bucket)
         assert b"".join(bucket.pieces) == plain
         with pytest.raises(ProviderFailure) as caught:
-            await pour(client, server.url, Bucket())
+            await copy_to(client, server.url, Bucket())
         assert caught.value.provider_code == "upstream_truncated"
 
 
@@ -242,7 +242,7 @@ class Ear:
     def __init__(self) -> None:
         self.told: list[bytes] = []
 
-    def hear(self, events: Sequence[AnyEvent]) -> bool:
+    def write(self, events: Sequence[AnyEvent]) -> bool:
         for event in events:
             number = len(self.told)
             if isinstance(event, Delta):
@@ -252,7 +252,7 @@ class Ear:
             self.told.append(told.body)
         return True
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         pass
 
 

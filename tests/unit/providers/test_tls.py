@@ -76,7 +76,7 @@ async def tls_server(pem: Path) -> AsyncIterator[tuple[str, list[int]]]:
 async def _get(client: PooledClient, url: str) -> bytes:
     async with client.exchange(HttpRequest(method="GET", url=url)) as answer:
         basin = Basin()
-        await answer.pour(basin)
+        await answer.copy_to(basin)
         return b"".join(basin.pieces)
 
 

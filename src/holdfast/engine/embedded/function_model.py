@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.core.model.items import item_value
 from holdfast.engine.embedded.validation import as_items
-from holdfast.ports.provider import Answer, Listener, ModelCall, StateUse
+from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
 
 Function = Callable[[list[dict[str, Any]]], Awaitable[Any]]
 
@@ -34,7 +34,7 @@ class FunctionModel:
         said = await self._function(items)
         return Answer(items=[item.body for item in as_items(said, "assistant")])
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:  # noqa: ARG002 - silent
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:  # noqa: ARG002 - silent
         """Return the whole answer."""
         return await self.answer(call)
 

@@ -344,13 +344,13 @@ class _Telling:
         self._preface = preface
         self.is_begun = False
         """Whether what is said for the model has been said."""
-        self.room = writer.room
+        self.drain = writer.drain
 
-    def hear(self, events: Sequence[AnyEvent]) -> bool:
+    def write(self, events: Sequence[AnyEvent]) -> bool:
         if not self.is_begun:
             self.is_begun = True
-            self._writer.hear(announced(self._preface))
-        return self._writer.hear([shifted(event, len(self._preface)) for event in events])
+            self._writer.write(announced(self._preface))
+        return self._writer.write([shifted(event, len(self._preface)) for event in events])
 
 
 async def tell(
@@ -362,5 +362,5 @@ async def tell(
     telling = _Telling(writer, preface)
     answer = await provider.stream(call, telling)
     if not telling.is_begun:
-        telling.hear(())
+        telling.write(())
     return answer

@@ -30,7 +30,7 @@ SHARED_SECONDS = 0.02
 class JournalWriter:
     """Tells one run's stream and keeps it; `settle` comes before the end is recorded.
 
-    It is the `Listener` to whom the model speaks.
+    It is the `EventSink` to whom the model speaks.
     """
 
     def __init__(self, run: ActiveRun, live: LiveResponse) -> None:
@@ -48,7 +48,7 @@ class JournalWriter:
         self._live.start()
         self._note()
 
-    def hear(self, events: Sequence[AnyEvent]) -> bool:
+    def write(self, events: Sequence[AnyEvent]) -> bool:
         """Pass on what the model says; return whether it may say more at once."""
         live = self._live
         self._partial.see(events)
@@ -57,7 +57,7 @@ class JournalWriter:
             self._note()
         return self._said <= BREATH_BYTES
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         """A model may say much at once; readers are not slow for that."""
         self._said = 0
         await asyncio.sleep(0)

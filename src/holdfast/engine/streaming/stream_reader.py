@@ -15,7 +15,7 @@ from holdfast.engine.streaming.live_response import AT_ONCE_BYTES, LiveResponse,
 from holdfast.engine.streaming.response_records import Recorded
 from holdfast.ports.store import ResponseView
 
-Hand = Callable[[Sequence[StreamEvent]], bool]
+PushCallback = Callable[[Sequence[StreamEvent]], bool]
 """Somebody who takes events at once, or says that they cannot."""
 LOOK_SECONDS = 0.1
 """How often a stream of another process is looked at."""
@@ -42,10 +42,12 @@ class StreamReader:
         self.is_over = False
         """Whether the last event has been taken."""
 
-    async def take(self, seconds: float, hand: Hand | None = None) -> Sequence[StreamEvent] | None:
+    async def take(
+        self, seconds: float, push: PushCallback | None = None
+    ) -> Sequence[StreamEvent] | None:
         """Return the next events; none if there were none for so long; `None` at the end.
 
-        What comes while this waits is given to `hand` as it comes, for as long as it takes it.
+        What comes while this waits is given to `push` as it comes, for as long as it takes it.
         """
         if self.is_over:
             return None
@@ -54,7 +56,7 @@ class StreamReader:
             return self._seen(await self._follow_record(seconds))
         if self._after + 1 < live.first_held:
             return self._seen(await self._catch_up(live))
-        return await self._follow(live, seconds, hand)
+        return await self._follow(live, seconds, push)
 
     async def close(self) -> None:
         """A reader that goes leaves nothing behind: the run is not its own."""
@@ -65,7 +67,7 @@ class StreamReader:
         return None if self.is_over and not events else events
 
     async def _follow(
-        self, live: LiveResponse, seconds: float, hand: Hand | None
+        self, live: LiveResponse, seconds: float, push: PushCallback | None
     ) -> Sequence[StreamEvent] | None:
         while not (events := live.after(self._after, AT_ONCE_BYTES)):
             if live.is_ended:
@@ -73,7 +75,7 @@ class StreamReader:
                 return None
             if live.is_cut:
                 return self._seen(await self._follow_record(seconds))
-            if not await self._wait(live, seconds, hand):
+            if not await self._wait(live, seconds, push):
                 return ()
             if self._after + 1 < live.first_held:
                 return self._seen(await self._catch_up(live))
@@ -81,9 +83,9 @@ class StreamReader:
         self.is_over = live.is_ended and self._after + 1 == live.next_number
         return events
 
-    async def _wait(self, live: LiveResponse, seconds: float, hand: Hand | None) -> bool:
+    async def _wait(self, live: LiveResponse, seconds: float, push: PushCallback | None) -> bool:
         """Wait until there is something to do, for so long at most; return whether there is."""
-        watch = _Watch(self._after, seconds, hand)
+        watch = _Watch(self._after, seconds, push)
         live.listen(watch.hear)
         try:
             return await watch.waiter
@@ -160,11 +162,11 @@ class StreamReader:
 class _Watch:
     """A reader that waits. One timer and one future serve as many events as are given away."""
 
-    def __init__(self, after: int, seconds: float, hand: Hand | None) -> None:
+    def __init__(self, after: int, seconds: float, push: PushCallback | None) -> None:
         self.after = after
         """The number of the last event that was given away."""
         self._seconds = seconds
-        self._hand = hand
+        self._push = push
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
         self.waiter: asyncio.Future[bool] = self._loop.create_future()
@@ -172,11 +174,11 @@ class _Watch:
 
     def hear(self, told: Sequence[StreamEvent]) -> None:
         """There is news: give it away, or have the reader see to it."""
-        waiter, hand = self.waiter, self._hand
+        waiter, push = self.waiter, self._push
         if waiter.done():
             return
         try:
-            if hand is None or not told or told[0].number != self.after + 1 or not hand(told):
+            if push is None or not told or told[0].number != self.after + 1 or not push(told):
                 waiter.set_result(True)
             else:
                 self.after = told[-1].number

@@ -153,7 +153,7 @@ class Responder:
         """Answer with one item that stands for everything so far."""
         made = await fitting.compact(run, model=request.model, reason="trigger")
         if writer is not None:
-            writer.hear(list(told_compaction(made.item, 0, is_sampled=True)))
+            writer.write(list(told_compaction(made.item, 0, is_sampled=True)))
         return Answer(items=[made.item], usage=made.usage)
 
     async def _complete(

@@ -30,7 +30,7 @@ from holdfast.core.openai.stream_events import (
 )
 from holdfast.engine.context.compactor import WHOLE_BYTES, Compactor, as_stored
 from holdfast.engine.model_call.compaction_events import announced, shifted, told_compaction
-from holdfast.engine.streaming.stream_reader import Hand
+from holdfast.engine.streaming.stream_reader import PushCallback
 from holdfast.engine.turns.executor import record_of
 from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
 
@@ -89,7 +89,7 @@ class Passing:
         """Have a stream hear what the model says, behind what is said for it."""
         if request.is_compaction and self._compactor is not None:
             answer = await self._digest(self._compactor, request, items)
-            stream.hear(list(told_compaction(answer.items[0], 0, is_sampled=True)))
+            stream.write(list(told_compaction(answer.items[0], 0, is_sampled=True)))
             return answer
         provider = self._route(request.model)
         call, stream.preface = await self._put(request, provider, items)
@@ -138,14 +138,14 @@ class PassedStream:
         self._is_quiet = False
         self.is_over = False
         """Whether the last event has been taken."""
-        self._hand: Hand | None = None
+        self._push: PushCallback | None = None
         self._heard_at = 0.0
         self._news = asyncio.Event()
         self._room = asyncio.Event()
 
     # ── the model's side ────────────────────────────────────────────────────────────────────
 
-    def hear(self, events: Sequence[AnyEvent]) -> bool:
+    def write(self, events: Sequence[AnyEvent]) -> bool:
         """Number what the model says, and keep it until it is read."""
         told = [] if self._number else self._opening()
         by = len(self.preface)
@@ -154,7 +154,7 @@ class PassedStream:
         self._tell(told)
         return self._size <= HELD_BYTES
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         """Wait for the reader."""
         while self._size > HELD_BYTES:
             self._room.clear()
@@ -182,7 +182,7 @@ class PassedStream:
 
     def _tell(self, events: list[StreamEvent]) -> None:
         self._heard_at = asyncio.get_running_loop().time()
-        if self._hand is not None and not self._events and self._hand(events):
+        if self._push is not None and not self._events and self._push(events):
             return
         self._events += events
         self._size += sum(len(event.body) for event in events)
@@ -197,17 +197,19 @@ class PassedStream:
             self._asking.result()
         self._is_quiet = not self._news.is_set()
 
-    async def take(self, seconds: float, hand: Hand | None = None) -> Sequence[StreamEvent] | None:
+    async def take(
+        self, seconds: float, push: PushCallback | None = None
+    ) -> Sequence[StreamEvent] | None:
         """Return the next events; see `StreamReader`."""
         if self._is_quiet:
             self._is_quiet = False
             return ()
         if not self._events and not self.is_over:
-            self._hand = hand
+            self._push = push
             try:
                 await self._wait(seconds)
             finally:
-                self._hand = None
+                self._push = None
         if not self._events and self._asking is not None and self._asking.done():
             self._end(self._asking)
         events, self._events, self._size = self._events, [], 0

@@ -26,7 +26,7 @@ from holdfast.http.server.types import (
     Wire,
     json_reply,
 )
-from holdfast.ports.provider import Relayed, RelayRequest, Upstreams
+from holdfast.ports.provider import RelayRequest, RelayResponse, Upstreams
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 FORGETTING = frozenset({"embeddings", "moderations", "images", "audio", "completions", "rerank"})
@@ -71,7 +71,7 @@ class Relaying:
 
     async def chat(self, request: Request, asked: TurnRequest, items: list[NewItem]) -> AnyReply:
         """Answer a Chat request of which nothing is kept: as it is, where Chat is spoken."""
-        if self._upstreams.speaks(asked.model) == "chat":
+        if self._upstreams.upstream_api(asked.model) == "chat":
             return await self._pass_on(request, "/chat/completions", asked.model, may_repeat=True)
         if not asked.is_stream:
             return json_reply(completion(await self._passing.answer(asked, items)))
@@ -117,7 +117,7 @@ class Relaying:
             return problem(404, f"no upstream serves {request.path}", code="unknown_url")
         return await self._reply(relayed)
 
-    async def _reply(self, relayed: Relayed) -> AnyReply:
+    async def _reply(self, relayed: RelayResponse) -> AnyReply:
         headers = [(k.encode(), v.encode("latin-1")) for k, v in relayed.headers.items()]
         if "text/event-stream" in relayed.headers.get("content-type", ""):
             return RelayReply(relayed, self._keep_alive_seconds, headers)
@@ -131,7 +131,9 @@ class Relaying:
 class RelayReply(LongReply):
     """An upstream's stream, passed on as it comes, with comments while it is quiet."""
 
-    def __init__(self, relayed: Relayed, keep_alive_seconds: float, headers: list[Header]) -> None:
+    def __init__(
+        self, relayed: RelayResponse, keep_alive_seconds: float, headers: list[Header]
+    ) -> None:
         super().__init__(headers)
         self.status = relayed.status
         self._relayed = relayed
@@ -140,7 +142,7 @@ class RelayReply(LongReply):
     async def pour(self, send: Send, wire: Wire | None) -> bytes:
         """Send what comes, by the shortest way while the client keeps up."""
         passage = _Passage(send, wire, self._seconds)
-        pouring = asyncio.ensure_future(self._relayed.pour(passage))
+        pouring = asyncio.ensure_future(self._relayed.copy_to(passage))
         try:
             while not pouring.done():
                 await asyncio.wait({pouring}, timeout=passage.seconds_left())
@@ -173,7 +175,7 @@ class _Passage:
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
 
-    def take(self, piece: bytes) -> bool:
+    def write(self, piece: bytes) -> bool:
         """Write a piece out at once, or hold it until there is room."""
         self._last = piece
         self._heard_at = self._loop.time()
@@ -183,7 +185,7 @@ class _Passage:
         self._unsent.append(piece)
         return False
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         """Send what is held."""
         unsent, self._unsent = self._unsent, []
         for piece in unsent:

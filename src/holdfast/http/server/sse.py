@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from holdfast.core.openai.stream_events import StreamEvent
-from holdfast.engine.streaming.stream_reader import Hand
+from holdfast.engine.streaming.stream_reader import PushCallback
 from holdfast.http.server.types import SSE, Header, LongReply, Send, Wire
 
 DONE = b"data: [DONE]\n\n"
@@ -21,7 +21,9 @@ class Source(Protocol):
     is_over: bool
     """Whether the last of them has been taken."""
 
-    async def take(self, seconds: float, hand: Hand | None = None) -> Sequence[StreamEvent] | None:
+    async def take(
+        self, seconds: float, push: PushCallback | None = None
+    ) -> Sequence[StreamEvent] | None:
         """Return the next events; none if there were none for so long; `None` at the end."""
         ...
 
@@ -56,8 +58,8 @@ class EventReply(LongReply):
     async def pour(self, send: Send, wire: Wire | None) -> bytes:
         """Send the events, by the shortest way while the client keeps up."""
         source, tell, seconds = self._source, self._tell, self._keep_alive_seconds
-        hand = _hand(wire, tell) if wire is not None else None
-        while (events := await source.take(seconds, hand)) is not None:
+        push = _push_callback(wire, tell) if wire is not None else None
+        while (events := await source.take(seconds, push)) is not None:
             text = tell(events) if events else KEEP_ALIVE
             if source.is_over:
                 return text + DONE
@@ -70,8 +72,8 @@ class EventReply(LongReply):
         await self._source.close()
 
 
-def _hand(wire: Wire, tell: Tell) -> Hand:
-    def hand(events: Sequence[StreamEvent]) -> bool:
+def _push_callback(wire: Wire, tell: Tell) -> PushCallback:
+    def push(events: Sequence[StreamEvent]) -> bool:
         if not wire.is_writable:
             return False
         text = tell(events)
@@ -79,4 +81,4 @@ def _hand(wire: Wire, tell: Tell) -> Hand:
             wire.write(text)
         return True
 
-    return hand
+    return push

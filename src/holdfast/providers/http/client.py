@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.ports.provider import Sink
+from holdfast.ports.provider import ByteSink
 from holdfast.providers.errors import broken
 from holdfast.providers.http.connection import Connection, Disconnected
 from holdfast.providers.settings import TimeoutSettings
@@ -69,7 +69,7 @@ class HttpAnswer(Protocol):
         """Return the whole body."""
         ...
 
-    async def pour(self, sink: Sink) -> None:
+    async def copy_to(self, sink: ByteSink) -> None:
         """Have the body taken as it comes, unless there is enough; one that is cut off raises."""
         ...
 
@@ -310,10 +310,10 @@ class _Exchange:
                 raise broken("the upstream's answer is too long", "upstream_broken_answer")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def pour(self, sink: Sink) -> None:
+    async def copy_to(self, sink: ByteSink) -> None:
         try:
             inflating = _Inflating(sink, self._inflate) if self._inflate is not None else None
-            is_ended = await self._connection.pour(inflating or sink, self._seconds)
+            is_ended = await self._connection.copy_to(inflating or sink, self._seconds)
         except TimeoutError as exc:
             raise self._silence() from exc
         except zlib.error as exc:
@@ -362,16 +362,16 @@ def _inflater(encoding: str) -> "zlib._Decompress | None":
 class _Inflating:
     """Takes a compressed body for somebody who reads the plain one."""
 
-    def __init__(self, sink: Sink, inflate: "zlib._Decompress") -> None:
+    def __init__(self, sink: ByteSink, inflate: "zlib._Decompress") -> None:
         self._sink = sink
         self._inflate = inflate
-        self.room = sink.room
+        self.drain = sink.drain
 
     @property
     def is_cut_off(self) -> bool:
         """Whether there should have been more of it."""
         return not self._inflate.eof
 
-    def take(self, piece: bytes) -> bool:
+    def write(self, piece: bytes) -> bool:
         plain = self._inflate.decompress(piece)
-        return self._sink.take(plain) if plain else True
+        return self._sink.write(plain) if plain else True

@@ -7,7 +7,7 @@ from typing import cast
 import httptools
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.ports.provider import Sink
+from holdfast.ports.provider import ByteSink
 from holdfast.providers.errors import broken
 
 HIGH_WATER_BYTES = 256 * 1024
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         self.is_complete = False
         self._is_kept = False
         self._failure: ProviderFailure | None = None
-        self._sink: Sink | None = None
+        self._sink: ByteSink | None = None
         self._seconds = 0.0
         self._is_full = False
         self._refusal: Exception | None = None
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
             await self.news(seconds)
         return self.taken()
 
-    async def pour(self, sink: Sink, seconds: float) -> bool:
+    async def copy_to(self, sink: ByteSink, seconds: float) -> bool:
         """Have the body taken as it comes; return whether it ended before there was enough of it.
 
         What comes while this waits goes to the sink at once, without anybody being woken for it.
@@ -127,8 +127,8 @@ class Connection(asyncio.Protocol):
         try:
             while True:
                 while self._pieces:
-                    if not sink.take(self.taken()):
-                        await sink.room()
+                    if not sink.write(self.taken()):
+                        await sink.drain()
                 if self.is_complete:
                     return True
                 self._sink, self._seconds = sink, seconds
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
                     raise self._refusal
                 if self._is_full:
                     self._is_full = False
-                    await sink.room()
+                    await sink.drain()
         except Enough:
             return False
 
@@ -177,12 +177,12 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _hand_over(self, sink: Sink) -> None:
+    def _hand_over(self, sink: ByteSink) -> None:
         """Give what has come to somebody who waits for it; what they raise is raised there."""
         try:
             # Reading is not paused: whoever waits has taken everything that came before.
             pieces, self._pieces, self._held = self._pieces, [], 0
-            if sink.take(pieces[0] if len(pieces) == 1 else b"".join(pieces)):
+            if sink.write(pieces[0] if len(pieces) == 1 else b"".join(pieces)):
                 self._until = self._loop.time() + self._seconds
                 return
             self._is_full = True

@@ -3,7 +3,7 @@
 from contextlib import AsyncExitStack
 
 from holdfast.core.healing.redaction import redact
-from holdfast.ports.provider import RelayRequest, Sink
+from holdfast.ports.provider import ByteSink, RelayRequest
 from holdfast.providers.errors import failure_of
 from holdfast.providers.http.client import HttpAnswer
 from holdfast.providers.http.upstream import Upstream
@@ -49,12 +49,12 @@ class Relay:
         said = body.decode("utf-8", "surrogateescape")
         return redact(said, self._key).encode("utf-8", "surrogateescape")
 
-    async def pour(self, sink: Sink) -> None:
+    async def copy_to(self, sink: ByteSink) -> None:
         """Have the body taken as it comes; what is said against a request at once."""
         if self._answer.status < 400:
-            await self._answer.pour(sink)
-        elif not sink.take(await self.read()):
-            await sink.room()
+            await self._answer.copy_to(sink)
+        elif not sink.write(await self.read()):
+            await sink.drain()
 
     async def close(self) -> None:
         """Let go of the connection."""

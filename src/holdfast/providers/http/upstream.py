@@ -115,19 +115,19 @@ class Upstream:
             if "text/event-stream" not in kind:
                 # Asked for a stream, the server gave a whole answer: it is the only event.
                 with suppress(Enough):
-                    follower.take([SseEvent("whole", await answer.read())])
+                    follower.write([SseEvent("whole", await answer.read())])
                 return
-            await answer.pour(_Splitting(follower))
+            await answer.copy_to(_Splitting(follower))
 
 
 class Follower(Protocol):
-    """Somebody who takes an answer's events as they come; see `Sink`."""
+    """Somebody who takes an answer's events as they come; see `ByteSink`."""
 
-    def take(self, events: list[SseEvent]) -> bool:
+    def write(self, events: list[SseEvent]) -> bool:
         """Take the events that came together; return whether more may follow at once."""
         ...
 
-    async def room(self) -> None:
+    async def drain(self) -> None:
         """Wait until more may follow."""
         ...
 
@@ -138,18 +138,18 @@ class _Splitting:
     def __init__(self, follower: Follower) -> None:
         self._splitter = SseSplitter()
         self._follower = follower
-        self.room = follower.room
+        self.drain = follower.drain
 
-    def take(self, piece: bytes) -> bool:
+    def write(self, piece: bytes) -> bool:
         try:
             events = self._splitter.feed(piece)
         except EventTooLong as exc:
             raise broken(str(exc), "upstream_broken_answer") from exc
         for place, event in enumerate(events):
             if event.data == DONE:
-                self._follower.take(events[:place])
+                self._follower.write(events[:place])
                 raise Enough
-        return self._follower.take(events) if events else True
+        return self._follower.write(events) if events else True
 
 
 def read_json(data: bytes) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.core.model.config_items import configured
-from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall, StateUse
+from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, StateUse
 from holdfast.providers.errors import names_item
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
@@ -32,13 +32,13 @@ _ONE_ANSWER: dict[str, tuple[Any, ...]] = {
 class _Following:
     """Takes a server's chunks, and has somebody hear what they say."""
 
-    def __init__(self, output: ChatOutput, listener: Listener) -> None:
+    def __init__(self, output: ChatOutput, sink: EventSink) -> None:
         self._output = output
-        self._listener = listener
+        self._sink = sink
         self._doubling = Doubling()
-        self.room = listener.room
+        self.drain = sink.drain
 
-    def take(self, events: list[SseEvent]) -> bool:
+    def write(self, events: list[SseEvent]) -> bool:
         said: list[AnyEvent] = []
         try:
             for chunk in events:
@@ -47,9 +47,9 @@ class _Following:
         except ProviderFailure:
             # What came before a failure was said.
             if said:
-                self._listener.hear(said)
+                self._sink.write(said)
             raise
-        return self._listener.hear(said) if said else True
+        return self._sink.write(said) if said else True
 
 
 class ChatProvider:
@@ -79,20 +79,20 @@ class ChatProvider:
         output.take(read_json(data))
         return output.end()[1]
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Tell the answer's events as its chunks come."""
         output = self._output(call)
         body = self._body(call)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         try:
-            follower = _Following(output, listener)
+            follower = _Following(output, sink)
             await self._upstream.follow(PATH, (_encode(body),), follower, may_repeat=True)
         except ProviderFailure as failure:
             # The model had finished; only what the server adds at the end is missing.
             if not (output.is_finished and failure.provider_code == "upstream_truncated"):
                 raise self._placed(failure, call) from None
         events, answer = output.end()
-        listener.hear(events)
+        sink.write(events)
         return answer
 
     async def models(self) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.provider_state import ProviderState
-from holdfast.ports.provider import Answer, Listener, ModelCall, StateUse
+from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
 from holdfast.providers.errors import broken, names_item
 from holdfast.providers.http.connection import Enough
 from holdfast.providers.http.sse import SseEvent
@@ -49,12 +49,12 @@ _REFUSES_SEALING = "encrypted content is not supported"
 class _Following:
     """Takes a server's events until one ends its answer, and has somebody hear ours."""
 
-    def __init__(self, output: ResponsesOutput, listener: Listener) -> None:
+    def __init__(self, output: ResponsesOutput, sink: EventSink) -> None:
         self._output = output
-        self._listener = listener
-        self.room = listener.room
+        self._sink = sink
+        self.drain = sink.drain
 
-    def take(self, events: list[SseEvent]) -> bool:
+    def write(self, events: list[SseEvent]) -> bool:
         output = self._output
         if len(events) == 1:
             ours = output.take(events[0].type, events[0].data)
@@ -67,9 +67,9 @@ class _Following:
             except ProviderFailure:
                 # What came before a failure was said.
                 if ours:
-                    self._listener.hear(ours)
+                    self._sink.write(ours)
                 raise
-        may_follow = self._listener.hear(ours) if ours else True
+        may_follow = self._sink.write(ours) if ours else True
         if output.ending is not None:
             raise Enough
         return may_follow
@@ -130,18 +130,18 @@ class ResponsesProvider:
             raise ignored()
         return self._with_state(call, kept, names, ending)
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Tell the server's events as they come, in our names."""
         kept = await self._kept(call)
         if self._is_unproven(call, kept):
             # Whether it remembers is seen in its last word; until it has shown that it does,
             # nothing is passed on before that.
             answer = await self.answer(replace(call, is_stream=False))
-            listener.hear(whole_events(answer.items))
+            sink.write(whole_events(answer.items))
             return answer
-        return await self._follow(call, kept, listener)
+        return await self._follow(call, kept, sink)
 
-    async def _follow(self, call: ModelCall, kept: Kept | None, listener: Listener) -> Answer:
+    async def _follow(self, call: ModelCall, kept: Kept | None, sink: EventSink) -> Answer:
         names = Names(self._new_id, partial(self._taken, call))
         replay = self._replay(call)
         output = ResponsesOutput(names, replay.maker)
@@ -151,7 +151,7 @@ class ResponsesProvider:
                 await self._upstream.follow(
                     PATH,
                     self._written(call, kept, replay, body),
-                    _Following(output, listener),
+                    _Following(output, sink),
                     names_state=call.state is not None,
                     may_repeat=changes_nothing(body),
                 )

@@ -62,7 +62,7 @@ class Streaming:
     def say(self, words: str) -> None:
         kind = "response.output_text.delta"
         said = Delta(type=kind, item_id="msg_1", output_index=0, content_index=0, delta=words)
-        self.writer.hear([said])
+        self.writer.write([said])
 
 
 def played(ms: int, scene: Callable[[HandMovedLoop], Awaitable[None]]) -> None:

@@ -10,7 +10,7 @@ from holdfast.core.model.items import message
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.engine.turns.stateless import Passing
-from holdfast.ports.provider import Answer, AnyEvent, Listener, ModelCall
+from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall
 from tests.in_process import ScriptedModel
 
 ASKED = TurnRequest(api="responses", model="m", is_stored=False, is_stream=True)
@@ -23,24 +23,24 @@ class BreakingModel(ScriptedModel):
         super().__init__()
         self._events = events
 
-    async def stream(self, call: ModelCall, listener: Listener) -> Answer:
+    async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Begin as scripted."""
-        return await super().stream(call, Interrupted(listener, self._events))
+        return await super().stream(call, Interrupted(sink, self._events))
 
 
 class Interrupted:
     """Hears so many events, and no more."""
 
-    def __init__(self, listener: Listener, count: int) -> None:
-        self._listener = listener
+    def __init__(self, sink: EventSink, count: int) -> None:
+        self._sink = sink
         self._left = count
-        self.room = listener.room
+        self.drain = sink.drain
 
-    def hear(self, events: Sequence[AnyEvent]) -> bool:
+    def write(self, events: Sequence[AnyEvent]) -> bool:
         if not self._left:
             raise ProviderFailure("broke", failure_class="transient")
         self._left -= 1
-        return self._listener.hear(events)
+        return self._sink.write(events)
 
 
 async def kinds(model: ScriptedModel, *, is_open: bool) -> list[str]:

@@ -201,7 +201,7 @@ async def test_a_stream_is_passed_on_as_it_comes() -> None:
     async with line(slow) as (client, server):
         async with client.exchange(HttpRequest(method="GET", url=server.url)) as answer:
             basin = Basin(heard)
-            await answer.pour(basin)
+            await answer.copy_to(basin)
         assert basin.pieces == [b"one", b"two"]
 
 
@@ -366,7 +366,7 @@ async def test_a_long_answer_waits_until_it_is_read_and_arrives_whole() -> None:
             async with client.exchange(HttpRequest(method="GET", url=server.url)) as answer:
                 await asyncio.sleep(0)
                 basin = Basin()
-                await answer.pour(basin)
+                await answer.copy_to(basin)
                 assert b"".join(basin.pieces) == body
         assert len(server.talks) == 1
 
@@ -379,7 +379,7 @@ async def test_a_stream_that_is_left_frees_everything() -> None:
 
     async def listen(client: PooledClient, url: str, heard: asyncio.Event) -> None:
         async with client.exchange(HttpRequest(method="GET", url=url)) as answer:
-            await answer.pour(Basin(heard))
+            await answer.copy_to(Basin(heard))
 
     async with line(endless) as (client, server):
         for _ in range(10):
