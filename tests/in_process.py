@@ -15,8 +15,8 @@ from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings, LaneSettings, StreamSettings
-from holdfast.engine.turns.executor import Responder
-from holdfast.engine.turns.turn_service import Desk
+from holdfast.engine.turns.executor import TurnExecutor
+from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.app import Application
 from holdfast.ports.provider import (
     Answer,
@@ -146,7 +146,7 @@ class House:
     """An application, its parts, and a client."""
 
     def __init__(
-        self, application: Application, gateway: Gateway, desk: Desk, model: ScriptedModel
+        self, application: Application, gateway: Gateway, desk: TurnService, model: ScriptedModel
     ) -> None:
         self.application = application
         self.desk = desk
@@ -202,15 +202,15 @@ async def open_house(
     model = model or ScriptedModel()
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(store_url, clock=clock)
-    desk: Desk | None = None
+    desk: TurnService | None = None
 
-    async def carry_adopted(run: ActiveRun) -> None:
+    async def run_recovered(run: ActiveRun) -> None:
         assert desk is not None
-        await desk.carry_adopted(run)
+        await desk.run_recovered(run)
 
-    gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, handler=carry_adopted)
+    gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, handler=run_recovered)
     compactor = Compactor(gateway, lambda _: model, lambda _: window, context)
-    desk = Desk(gateway, Responder(gateway, lambda _: model, fitting=compactor))
+    desk = TurnService(gateway, TurnExecutor(gateway, lambda _: model, fitting=compactor))
     await gateway.start()
     application = Application(gateway, desk, OnlyModel(model), streams=streams, compactor=compactor)
     house = House(application, gateway, desk, model)

@@ -13,13 +13,13 @@ from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.api import Holdfast
-from holdfast.engine.embedded.validation import an_instance
+from holdfast.engine.embedded.validation import require_instance
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway, Handler
-from holdfast.engine.sessions.quota import StorageGauge
+from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings, RetentionSettings
-from holdfast.engine.turns.executor import Responder
-from holdfast.engine.turns.turn_service import Desk
+from holdfast.engine.turns.executor import TurnExecutor
+from holdfast.engine.turns.turn_service import TurnService
 from holdfast.settings import Settings
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlStore
@@ -44,9 +44,9 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
     one they are kept as interrupted, to be resumed by whoever sends them again.
     """
     owner = read_tenant(tenant)
-    an_instance("reset", reset, ResetPolicy)
+    require_instance("reset", reset, ResetPolicy)
     if lanes is not None:
-        an_instance("lanes", lanes, LaneSettings)
+        require_instance("lanes", lanes, LaneSettings)
     if handler is not None and not callable(handler):
         raise InvalidInput("a handler is called with a run")
     clock = SystemClock()
@@ -78,11 +78,11 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     store = await open_store(settings.store.url, clock=clock)
     upstreams = Upstreams(settings.upstreams, ids.new)
     try:
-        desk: Desk | None = None
+        desk: TurnService | None = None
 
-        async def carry_adopted(run: ActiveRun) -> None:
+        async def run_recovered(run: ActiveRun) -> None:
             assert desk is not None
-            await desk.carry_adopted(run)
+            await desk.run_recovered(run)
 
         meter = PrometheusMeter()
         store.on_commit(meter.committed)
@@ -91,24 +91,24 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             clock=clock,
             ids=ids,
             settings=settings.lanes,
-            handler=carry_adopted,
+            handler=run_recovered,
             meter=meter,
         )
         gateway.limits = settings.lanes.limits(
             can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
         )
-        gateway.storage = StorageGauge(store.read, settings.limits.stored_bytes)
+        gateway.storage = StorageQuota(store.read, settings.limits.stored_bytes)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
-        responder = Responder(
+        responder = TurnExecutor(
             gateway,
             upstreams.provider,
             settings.heals,
             fallbacks=upstreams.fallbacks,
             fitting=compactor,
         )
-        desk = Desk(gateway, responder)
+        desk = TurnService(gateway, responder)
         await gateway.start()
         sweeping = _sweep(gateway, settings.retention)
         try:

@@ -33,8 +33,8 @@ from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.embedded.turn_handle import TurnHandle
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.engine.turns.executor import Answered
-from holdfast.engine.turns.turn_service import Desk, Ticket
+from holdfast.engine.turns.executor import TurnResult
+from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.stores.sql.store import SqlStore
 from tests.simulation.compacting import BY_MODEL, BY_RULE
 from tests.simulation.disk import Fault, SimulatedDriver
@@ -129,7 +129,7 @@ class Replica:
             settings=BY_RULE if world.plan.elides else BY_MODEL,
         )
         responder = WitnessedResponder(self.gateway, lambda _: upstream, fitting=fitting)
-        self.desk = Desk(self.gateway, responder)
+        self.desk = TurnService(self.gateway, responder)
         self._calls: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._begun: list[asyncio.Task[Any]] = []
 
@@ -257,7 +257,7 @@ class Replica:
     async def _carry_adopted(self, run: ActiveRun) -> None:
         self.world.facts["a turn left behind was adopted"] += 1
         if b'"api"' in run.turn.request:
-            await self.desk.carry_adopted(run)
+            await self.desk.run_recovered(run)
         else:
             await self._run(run)
 
@@ -283,7 +283,7 @@ class Replica:
         answered = await ticket.answer()
         return _answer_of(answered)
 
-    async def _read_stream(self, ticket: Ticket) -> Answer:
+    async def _read_stream(self, ticket: TurnTicket) -> Answer:
         """Follow a stream that came before to its end, and answer what it says."""
         reader = ticket.reader()
         while await reader.take(1.0) is not None:
@@ -440,7 +440,7 @@ class Replica:
         return Answer(appended.turn.id, appended.session.id, status, None)
 
 
-def _answer_of(answered: Answered) -> Answer:
+def _answer_of(answered: TurnResult) -> Answer:
     output = [msgspec.json.decode(body) for body in answered.response.output]
     calls = tuple(item["call_id"] for item in output if item["type"] == "function_call")
     texts = [text_of(body) for body in answered.response.output]

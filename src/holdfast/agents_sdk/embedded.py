@@ -9,7 +9,13 @@ from holdfast.core.errors import InvalidInput, SessionChanged
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem
 from holdfast.core.transaction.commands import Continue, Pop, Reserve, Reset
-from holdfast.engine.embedded.external_lane import Done, Elsewhere, HeldLane, LaneAsked, LaneEnd
+from holdfast.engine.embedded.external_lane import (
+    Done,
+    ExternalLane,
+    InRetiredGeneration,
+    LaneEnd,
+    LaneRequest,
+)
 from holdfast.engine.sessions.active_run import Batch
 from holdfast.ports.store import ItemQuery
 
@@ -135,7 +141,7 @@ class EmbeddedBackend:
                 continue  # somebody else began another one meanwhile; that one is cleared now
             return
 
-    def lane(self, asked: LaneAsked) -> "EmbeddedLane":
+    def lane(self, asked: LaneRequest) -> "EmbeddedLane":
         """Return a lane that can be taken."""
         return EmbeddedLane(self.lodging, asked)
 
@@ -147,10 +153,10 @@ class EmbeddedBackend:
 class EmbeddedLane:
     """Holds a lane through the engine in this process."""
 
-    def __init__(self, lodging: Lodging, asked: LaneAsked) -> None:
+    def __init__(self, lodging: Lodging, asked: LaneRequest) -> None:
         self._lodging = lodging
         self._asked = asked
-        self._held: HeldLane | None = None
+        self._held: ExternalLane | None = None
 
     @property
     def session_id(self) -> SessionId:
@@ -158,11 +164,11 @@ class EmbeddedLane:
         return self._lane().run.session.id
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def elsewhere(self) -> InRetiredGeneration | None:
         """Where a parked run goes on, if its generation was retired."""
         return self._lane().elsewhere
 
-    def _lane(self) -> HeldLane:
+    def _lane(self) -> ExternalLane:
         if self._held is None:
             raise InvalidInput("the lane is not taken: async with session.serial()")
         return self._held
@@ -170,7 +176,7 @@ class EmbeddedLane:
     async def take(self) -> Done | None:
         """Wait for the lane; it is held afterwards, unless a run of this id is done."""
         gateway = await self._lodging.gateway(started=True)
-        self._held = HeldLane(gateway, self._asked)
+        self._held = ExternalLane(gateway, self._asked)
         return await self._held.take()
 
     async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:

@@ -15,7 +15,7 @@ from holdfast.core.errors import HoldfastError, InvalidInput, RunFenced, StoreUn
 from holdfast.core.ids import Key, SessionId, TurnId
 from holdfast.core.model.items import NewItem
 from holdfast.engine.clock import RandomIds
-from holdfast.engine.embedded.external_lane import Done, Elsewhere, LaneAsked, LaneEnd
+from holdfast.engine.embedded.external_lane import Done, InRetiredGeneration, LaneEnd, LaneRequest
 
 TRIES = 4
 FIRST_PAUSE_SECONDS = 0.1
@@ -49,7 +49,7 @@ class _Page(msgspec.Struct, frozen=True):
 class _Lane(msgspec.Struct, frozen=True):
     turn_id: TurnId | None = None
     session_id: SessionId | None = None
-    elsewhere: Elsewhere | None = None
+    elsewhere: InRetiredGeneration | None = None
     done: Done | None = None
 
 
@@ -228,7 +228,7 @@ class RemoteBackend:
                 continue  # somebody else began another one meanwhile; that one is cleared now
             return
 
-    def lane(self, asked: LaneAsked) -> "RemoteLane":
+    def lane(self, asked: LaneRequest) -> "RemoteLane":
         """Return a lane that can be taken."""
         return RemoteLane(self._line, asked)
 
@@ -240,7 +240,7 @@ class RemoteBackend:
 class RemoteLane:
     """Holds a lane through a gateway: for as long as one connection to it stays open."""
 
-    def __init__(self, line: Line, asked: LaneAsked) -> None:
+    def __init__(self, line: Line, asked: LaneRequest) -> None:
         self._line = line
         self._asked = asked
         self._holding: aiohttp.ClientResponse | None = None
@@ -254,7 +254,7 @@ class RemoteLane:
         return self._granted.session_id
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def elsewhere(self) -> InRetiredGeneration | None:
         """Where a parked run goes on, if its generation was retired."""
         return self._granted.elsewhere
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from holdfast.core.errors import InvalidInput, TurnAlreadyDone
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import NewItem
-from holdfast.engine.embedded.external_lane import Done, Elsewhere, LaneEnd
+from holdfast.engine.embedded.external_lane import Done, InRetiredGeneration, LaneEnd
 from holdfast.engine.embedded.validation import described
 
 _lanes: ContextVar[dict[str, "Lane"] | None] = ContextVar("holdfast_lanes", default=None)
@@ -35,7 +35,7 @@ class LaneHolder(Protocol):
         ...
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def elsewhere(self) -> InRetiredGeneration | None:
         """Where a parked run goes on, if its generation was retired."""
         ...
 
@@ -73,7 +73,7 @@ class Lane:
         return self._holder.session_id
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def elsewhere(self) -> InRetiredGeneration | None:
         """Where a parked run goes on, if its generation was retired."""
         return self._holder.elsewhere
 

@@ -10,7 +10,7 @@ from holdfast.core.errors import InvalidInput
 CONTEXT_FIELDS = ("truncation", "context_management")
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How one request wants to be kept within its window."""
 
     truncation: str | None = None
@@ -20,7 +20,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     compact_threshold: int | None = None
 
 
-NO_WISH = Wish()
+DEFAULT_OPTIONS = ContextOptions()
 
 
 class _Entry(msgspec.Struct):
@@ -31,19 +31,19 @@ class _Entry(msgspec.Struct):
 _read_entries = msgspec.json.Decoder(list[_Entry] | None).decode
 
 
-def read_wish(fields: Mapping[str, msgspec.Raw]) -> Wish:
+def read_context_options(fields: Mapping[str, msgspec.Raw]) -> ContextOptions:
     """Return what a request wishes, or say what is wrong with it."""
     if "truncation" not in fields and "context_management" not in fields:
-        return NO_WISH
+        return DEFAULT_OPTIONS
     truncation = _truncation(fields.get("truncation"))
     raw = fields.get("context_management")
     if raw is None:
-        return Wish(truncation=truncation)
+        return ContextOptions(truncation=truncation)
     try:
         entries = _read_entries(raw) or []
     except msgspec.ValidationError as exc:
         raise InvalidInput(f"context_management: {exc}", param="context_management") from exc
-    found = Wish(truncation=truncation)
+    found = ContextOptions(truncation=truncation)
     for entry in entries:
         if entry.type != "compaction":
             message = f"context_management: {entry.type!r} is unknown, there is 'compaction'"
@@ -52,7 +52,7 @@ def read_wish(fields: Mapping[str, msgspec.Raw]) -> Wish:
         if least is not None and least < 1:
             message = "context_management: compact_threshold is a positive number of tokens"
             raise InvalidInput(message, param="context_management")
-        found = Wish(truncation=truncation, compacts=True, compact_threshold=least)
+        found = ContextOptions(truncation=truncation, compacts=True, compact_threshold=least)
     return found
 
 

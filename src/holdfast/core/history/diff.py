@@ -34,7 +34,7 @@ class SentItem(msgspec.Struct, frozen=True, gc=False):
         return self.kind in OUTPUT_KINDS and self.call_id is not None
 
     @property
-    def repeats(self) -> bool:
+    def is_model_output(self) -> bool:
         """Whether a model said this: only who repeats a history sends it.
 
         What cannot be compared, such as reasoning, tells nothing; nor does a kind that is nobody's.
@@ -55,7 +55,7 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     call_id: str | None = None
 
 
-class Novelty(msgspec.Struct, frozen=True):
+class HistoryDiff(msgspec.Struct, frozen=True):
     """The request's items from `new_from` on are new; `rewind` hides what they replace.
 
     With `new_upto`, what stands there and behind is an answer that is to be given again.
@@ -72,7 +72,7 @@ def find_new(
     *,
     is_whole: bool = False,
     open_from: int | None = None,
-) -> Novelty:
+) -> HistoryDiff:
     """Compare a request with the log of the turns that were complete when it arrived.
 
     (a) nothing but what the user and its tools say: all of it is new; (b) the longest beginning
@@ -82,8 +82,8 @@ def find_new(
     With `is_whole` the client is known to send all it has, so that (a) says nothing. A turn that
     has not ended begins at `open_from`: what the log has of it is recognised, and never hidden.
     """
-    if not log or not (is_whole or any(item.repeats for item in sent)):
-        return Novelty(0)
+    if not log or not (is_whole or any(item.is_model_output for item in sent)):
+        return HistoryDiff(0)
     found = _find_new(sent, log)
     strange = _renamed_calls(sent, found.new_from, log)
     if strange:
@@ -93,17 +93,17 @@ def find_new(
 
 
 def _beside(
-    found: Novelty, sent: Sequence[SentItem], log: Sequence[LogEntry], open_from: int
-) -> Novelty:
+    found: HistoryDiff, sent: Sequence[SentItem], log: Sequence[LogEntry], open_from: int
+) -> HistoryDiff:
     """Return what is new beside a turn that goes on: nothing of it is hidden.
 
     An answer before it that is to be given again will stand behind it: so does its question then.
     """
     if found.rewind is None or found.rewind[0] >= open_from - 1:
-        return Novelty(found.new_from)
+        return HistoryDiff(found.new_from)
     after, upto = found.rewind[0], open_from - 1
     if found.new_from < len(sent) or after < log[0].seq:
-        return Novelty(found.new_from, (after, upto))
+        return HistoryDiff(found.new_from, (after, upto))
     asked_upto = len(sent)
     while asked_upto and _is_models(sent[asked_upto - 1]):
         asked_upto -= 1
@@ -112,11 +112,11 @@ def _beside(
         asked_from -= 1
     before = [entry.seq for entry in log if entry.seq <= after]
     place = max(len(before) - (asked_upto - asked_from), 0)
-    return Novelty(asked_from, (before[place] - 1, upto), asked_upto)
+    return HistoryDiff(asked_from, (before[place] - 1, upto), asked_upto)
 
 
 def _is_models(item: SentItem) -> bool:
-    return item.repeats or item.fingerprint == NO_FINGERPRINT
+    return item.is_model_output or item.fingerprint == NO_FINGERPRINT
 
 
 def _renamed_calls(
@@ -149,26 +149,26 @@ def _apart(sent: Sequence[SentItem], strange: frozenset[str]) -> list[SentItem]:
     ]
 
 
-def _find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> Novelty:
+def _find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> HistoryDiff:
     known = _comparable(log, sent)
     matched, at = _match([item.fingerprint for item in sent], [e.fingerprint for e in known])
     head = log[-1].seq
     if matched == 0:
-        return Novelty(0, (log[0].seq - 1, head))
+        return HistoryDiff(0, (log[0].seq - 1, head))
     new_from = _skip_reasoning(sent, matched)
     last = known[at].seq
     if new_from < len(sent):
         is_head = at == len(known) - 1
-        return Novelty(new_from, None if is_head else (last, head))
+        return HistoryDiff(new_from, None if is_head else (last, head))
     return _again(sent, known, at, head)
 
 
-def _again(sent: Sequence[SentItem], known: Sequence[LogEntry], at: int, head: int) -> Novelty:
+def _again(sent: Sequence[SentItem], known: Sequence[LogEntry], at: int, head: int) -> HistoryDiff:
     """Nothing is new: the last question is to be answered again, from where it was asked."""
     while at >= 0 and _is_assistant_entry(known[at], sent):
         at -= 1
     after = known[at].seq if at >= 0 else known[0].seq - 1
-    return Novelty(len(sent), (after, head) if after < head else None)
+    return HistoryDiff(len(sent), (after, head) if after < head else None)
 
 
 def _is_assistant_entry(entry: LogEntry, sent: Sequence[SentItem]) -> bool:

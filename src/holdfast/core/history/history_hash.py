@@ -37,14 +37,14 @@ class ItemPlaceRow(msgspec.Struct, frozen=True):
     seq: int
 
 
-class Milestone(msgspec.Struct, frozen=True, gc=False):
+class PrefixHash(msgspec.Struct, frozen=True, gc=False):
     """The trail of a request's first `count` items."""
 
     count: int
     trail: bytes
 
 
-def follow(trail: bytes, steps: Iterable[Step]) -> bytes:
+def extend_hash(trail: bytes, steps: Iterable[Step]) -> bytes:
     """Return a trail after more items; what has no fingerprint leaves none."""
     for fingerprint, call_id in steps:
         if fingerprint:
@@ -53,14 +53,14 @@ def follow(trail: bytes, steps: Iterable[Step]) -> bytes:
     return trail
 
 
-def milestones(sent: Sequence[SentItem], call_ids: Sequence[str | None]) -> list[Milestone]:
+def prefix_hashes(sent: Sequence[SentItem], call_ids: Sequence[str | None]) -> list[PrefixHash]:
     """Return the trails behind each thing that a model said, but for the request's last item."""
-    found: list[Milestone] = []
+    found: list[PrefixHash] = []
     trail = NO_TRAIL
     for index, item in enumerate(sent[:-1]):
-        trail = follow(trail, [(item.fingerprint, call_ids[index])])
+        trail = extend_hash(trail, [(item.fingerprint, call_ids[index])])
         if _is_models(item) and not _is_models(sent[index + 1]):
-            found.append(Milestone(index + 1, trail))
+            found.append(PrefixHash(index + 1, trail))
     return found
 
 

@@ -16,7 +16,7 @@ FAST = 1
 """Compression level: events repeat themselves so much that more effort gains little."""
 
 
-class KeptEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class JournalEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One event as a journal keeps it: its JSON, or the status that its response had."""
 
     type: str
@@ -24,15 +24,15 @@ class KeptEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[KeptEvent]).decode
+_decode = msgspec.msgpack.Decoder(list[JournalEvent]).decode
 
 
-def pack_events(first: int, events: Sequence[KeptEvent]) -> JournalEntry:
+def pack_events(first: int, events: Sequence[JournalEvent]) -> JournalEntry:
     """Return a batch whose first event has the number `first`."""
     body = zlib.compress(_encode(events), FAST)
     return JournalEntry(first=first, last=first + len(events) - 1, body=body)
 
 
-def unpack_events(row: JournalRow) -> list[KeptEvent]:
+def unpack_events(row: JournalRow) -> list[JournalEvent]:
     """Return the events of a batch, the one numbered `row.first_no` first."""
     return _decode(zlib.decompress(row.body))

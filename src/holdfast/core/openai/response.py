@@ -8,7 +8,11 @@ import msgspec
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.core.model.turn import RUN_AGAIN, Outcome, Run, Turn, TurnStatus
-from holdfast.core.openai.encrypted_reasoning import SEAL_MARK, open_body, shows_sealed
+from holdfast.core.openai.encrypted_reasoning import (
+    ENCRYPTED_MARK,
+    body_without_encrypted,
+    shows_encrypted,
+)
 
 ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
 
@@ -105,7 +109,7 @@ class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):
     answer: RecordedAnswer | None = None
     conversation_id: str | None = None
     error: dict[str, Any] | None = None
-    shows_sealed: bool = False
+    shows_encrypted: bool = False
     """Whether encrypted reasoning is shown although the request did not ask for it."""
 
 
@@ -145,13 +149,13 @@ def response_value(facts: ResponseFacts) -> dict[str, Any]:
 
 def _shown(facts: ResponseFacts) -> list[msgspec.Raw]:
     """Return the items of a response; their seals only to whoever asked for them."""
-    is_open = facts.shows_sealed or (
-        "include" in facts.request.fields and shows_sealed(facts.request)
+    is_open = facts.shows_encrypted or (
+        "include" in facts.request.fields and shows_encrypted(facts.request)
     )
     shown: list[msgspec.Raw] = []
     for body in facts.output:
-        is_as_kept = is_open or SEAL_MARK not in body
-        shown.append(msgspec.Raw(body if is_as_kept else open_body(body)))
+        is_as_kept = is_open or ENCRYPTED_MARK not in body
+        shown.append(msgspec.Raw(body if is_as_kept else body_without_encrypted(body)))
     return shown
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.openai.event_batches import KeptEvent
+from holdfast.core.openai.event_batches import JournalEvent
 from holdfast.core.openai.response import ResponseFacts, ResponseStatus, response_value
 
 CREATED = "response.created"
@@ -55,9 +55,9 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
     body: bytes
     status: ResponseStatus | None = None
 
-    def kept(self) -> KeptEvent:
+    def kept(self) -> JournalEvent:
         """Return the event as a journal keeps it."""
-        return KeptEvent(self.type, self.status.encode() if self.status else self.body)
+        return JournalEvent(self.type, self.status.encode() if self.status else self.body)
 
 
 def model_event(kind: str, number: int, data: dict[str, Any]) -> StreamEvent:
@@ -92,7 +92,7 @@ def terminal(number: int, facts: ResponseFacts) -> StreamEvent:
     return shown(TERMINAL[facts.status], number, facts)
 
 
-def recall(kept: KeptEvent, number: int, facts: ResponseFacts) -> StreamEvent:
+def recall(kept: JournalEvent, number: int, facts: ResponseFacts) -> StreamEvent:
     """Return an event of a journal as it went out."""
     if kept.type not in LIFECYCLE:
         return StreamEvent(kept.type, number, kept.body)

@@ -33,7 +33,7 @@ def sendable(call_id: str, salt: str = "") -> str:
     return "call_" + hashlib.blake2b(told, digest_size=12).hexdigest()
 
 
-class CallNames:
+class CallIdAllocator:
     """Gives the calls of one request their names."""
 
     def __init__(self) -> None:

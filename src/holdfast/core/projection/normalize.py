@@ -61,7 +61,7 @@ _encode = msgspec.json.Encoder().encode
 Kind = Literal["input_text", "output_text"]
 
 
-def well_formed(kind: str, body: bytes) -> bytes | None:
+def normalize_item(kind: str, body: bytes) -> bytes | None:
     """Return an item's body as every server takes it; None where nothing is left to be said.
 
     The bytes of one that is in order, which is nearly every one, are given back as they are.

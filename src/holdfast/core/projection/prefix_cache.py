@@ -17,7 +17,7 @@ ItemT = TypeVar("ItemT")
 MadeT = TypeVar("MadeT")
 
 
-class Strand(Sequence[ItemT]):
+class SharedPrefix(Sequence[ItemT]):
     """The first `length` items of a list that is only ever added to; it is never changed."""
 
     __slots__ = ("length", "shared")
@@ -26,15 +26,15 @@ class Strand(Sequence[ItemT]):
         self.shared = shared
         self.length = len(shared)
 
-    def grown(self, new: Iterable[ItemT]) -> "Strand[ItemT]":
+    def grown(self, new: Iterable[ItemT]) -> "SharedPrefix[ItemT]":
         """Return a longer one; where another grew from here before, it is a list of its own."""
         shared = self.shared if len(self.shared) == self.length else self[:]
         shared += new
-        return Strand(shared)
+        return SharedPrefix(shared)
 
-    def upto(self, length: int) -> "Strand[ItemT]":
+    def upto(self, length: int) -> "SharedPrefix[ItemT]":
         """Return a shorter one."""
-        shorter = Strand(self.shared)
+        shorter = SharedPrefix(self.shared)
         shorter.length = length
         return shorter
 
@@ -54,7 +54,7 @@ class Strand(Sequence[ItemT]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        if isinstance(other, Strand) and other.shared is self.shared:
+        if isinstance(other, SharedPrefix) and other.shared is self.shared:
             return other.length == self.length
         return self[:] == list(other)
 
@@ -64,13 +64,13 @@ class Strand(Sequence[ItemT]):
 class Prefix(msgspec.Struct, Generic[ItemT, MadeT], frozen=True):
     """The beginning of a list, and what was made of it."""
 
-    items: Strand[ItemT]
+    items: SharedPrefix[ItemT]
     made: MadeT
     size: int
     """About how many bytes the two take."""
 
 
-class Prefixes(Generic[ItemT, MadeT]):
+class PrefixCache(Generic[ItemT, MadeT]):
     """One beginning for each key."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -78,7 +78,7 @@ class Prefixes(Generic[ItemT, MadeT]):
         self._kept: OrderedDict[Hashable, Prefix[ItemT, MadeT]] = OrderedDict()
         self.held_bytes = 0
 
-    def find(self, key: Hashable, items: Strand[ItemT]) -> Prefix[ItemT, MadeT] | None:
+    def find(self, key: Hashable, items: SharedPrefix[ItemT]) -> Prefix[ItemT, MadeT] | None:
         """Return what is known of how `items` begin."""
         if key not in self._kept:
             return None

@@ -16,14 +16,14 @@ from holdfast.core.model.synthetic_outputs import (
     OUTPUT_OF,
     interrupted_output,
 )
-from holdfast.core.projection.call_ids import CallNames
-from holdfast.core.projection.normalize import well_formed
+from holdfast.core.projection.call_ids import CallIdAllocator
+from holdfast.core.projection.normalize import normalize_item
 from holdfast.core.projection.placeholders import placeholder
 
-__all__ = ["INTERRUPTED", "Shown", "continue_after", "project", "show"]
+__all__ = ["INTERRUPTED", "ProjectedItem", "continue_after", "project", "show"]
 
 
-class Shown(msgspec.Struct, frozen=True, gc=False):
+class ProjectedItem(msgspec.Struct, frozen=True, gc=False):
     """One item of a request: where it stands in the log, and the call that it answers, if any."""
 
     body: bytes
@@ -63,12 +63,12 @@ def continue_after(
     return new
 
 
-def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[Shown]:
+def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[ProjectedItem]:
     """Return the items of a valid request, each with its place in the log."""
     listed = _presentable(items, quarantined)
     answers = _pair(listed)
-    names = CallNames()
-    shown: list[Shown] = []
+    names = CallIdAllocator()
+    shown: list[ProjectedItem] = []
     breath: list[int] = []
     for index, item in enumerate(listed):
         if item.call_id is not None and _is_output(item):
@@ -77,7 +77,7 @@ def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list
         if item.call_id:
             # Calls made in one breath stay together, and so do their outputs behind them.
             breath.append(index)
-            shown.append(Shown(names.of_call(item), item.seq))
+            shown.append(ProjectedItem(names.of_call(item), item.seq))
             continue
         if item.kind == "reasoning":
             leads_to = _leads_to(listed, index)
@@ -87,7 +87,7 @@ def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list
                 shown += _answer(listed, breath, answers, names)
         elif breath:
             shown += _answer(listed, breath, answers, names)
-        shown.append(Shown(item.body, item.seq))
+        shown.append(ProjectedItem(item.body, item.seq))
     if breath:
         shown += _answer(listed, breath, answers, names)
     return shown
@@ -105,7 +105,7 @@ def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> l
         is_refused = item.seq in quarantined and item.turn_number > 0
         body = placeholder(item) if is_refused else item.body
         if body is not None:
-            body = well_formed(item.kind, body)
+            body = normalize_item(item.kind, body)
         if body is None:
             continue
         listed.append(item if body is item.body else msgspec.structs.replace(item, body=body))
@@ -145,16 +145,18 @@ def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
 
 def _answer(
     listed: Sequence[StoredItem], breath: list[int], answers: dict[int, StoredItem],
-    names: CallNames,
-) -> list[Shown]:  # fmt: skip
+    names: CallIdAllocator,
+) -> list[ProjectedItem]:  # fmt: skip
     """Return the outputs of the calls of one breath, and begin another."""
-    given: list[Shown] = []
+    given: list[ProjectedItem] = []
     for index in breath:
         call, output = listed[index], answers.get(index)
         if output is not None:
-            given.append(Shown(names.of_output(call, output), output.seq, call))
+            given.append(ProjectedItem(names.of_output(call, output), output.seq, call))
         elif call.kind in OUTPUT_OF:
-            given.append(Shown(interrupted_output(call.kind, names.name_of(call)), None, call))
+            given.append(
+                ProjectedItem(interrupted_output(call.kind, names.name_of(call)), None, call)
+            )
     breath.clear()
     return given
 

@@ -10,7 +10,7 @@ from holdfast.core.model.request import read_request
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy
 from holdfast.core.transaction.commands import Accept, Finish, Repeated
-from holdfast.engine.model_call.context_fitter import Fitting
+from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 
@@ -18,7 +18,7 @@ _LOOK_BACK = 20
 """Turns that are looked at for a model that may write a summary."""
 
 
-class CompactionWanted(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which session is to be compacted, and how."""
 
     tenant: Tenant
@@ -33,11 +33,11 @@ class CompactionWanted(msgspec.Struct, frozen=True, kw_only=True):
 class CompactionTurns:
     """Compacts sessions, one turn each."""
 
-    def __init__(self, gateway: Gateway, fitting: Fitting) -> None:
+    def __init__(self, gateway: Gateway, fitting: ContextFitter) -> None:
         self._gateway = gateway
         self._fitting = fitting
 
-    async def compact(self, wanted: CompactionWanted) -> Session:
+    async def compact(self, wanted: CompactionRequest) -> Session:
         """Return the session once one summary stands for what was said, if that is less."""
         admission = await self._gateway.accept(
             Accept(
@@ -62,7 +62,7 @@ class CompactionTurns:
         finally:
             self._gateway.leave(run)
 
-    async def _while_ours(self, run: ActiveRun, wanted: CompactionWanted) -> Session:
+    async def _while_ours(self, run: ActiveRun, wanted: CompactionRequest) -> Session:
         """Carry the compaction out; stop as soon as the lane is taken away, the model too."""
         work = asyncio.ensure_future(self._carry_out(run, wanted))
 
@@ -82,7 +82,7 @@ class CompactionTurns:
                 raise await self._gateway.why_lost(run.turn) from exc
             raise
 
-    async def _carry_out(self, run: ActiveRun, wanted: CompactionWanted) -> Session:
+    async def _carry_out(self, run: ActiveRun, wanted: CompactionRequest) -> Session:
         try:
             model = wanted.model or await self._last_model(run)
             made = await self._fitting.compact(run, model=model, prompt=wanted.prompt)

@@ -11,7 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction.budget import Plan, Room, plan, role_of
-from holdfast.core.compaction.context_options import Wish, read_wish, wanted_output
+from holdfast.core.compaction.context_options import (
+    ContextOptions,
+    read_context_options,
+    wanted_output,
+)
 from holdfast.core.compaction.records import (
     NOT_SHOWN,
     SUMMARY_OPENING,
@@ -38,10 +42,10 @@ from holdfast.core.model.items import NewItem, StoredItem, message, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction.commands import Compact, RecordHeal
-from holdfast.engine.context.model_limits import Estimates
-from holdfast.engine.context.summarizer import Summariser, Summary
+from holdfast.engine.context.model_limits import ModelLimits
+from holdfast.engine.context.summarizer import Summarizer, Summary
 from holdfast.engine.logging import log
-from holdfast.engine.model_call.context_fitter import Asked, Made
+from holdfast.engine.model_call.context_fitter import CompactionResult, FitRequest
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings
@@ -67,7 +71,7 @@ class Bounds(msgspec.Struct, frozen=True):
     goal: int
 
 
-class Put(msgspec.Struct, frozen=True):
+class SizedCall(msgspec.Struct, frozen=True):
     """What is asked of whom; the size of it is judged by this."""
 
     upstream: str
@@ -76,7 +80,7 @@ class Put(msgspec.Struct, frozen=True):
     turn_number: int
 
 
-class Passed(msgspec.Struct, frozen=True):
+class FittedInput(msgspec.Struct, frozen=True):
     """A request of which nothing is kept, as it is sent, and what its answer begins with."""
 
     items: list[bytes]
@@ -84,7 +88,7 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 class Compactor:
-    """Fits requests into windows; see `fitting.Fitting`."""
+    """Fits requests into windows; see `fitting.ContextFitter`."""
 
     def __init__(
         self,
@@ -96,14 +100,14 @@ class Compactor:
         self._gateway = gateway
         self._windows: Windows = windows or (lambda _: None)
         self.settings = settings or ContextSettings()
-        self.estimates = Estimates()
-        self._summariser = Summariser(route, gateway.meter)
+        self.model_limits = ModelLimits()
+        self._summariser = Summarizer(route, gateway.meter)
 
     # ── before and after ────────────────────────────────────────────────────────────────────
 
-    async def fit(self, asked: Asked) -> Sequence[StoredItem]:
+    async def fit(self, asked: FitRequest) -> Sequence[StoredItem]:
         """Return what to show: the history, or less of it where it would not fit."""
-        wish = read_wish(asked.request.fields)
+        wish = read_context_options(asked.request.fields)
         if wish.truncation == "disabled" and not wish.compacts:
             return asked.history
         bounds = self._bounds(asked.provider.name, asked.model, asked.request, wish)
@@ -124,12 +128,14 @@ class Compactor:
         fields = {k: raw for k, raw in request.fields.items() if k != "context_management"}
         return replace(request, fields=fields)
 
-    async def shrink(self, asked: Asked, failure: ProviderFailure) -> Sequence[StoredItem] | None:
+    async def shrink(
+        self, asked: FitRequest, failure: ProviderFailure
+    ) -> Sequence[StoredItem] | None:
         """Return less than was refused, or None."""
-        wish = read_wish(asked.request.fields)
+        wish = read_context_options(asked.request.fields)
         put = _put(asked)
         before = self._tokens(put, asked.history)
-        self.estimates.refused(put.upstream, put.model, failure, before)
+        self.model_limits.refused(put.upstream, put.model, failure, before)
         if wish.truncation == "disabled" and not wish.compacts:
             return None
         bounds = self._bounds(put.upstream, put.model, put.request, wish)
@@ -143,26 +149,28 @@ class Compactor:
     def learn(self, provider: Provider, call: ModelCall, usage: Usage | None) -> None:
         """Take in what a call was counted as."""
         if usage is not None:
-            self.estimates.learn(provider.name, call, usage.input_tokens)
+            self.model_limits.learn(provider.name, call, usage.input_tokens)
 
     # ── how much there may be ───────────────────────────────────────────────────────────────
 
-    def _scale(self, put: Put) -> Scale:
-        return self.estimates.of(put.upstream, put.model).scale
+    def _scale(self, put: SizedCall) -> Scale:
+        return self.model_limits.of(put.upstream, put.model).scale
 
-    def _tokens(self, put: Put, history: Sequence[StoredItem]) -> int:
+    def _tokens(self, put: SizedCall, history: Sequence[StoredItem]) -> int:
         scale = self._scale(put)
         fixed = field_tokens(put.request.fields, scale)
         return fixed + sum(scale.item(item.body) for item in history)
 
     def window(self, upstream: str, model: str) -> int | None:
         """Return the window of a model: as configured, or less where its server has refused it."""
-        told, learned = self._windows(model), self.estimates.of(upstream, model).window
+        told, learned = self._windows(model), self.model_limits.of(upstream, model).window
         if told is None or learned is None:
             return learned if told is None else told
         return min(told, learned)
 
-    def _bounds(self, upstream: str, model: str, request: TurnRequest, wish: Wish) -> Bounds | None:
+    def _bounds(
+        self, upstream: str, model: str, request: TurnRequest, wish: ContextOptions
+    ) -> Bounds | None:
         """Return the bounds of a request; None where nothing is known and nothing was wished."""
         settings = self.settings
         if settings.mode == "off" and wish.truncation != "auto":
@@ -180,7 +188,7 @@ class Compactor:
         most = min(found)
         return Bounds(most, int(most * settings.target / settings.threshold))
 
-    def _room(self, put: Put, tokens: int) -> Room:
+    def _room(self, put: SizedCall, tokens: int) -> Room:
         scale = self._scale(put)
         left = max(tokens - field_tokens(put.request.fields, scale), LEAST_ROOM)
         return Room(
@@ -194,14 +202,14 @@ class Compactor:
     # ── leaving out ─────────────────────────────────────────────────────────────────────────
 
     def _truncated(
-        self, put: Put, history: Sequence[StoredItem], bounds: Bounds
+        self, put: SizedCall, history: Sequence[StoredItem], bounds: Bounds
     ) -> Sequence[StoredItem]:
         """Return the history without its oldest part, for this request alone."""
         made = plan(history, replace(self._room(put, bounds.most), summary_tokens=0))
         return history if made is None else truncated(history, made)
 
     async def _shorten(
-        self, asked: Asked, bounds: Bounds, reason: CompactionReason
+        self, asked: FitRequest, bounds: Bounds, reason: CompactionReason
     ) -> Sequence[StoredItem] | None:
         """Compact until the request is within its bounds, or nothing more can be left out."""
         if self.settings.mode == "off":
@@ -222,7 +230,9 @@ class Compactor:
                 break
         return history
 
-    async def _record(self, asked: Asked, made: Plan, room: Room, reason: CompactionReason) -> bool:
+    async def _record(
+        self, asked: FitRequest, made: Plan, room: Room, reason: CompactionReason
+    ) -> bool:
         model, prompt = self.settings.model or asked.model, self.settings.prompt
         summary = None
         if made.to_seq and self.settings.mode == "model":
@@ -232,7 +242,7 @@ class Compactor:
         if made.to_seq and compaction is None:
             return False
         record = await self._write(asked.run, made, name, reason, compaction)
-        if compaction is not None and read_wish(asked.request.fields).compacts:
+        if compaction is not None and read_context_options(asked.request.fields).compacts:
             text = told_alone(asked.history, made.keeps, compaction.text)
             asked.run.preface = (compaction_item(name, text, record),)
         return True
@@ -279,22 +289,24 @@ class Compactor:
 
     async def pass_on(
         self, request: TurnRequest, provider: Provider, items: Sequence[NewItem]
-    ) -> Passed:
+    ) -> FittedInput:
         """Return a request of which nothing is kept as short as it asked to be."""
-        wish = read_wish(request.fields)
+        wish = read_context_options(request.fields)
         if not wish.compacts and wish.truncation != "auto":
-            return Passed([expand(item.body) for item in items if item.kind not in NOT_SHOWN])
+            return FittedInput([expand(item.body) for item in items if item.kind not in NOT_SHOWN])
         history = as_stored(items)
-        put = Put(provider.name, request.model, request, history[-1].turn_number if history else 1)
+        put = SizedCall(
+            provider.name, request.model, request, history[-1].turn_number if history else 1
+        )
         bounds = self._bounds(put.upstream, put.model, put.request, wish)
         if bounds is None or self._tokens(put, history) <= bounds.most:
-            return Passed([item.body for item in history])
+            return FittedInput([item.body for item in history])
         if not wish.compacts:
-            return Passed([item.body for item in self._truncated(put, history, bounds)])
+            return FittedInput([item.body for item in self._truncated(put, history, bounds)])
         room = self._room(put, bounds.goal)
         made = plan(history, room)
         if made is None or not made.to_seq:
-            return Passed([item.body for item in history])
+            return FittedInput([item.body for item in history])
         summary = None
         if self.settings.mode == "model":
             model = self.settings.model or request.model
@@ -302,10 +314,10 @@ class Compactor:
         name = self._gateway.ids.new("cmp")
         compaction = _compaction(name, made, room, "threshold", summary)
         if compaction is None:
-            return Passed([item.body for item in history])
+            return FittedInput([item.body for item in history])
         item = compaction_item(name, told_alone(history, made.keeps, compaction.text))
         shown = [expand(item), *(one.body for one in truncated(history, made, keeps=False))]
-        return Passed(shown, (item,))
+        return FittedInput(shown, (item,))
 
     # ── on wish ─────────────────────────────────────────────────────────────────────────────
 
@@ -316,7 +328,7 @@ class Compactor:
         model: str | None,
         reason: CompactionReason = "asked",
         prompt: str | None = None,
-    ) -> Made:
+    ) -> CompactionResult:
         """Have one summary stand for all that was said so far, if that is less."""
         for _ in range(OUTDATED_TRIES):
             try:
@@ -327,7 +339,7 @@ class Compactor:
 
     async def _compact(
         self, run: ActiveRun, model: str | None, reason: CompactionReason, prompt: str | None
-    ) -> Made:
+    ) -> CompactionResult:
         history = await run.items()
         room = self._whole_room(history, run.turn.number)
         made = plan(history, room)
@@ -343,12 +355,12 @@ class Compactor:
         if made is None or compaction is None:
             text = transcript(history, WHOLE_BYTES)
             item = compaction_item(name, text, (run.session.id, 0))
-            return Made(item, usage, is_recorded=False)
+            return CompactionResult(item, usage, is_recorded=False)
         # The run that was made for this counts what it cost.
         compaction = replace(compaction, usage=None)
         record = await self._write(run, made, name, reason, compaction)
         text = told_alone(history, made.keeps, compaction.text)
-        return Made(compaction_item(name, text, record), usage)
+        return CompactionResult(compaction_item(name, text, record), usage)
 
     async def digest(
         self, items: Sequence[StoredItem], *, model: str, prompt: str | None, most_bytes: int
@@ -420,8 +432,8 @@ def _compaction(
     return None
 
 
-def _put(asked: Asked) -> Put:
-    return Put(asked.provider.name, asked.model, asked.request, asked.run.turn.number)
+def _put(asked: FitRequest) -> SizedCall:
+    return SizedCall(asked.provider.name, asked.model, asked.request, asked.run.turn.number)
 
 
 def as_stored(items: Iterable[NewItem]) -> list[StoredItem]:

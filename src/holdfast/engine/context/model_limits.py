@@ -22,7 +22,7 @@ _STATED = re.compile(
 )
 
 
-class Known(msgspec.Struct, frozen=True):
+class LearnedLimits(msgspec.Struct, frozen=True):
     """What is known of one model at one upstream."""
 
     scale: Scale = DEFAULT_SCALE
@@ -30,17 +30,17 @@ class Known(msgspec.Struct, frozen=True):
     """The window that it stated, or what was refused as too long."""
 
 
-_NOTHING = Known()
+_NOTHING = LearnedLimits()
 
 
-class Estimates:
+class ModelLimits:
     """Learns from what providers report and refuse."""
 
     def __init__(self, most: int = MOST_MODELS) -> None:
         self._most = most
-        self._known: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], LearnedLimits] = OrderedDict()
 
-    def of(self, upstream: str, model: str) -> Known:
+    def of(self, upstream: str, model: str) -> LearnedLimits:
         """Return what is known of a model."""
         return self._known.get((upstream, model), _NOTHING)
 
@@ -66,7 +66,7 @@ class Estimates:
         if window >= LEAST_WINDOW and (known.window is None or window < known.window):
             self._keep(upstream, model, msgspec.structs.replace(known, window=window))
 
-    def _keep(self, upstream: str, model: str, known: Known) -> None:
+    def _keep(self, upstream: str, model: str, known: LearnedLimits) -> None:
         self._known[upstream, model] = known
         self._known.move_to_end((upstream, model))
         while len(self._known) > self._most:

@@ -27,7 +27,7 @@ class Summary(msgspec.Struct, frozen=True):
     usage: Usage | None
 
 
-class NoSummary(msgspec.Struct, frozen=True):
+class SummaryFailure(msgspec.Struct, frozen=True):
     """A model that was asked for a summary and gave none: who, and how it went."""
 
     model: str
@@ -51,7 +51,7 @@ class NoSummary(msgspec.Struct, frozen=True):
         )
 
 
-class Summariser:
+class Summarizer:
     """Asks a model to sum up what a plan leaves out."""
 
     def __init__(self, route: Callable[[str], Provider], meter: Meter) -> None:
@@ -60,7 +60,7 @@ class Summariser:
 
     async def summarise(
         self, plan: Plan, *, model: str, prompt: str, room: int, most: int, scale: Scale
-    ) -> Summary | NoSummary:
+    ) -> Summary | SummaryFailure:
         """Return a summary of at most `most` tokens, or why not: a model that fails fails no turn.
 
         `room` is how many tokens the model may be given.
@@ -90,10 +90,10 @@ class Summariser:
         return Summary(text, model, answer.usage) if text else _none(model, upstream, "empty")
 
 
-def _failed(model: str, upstream: str, error: HoldfastError) -> NoSummary:
+def _failed(model: str, upstream: str, error: HoldfastError) -> SummaryFailure:
     if not isinstance(error, ProviderFailure):
-        return NoSummary(model, upstream, code=error.code, message=error.message)
-    return NoSummary(
+        return SummaryFailure(model, upstream, code=error.code, message=error.message)
+    return SummaryFailure(
         model,
         upstream,
         error.failure_class,
@@ -103,8 +103,8 @@ def _failed(model: str, upstream: str, error: HoldfastError) -> NoSummary:
     )
 
 
-def _none(model: str, upstream: str, code: str) -> NoSummary:
-    return NoSummary(model, upstream, code=code, message="the answer is no summary")
+def _none(model: str, upstream: str, code: str) -> SummaryFailure:
+    return SummaryFailure(model, upstream, code=code, message="the answer is no summary")
 
 
 def _text(answer: Answer) -> str:

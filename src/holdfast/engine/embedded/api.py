@@ -29,11 +29,17 @@ from holdfast.core.transaction.commands import (
     Restore,
     UndoCompaction,
 )
-from holdfast.engine.context.compaction_turns import CompactionTurns, CompactionWanted
+from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.function_model import FunctionModel
 from holdfast.engine.embedded.turn_handle import Item, Said, TurnHandle
-from holdfast.engine.embedded.validation import a_choice, a_count, an_id, an_instance, as_items
+from holdfast.engine.embedded.validation import (
+    as_items,
+    require_choice,
+    require_count,
+    require_id,
+    require_instance,
+)
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextMode, ContextSettings
 from holdfast.ports.store import ItemQuery, SessionQuery, SessionView, TurnView
@@ -110,9 +116,9 @@ class SessionHandle:
             worker=self._gateway.worker.id,
             candidate_id=self._gateway.new_session_id(),
             items=items,
-            request=an_instance("request", request, bytes),
-            source=a_choice("source", source, Source),
-            on_busy=a_choice("on_busy", on_busy or self._gateway.settings.on_busy, OnBusy),
+            request=require_instance("request", request, bytes),
+            source=require_choice("source", source, Source),
+            on_busy=require_choice("on_busy", on_busy or self._gateway.settings.on_busy, OnBusy),
             is_internal=internal,
             idempotency_key=idempotency_key,
             body_hash=_hash(self._session, items, request),
@@ -170,8 +176,8 @@ class SessionHandle:
         self, *, last: int | None = None, view: Literal["visible", "log"] = "visible"
     ) -> list[Item]:
         """Return the transcript, oldest first: all of it, or its last so many items."""
-        a_count("last", last)
-        a_choice("view", view, Literal["visible", "log"])
+        require_count("last", last)
+        require_choice("view", view, Literal["visible", "log"])
         session = (await self.view()).session
         order: Literal["asc", "desc"] = "asc" if last is None else "desc"
         stored = await self._gateway.read.items(
@@ -183,14 +189,14 @@ class SessionHandle:
 
     async def turns(self, *, limit: int = 20) -> list[TurnView]:
         """Return the latest turns, newest first."""
-        a_count("limit", limit)
+        require_count("limit", limit)
         session = (await self.view()).session
         return await self._gateway.read.turns(session.id, limit=limit, order="desc")
 
     async def reset(self, *, expected_session_id: str | None = None) -> str:
         """Start the next generation under the key; return its id. The old one stays readable."""
         if expected_session_id is not None:
-            an_id("expected_session_id", expected_session_id)
+            require_id("expected_session_id", expected_session_id)
         session = (await self.view()).session
         fresh = await self._gateway.submit(
             Reset(
@@ -205,7 +211,7 @@ class SessionHandle:
 
     async def restore(self, session_id: str) -> None:
         """Make an old generation of this key live again."""
-        old_id = SessionId(an_id("session_id", session_id))
+        old_id = SessionId(require_id("session_id", session_id))
         view = await self._gateway.read.session(self._tenant, session_id=old_id)
         if view is None or view.session.key != self.key:
             raise SessionNotFound(f"the key has no generation {old_id}")
@@ -213,7 +219,7 @@ class SessionHandle:
 
     async def fork(self, *, after_item: int | None = None) -> "SessionHandle":
         """Return a new, keyless session that shares the history up to an item."""
-        a_count("after_item", after_item)
+        require_count("after_item", after_item)
         session = (await self.view()).session
         child = await self._gateway.submit(
             Fork(
@@ -238,7 +244,7 @@ class SessionHandle:
         compactor = Compactor(
             self._gateway, lambda _: _present(writer), settings=ContextSettings(mode=mode)
         )
-        wanted = CompactionWanted(tenant=self._tenant, session_id=session.id, model="function")
+        wanted = CompactionRequest(tenant=self._tenant, session_id=session.id, model="function")
         done = await CompactionTurns(self._gateway, compactor).compact(wanted)
         self._follow(done)
         return done.record_no > session.record_no
@@ -254,7 +260,7 @@ class SessionHandle:
             UndoCompaction(
                 tenant=self._tenant,
                 session_id=(await self.view()).session.id,
-                compaction_id=an_id("compaction_id", compaction_id),
+                compaction_id=require_id("compaction_id", compaction_id),
             )
         )
 
@@ -293,7 +299,7 @@ class Holdfast:
         if id is not None:
             if key is not None:
                 raise InvalidInput("a session is asked for by its key or by its id, not by both")
-            return await self._session_of_id(SessionId(an_id("id", id)))
+            return await self._session_of_id(SessionId(require_id("id", id)))
         checked: Key | None = read_key(key) if key is not None else None
         if checked is not None:
             view = await self.gateway.read.session(self._tenant, key=checked)
@@ -318,7 +324,7 @@ class Holdfast:
         query = SessionQuery(
             key=read_key(key) if key is not None else None,
             generations=bool(generations),
-            limit=a_count("limit", limit) or 0,
-            after=SessionId(an_id("after", after)) if after is not None else None,
+            limit=require_count("limit", limit) or 0,
+            after=SessionId(require_id("after", after)) if after is not None else None,
         )
         return await self.gateway.read.sessions(self._tenant, query)

@@ -43,7 +43,7 @@ LATEST = 8
 """Generations in which a parked run is looked for."""
 
 
-class LaneAsked(msgspec.Struct, frozen=True, kw_only=True):
+class LaneRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whose lane is wanted, and for which run."""
 
     tenant: Tenant
@@ -76,7 +76,7 @@ class Done(msgspec.Struct, frozen=True):
     result: str | None
 
 
-class Elsewhere(msgspec.Struct, frozen=True):
+class InRetiredGeneration(msgspec.Struct, frozen=True):
     """A parked run stands in a retired generation, and goes on there."""
 
     session_id: SessionId
@@ -84,10 +84,10 @@ class Elsewhere(msgspec.Struct, frozen=True):
     ordinal: int
 
 
-class HeldLane:
+class ExternalLane:
     """One lane, from the wish for it to its end."""
 
-    def __init__(self, gateway: Gateway, asked: LaneAsked) -> None:
+    def __init__(self, gateway: Gateway, asked: LaneRequest) -> None:
         self._gateway = gateway
         self._asked = asked
         self._held: ActiveRun | None = None
@@ -95,7 +95,7 @@ class HeldLane:
         self._adding = asyncio.Lock()
         self._batches: dict[str, Batch] = {}
         """Those that this attempt was given."""
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: InRetiredGeneration | None = None
 
     @property
     def run(self) -> ActiveRun:
@@ -209,7 +209,7 @@ class HeldLane:
             return
         after = block[0].turn_number - 1
         turn = (await self._gateway.read.turns(session.id, after=after, limit=1))[0].turn
-        self.elsewhere = Elsewhere(session.id, turn.id, turn.step + 1)
+        self.elsewhere = InRetiredGeneration(session.id, turn.id, turn.step + 1)
 
     async def _parked(self) -> tuple[Session, list[StoredItem]] | None:
         """Return what the latest run said that waits for these calls, and where it stands."""
@@ -346,7 +346,7 @@ class HeldLane:
             self._gateway.leave(run)
 
 
-def _hash(asked: LaneAsked) -> bytes:
+def _hash(asked: LaneRequest) -> bytes:
     """Return what a repeat must have in common with the first: the session, and what was asked.
 
     A parked run is one under whatever key it is resumed.

@@ -23,7 +23,12 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Accept, Finish, Queued, Repeated, Started
-from holdfast.engine.embedded.validation import a_provider_state, a_usage, as_items, described
+from holdfast.engine.embedded.validation import (
+    as_items,
+    described,
+    require_provider_state,
+    require_usage,
+)
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import ItemQuery
@@ -136,11 +141,11 @@ class TurnHandle:
 
     def spent(self, usage: Usage) -> None:
         """Record the tokens that were used."""
-        self._usage = a_usage(usage)
+        self._usage = require_usage(usage)
 
     def remember(self, state: ProviderState) -> None:
         """Keep provider state, if and only if the turn completes."""
-        self._state = a_provider_state(state)
+        self._state = require_provider_state(state)
 
     async def checkpoint(self) -> None:
         """Commit what was added so far, so that a crash keeps it."""

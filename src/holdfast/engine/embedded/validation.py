@@ -38,7 +38,7 @@ def _as_item(said: Any, role: str) -> NewItem:
             raise InvalidItem(f"an item is text, a dict or JSON bytes, not {type(said).__name__}")
 
 
-def a_choice(name: str, value: ValueT, choices: Any) -> ValueT:
+def require_choice(name: str, value: ValueT, choices: Any) -> ValueT:
     """Return `value` if it is one of a closed choice."""
     allowed = get_args(choices)
     if value not in allowed:
@@ -46,7 +46,7 @@ def a_choice(name: str, value: ValueT, choices: Any) -> ValueT:
     return value
 
 
-def a_count(name: str, value: int | None) -> int | None:
+def require_count(name: str, value: int | None) -> int | None:
     """Return `value` if it is a number of things, or not given."""
     if value is None:
         return None
@@ -55,14 +55,14 @@ def a_count(name: str, value: int | None) -> int | None:
     return value
 
 
-def an_instance(name: str, value: ValueT, kind: type[ValueT]) -> ValueT:
+def require_instance(name: str, value: ValueT, kind: type[ValueT]) -> ValueT:
     """Return `value` if it is of its kind."""
     if not isinstance(value, kind):
         raise InvalidInput(f"{name} must be of type {kind.__name__}, not {type(value).__name__}")
     return value
 
 
-def an_id(name: str, value: str) -> str:
+def require_id(name: str, value: str) -> str:
     """Return `value` if it can be looked up: text that any store can be asked for."""
     if not _is_keepable(value):
         raise InvalidInput(f"{name} must be an id, not {value!r}")
@@ -80,22 +80,22 @@ def _is_keepable(value: object) -> bool:
     return True
 
 
-def a_usage(usage: Usage) -> Usage:
+def require_usage(usage: Usage) -> Usage:
     """Return `usage` if its counts can be counted."""
-    an_instance("usage", usage, Usage)
+    require_instance("usage", usage, Usage)
     if not usage.is_countable:
         counts = ", ".join(map(repr, msgspec.structs.astuple(usage)))
         raise InvalidInput(f"tokens are counted in whole numbers up to 2**53, not {counts}")
     return usage
 
 
-def a_provider_state(state: ProviderState) -> ProviderState:
+def require_provider_state(state: ProviderState) -> ProviderState:
     """Return `state` if it can be kept."""
-    an_instance("state", state, ProviderState)
+    require_instance("state", state, ProviderState)
     for word in (state.provider, state.account, state.model):
         if not _is_keepable(word):
             raise InvalidInput(f"the maker of provider state must be text, not {word!r}")
-    an_instance("the value of provider state", state.value, bytes)
+    require_instance("the value of provider state", state.value, bytes)
     return state
 
 

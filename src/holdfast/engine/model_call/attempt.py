@@ -5,19 +5,19 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.healing.poison_items import find_suspects
+from holdfast.core.healing.poison_items import poison_candidates
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.projection.project import continue_after, show
-from holdfast.engine.model_call.projection_cache import Projections
+from holdfast.engine.model_call.projection_cache import ProjectionCache
 from holdfast.ports.provider import ModelCall, Provider, StateUse
 
-Remembered = tuple[ProviderState, list[bytes]]
+ChainedState = tuple[ProviderState, list[bytes]]
 """What a provider remembers, and what is new to it."""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """Who is asked, with what history, and how carefully."""
 
     provider: Provider
@@ -25,14 +25,19 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     history: Sequence[StoredItem]
     turn_number: int
     use: StateUse | None = None
-    state: Remembered | None = None
+    state: ChainedState | None = None
     quarantined: frozenset[int] = frozenset()
     """Items that some provider could not take."""
     allows_opaque: bool = True
     is_plain: bool = False
 
     def call(
-        self, request: TurnRequest, session_id: str, projections: Projections, *, is_stream: bool
+        self,
+        request: TurnRequest,
+        session_id: str,
+        projections: ProjectionCache,
+        *,
+        is_stream: bool,
     ) -> ModelCall:
         """Return the call that puts the question."""
         return ModelCall(
@@ -54,7 +59,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         is_poison = failure.failure_class == "poison"
         if not is_poison and failure.failure_class != "terminal":
             return ()
-        return find_suspects(
+        return poison_candidates(
             self.history,
             # A refusal of anything may name a picture's address; only that of an item, a place.
             named=self._named(failure) if is_poison else (),
@@ -76,8 +81,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_state(
-    question: Question, states: Sequence[ProviderState], *, has_run_before: bool
-) -> Remembered | None:
+    question: CallAttempt, states: Sequence[ProviderState], *, has_run_before: bool
+) -> ChainedState | None:
     """Return what the provider remembers and what is new to it, if that can be gone on from."""
     use = question.use
     if use is None:
@@ -91,7 +96,7 @@ def find_state(
     return (state, new) if new else None
 
 
-def _is_untouched(question: Question, state: ProviderState) -> bool:
+def _is_untouched(question: CallAttempt, state: ProviderState) -> bool:
     """Whether no other turn came between: one that broke may have left something there."""
     return all(
         item.turn_number == question.turn_number

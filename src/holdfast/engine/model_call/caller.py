@@ -25,11 +25,11 @@ from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.turn import Run
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
-from holdfast.engine.model_call.attempt import Question, find_state
-from holdfast.engine.model_call.compaction_events import announced, shifted
-from holdfast.engine.model_call.context_fitter import Asked, Fitting
+from holdfast.engine.model_call.attempt import CallAttempt, find_state
+from holdfast.engine.model_call.compaction_events import preface_events, shift_output_index
+from holdfast.engine.model_call.context_fitter import ContextFitter, FitRequest
 from holdfast.engine.model_call.deadlines import Deadlines
-from holdfast.engine.model_call.projection_cache import Projections
+from holdfast.engine.model_call.projection_cache import ProjectionCache
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
@@ -43,7 +43,7 @@ Fallbacks = Callable[[str], Sequence[str]]
 _REQUEST_STATUSES = frozenset({400, 413, 415, 422})
 
 
-class Asking(msgspec.Struct, frozen=True, kw_only=True):
+class CallRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One turn's question, and how it is put."""
 
     run: ActiveRun
@@ -52,7 +52,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     """Whom the answer is told to as it comes, if anybody is."""
 
 
-class Asker:
+class ModelCaller:
     """Puts questions to providers, and heals what can be healed before anybody has heard a word."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Asker:
         settings: HealSettings | None = None,
         *,
         fallbacks: Fallbacks | None = None,
-        fitting: Fitting | None = None,
+        fitting: ContextFitter | None = None,
     ) -> None:
         self._gateway = gateway
         self._route = route
@@ -72,9 +72,9 @@ class Asker:
         self._fitting = fitting
         self.sent = fitting.sent if fitting is not None else _as_it_is
         """Returns a request as its provider is asked it."""
-        self._projections = Projections()
+        self._projections = ProjectionCache()
 
-    async def ask(self, asking: Asking) -> Answer:
+    async def ask(self, asking: CallRequest) -> Answer:
         """Return the answer, or raise the failure that was left after healing."""
         task, began = self._deadlines.begin(), time.monotonic()
         try:
@@ -92,7 +92,7 @@ class Asker:
                     symptoms = replace(symptoms, elapsed_seconds=time.monotonic() - began)
                     question = await self._heal(asking, question, failure, symptoms, done)
                 else:
-                    return _signed(answer, asking, question.model)
+                    return _with_model_name(answer, asking, question.model)
         except asyncio.CancelledError as exc:
             if not self._deadlines.call_off(task):
                 raise
@@ -108,17 +108,17 @@ class Asker:
 
     async def _heal(
         self,
-        asking: Asking,
-        question: Question,
+        asking: CallRequest,
+        question: CallAttempt,
         failure: ProviderFailure,
         symptoms: Symptoms,
         done: list[Heal],
-    ) -> Question:
+    ) -> CallAttempt:
         """Return what is asked next, once it may be; raise a failure that nothing is done about."""
         while (treatment := treat(symptoms, done, self._settings.limits())) is not None:
             changed = await self._apply(asking, question, treatment, failure)
             if changed is not None:
-                treatment = _witnessed(treatment, question, failure)
+                treatment = _with_failure(treatment, question, failure)
                 await self._record(asking.run, treatment, question)
                 done.append(treatment.heal)
                 await asyncio.sleep(treatment.heal.pause_seconds)
@@ -130,8 +130,8 @@ class Asker:
     # ── what is asked ───────────────────────────────────────────────────────────────────────
 
     async def _begin(
-        self, asking: Asking, done: Sequence[Heal], *, has_run_before: bool
-    ) -> Question:
+        self, asking: CallRequest, done: Sequence[Heal], *, has_run_before: bool
+    ) -> CallAttempt:
         """Return the first question: what earlier runs of this turn learnt still holds."""
         model, allows_opaque, is_plain = asking.request.model, True, False
         for heal in done:
@@ -139,7 +139,7 @@ class Asker:
             allows_opaque = allows_opaque and heal.action != "stripped_opaque"
             is_plain = is_plain or heal.action == "repaired"
         run = asking.run
-        question = Question(
+        question = CallAttempt(
             provider=self._route(model),
             model=model,
             history=await run.items(),
@@ -150,11 +150,13 @@ class Asker:
         )
         return await self._put(asking, question, has_run_before=has_run_before)
 
-    async def _put(self, asking: Asking, question: Question, *, has_run_before: bool) -> Question:
+    async def _put(
+        self, asking: CallRequest, question: CallAttempt, *, has_run_before: bool
+    ) -> CallAttempt:
         """Return a question as short as it must be, with what is remembered where it goes."""
         provider, model, request = question.provider, question.model, asking.request
         if self._fitting is not None:
-            asked = Asked(
+            asked = FitRequest(
                 run=asking.run, request=request, provider=provider, model=model,
                 history=question.history,
             )  # fmt: skip
@@ -170,8 +172,12 @@ class Asker:
         return replace(question, state=found)
 
     async def _apply(
-        self, asking: Asking, question: Question, treatment: Treatment, failure: ProviderFailure
-    ) -> Question | None:
+        self,
+        asking: CallRequest,
+        question: CallAttempt,
+        treatment: Treatment,
+        failure: ProviderFailure,
+    ) -> CallAttempt | None:
         """Return the next question; None where it would be the same one again."""
         if treatment.drops_state:
             question = replace(question, state=None)
@@ -198,10 +204,10 @@ class Asker:
         return question
 
     async def _shrink(
-        self, asking: Asking, question: Question, failure: ProviderFailure
-    ) -> Question | None:
+        self, asking: CallRequest, question: CallAttempt, failure: ProviderFailure
+    ) -> CallAttempt | None:
         assert self._fitting is not None
-        asked = Asked(
+        asked = FitRequest(
             run=asking.run,
             request=asking.request,
             provider=question.provider,
@@ -211,7 +217,7 @@ class Asker:
         less = await self._fitting.shrink(asked, failure)
         return replace(question, history=less) if less is not None else None
 
-    def _next_model(self, asking: Asking, done: Sequence[Heal]) -> str | None:
+    def _next_model(self, asking: CallRequest, done: Sequence[Heal]) -> str | None:
         """Return the next model that may be asked instead, and can be asked this."""
         tried = {asking.request.model, *(heal.next_model for heal in done)}
         for model in self._fallbacks(asking.request.model):
@@ -219,7 +225,7 @@ class Asker:
                 return model
         return None
 
-    def _can_be_asked(self, asking: Asking, model: str) -> bool:
+    def _can_be_asked(self, asking: CallRequest, model: str) -> bool:
         request = self.sent(asking.request)
         call = ModelCall(
             model=model, items=[], fields=request.fields, chat_fields=request.chat_fields,
@@ -234,7 +240,7 @@ class Asker:
 
     # ── attempts ────────────────────────────────────────────────────────────────────────────
 
-    async def _attempt(self, asking: Asking, question: Question) -> Answer:
+    async def _attempt(self, asking: CallRequest, question: CallAttempt) -> Answer:
         """Ask once, and have it noted how long it took and how it went."""
         request, writer, run = self.sent(asking.request), asking.writer, asking.run
         call = question.call(
@@ -258,7 +264,11 @@ class Asker:
             self._gateway.meter.upstream_answered(question.provider.name, outcome, seconds)
 
     def _symptoms(
-        self, asking: Asking, question: Question, failure: ProviderFailure, done: Sequence[Heal]
+        self,
+        asking: CallRequest,
+        question: CallAttempt,
+        failure: ProviderFailure,
+        done: Sequence[Heal],
     ) -> Symptoms:
         has_output = asking.writer is not None and asking.writer.has_output
         is_request = (
@@ -286,7 +296,7 @@ class Asker:
         runs = await self._gateway.read.runs(run.turn.id)
         return [one for one in runs if one.step == run.turn.step and one.id != run.fence.run_id]
 
-    async def _record(self, run: ActiveRun, treatment: Treatment, question: Question) -> None:
+    async def _record(self, run: ActiveRun, treatment: Treatment, question: CallAttempt) -> None:
         heal = treatment.heal
         self._gateway.meter.healed(heal.failure_class)
         # A form that a server refuses is a fault of ours, whatever came of it.
@@ -308,7 +318,9 @@ class Asker:
         await run.record_heal(command)
 
 
-def _witnessed(treatment: Treatment, question: Question, failure: ProviderFailure) -> Treatment:
+def _with_failure(
+    treatment: Treatment, question: CallAttempt, failure: ProviderFailure
+) -> Treatment:
     """Return the treatment with who failed, and in which words."""
     heal = replace(
         treatment.heal,
@@ -320,7 +332,7 @@ def _witnessed(treatment: Treatment, question: Question, failure: ProviderFailur
     return replace(treatment, heal=heal)
 
 
-def _signed(answer: Answer, asking: Asking, model: str) -> Answer:
+def _with_model_name(answer: Answer, asking: CallRequest, model: str) -> Answer:
     """Return an answer behind what was done for it; it says who gave it, if another was asked."""
     preface = asking.run.preface
     if preface:
@@ -349,8 +361,10 @@ class _Telling:
     def write(self, events: Sequence[AnyEvent]) -> bool:
         if not self.is_begun:
             self.is_begun = True
-            self._writer.write(announced(self._preface))
-        return self._writer.write([shifted(event, len(self._preface)) for event in events])
+            self._writer.write(preface_events(self._preface))
+        return self._writer.write(
+            [shift_output_index(event, len(self._preface)) for event in events]
+        )
 
 
 async def tell(

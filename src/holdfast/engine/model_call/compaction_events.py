@@ -9,7 +9,7 @@ from holdfast.core.openai.stream_events import Delta
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
 
-def told_compaction(body: bytes, index: int, *, is_sampled: bool = False) -> Iterator[ModelEvent]:
+def compaction_events(body: bytes, index: int, *, is_sampled: bool = False) -> Iterator[ModelEvent]:
     """Yield the events in which a stream tells of a compaction item."""
     item = item_value(body)
     place = {"output_index": index}
@@ -20,12 +20,12 @@ def told_compaction(body: bytes, index: int, *, is_sampled: bool = False) -> Ite
     yield ModelEvent("response.output_item.done", {**place, "item": item})
 
 
-def announced(preface: Sequence[bytes]) -> list[AnyEvent]:
+def preface_events(preface: Sequence[bytes]) -> list[AnyEvent]:
     """Return the events of the items that an answer begins with before the model speaks."""
-    return [event for index, body in enumerate(preface) for event in told_compaction(body, index)]
+    return [event for index, body in enumerate(preface) for event in compaction_events(body, index)]
 
 
-def shifted(event: AnyEvent, by: int) -> AnyEvent:
+def shift_output_index(event: AnyEvent, by: int) -> AnyEvent:
     """Return a model's event as one of an answer that began with so many items of ours."""
     if not by:
         return event

@@ -19,7 +19,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.ports.provider import ModelCall, Provider
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class FitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is about to be sent, or was refused for its length."""
 
     run: ActiveRun
@@ -30,7 +30,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     history: Sequence[StoredItem]
 
 
-class Made(msgspec.Struct, frozen=True):
+class CompactionResult(msgspec.Struct, frozen=True):
     """A compaction: the item that carries it to a client, and what it cost."""
 
     item: bytes
@@ -39,7 +39,7 @@ class Made(msgspec.Struct, frozen=True):
     """False where the log is so short that a summary would be no less."""
 
 
-class Fitting(Protocol):
+class ContextFitter(Protocol):
     """Keeps requests within the windows of models."""
 
     def sent(self, request: TurnRequest) -> TurnRequest:
@@ -50,7 +50,7 @@ class Fitting(Protocol):
         """Take in how many tokens a call had, as its provider counted."""
         ...
 
-    async def fit(self, asked: Asked) -> Sequence[StoredItem]:
+    async def fit(self, asked: FitRequest) -> Sequence[StoredItem]:
         """Return what to show, before it is sent; the same list where nothing must be done.
 
         Raises nothing for a request that cannot be made to fit: its provider judges it.
@@ -64,11 +64,13 @@ class Fitting(Protocol):
         model: str | None,
         reason: CompactionReason = "asked",
         prompt: str | None = None,
-    ) -> "Made":
+    ) -> "CompactionResult":
         """Have one summary stand for all that was said so far, if that is less."""
         ...
 
-    async def shrink(self, asked: Asked, failure: ProviderFailure) -> Sequence[StoredItem] | None:
+    async def shrink(
+        self, asked: FitRequest, failure: ProviderFailure
+    ) -> Sequence[StoredItem] | None:
         """Return strictly less than was refused as too long; None when there is no less.
 
         Provider state that holds the longer history is dropped by the caller, for this model.

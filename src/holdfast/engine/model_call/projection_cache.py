@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.model.items import StoredItem
-from holdfast.core.projection.prefix_cache import Prefix, Prefixes, Strand
+from holdfast.core.projection.prefix_cache import Prefix, PrefixCache, SharedPrefix
 from holdfast.core.projection.project import project
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -18,16 +18,16 @@ ITEM_BYTES = 64
 
 
 class _Made(msgspec.Struct, frozen=True):
-    bodies: Strand[bytes]
+    bodies: SharedPrefix[bytes]
     call_ids: frozenset[str]
     quarantined: frozenset[int]
 
 
-class Projections:
+class ProjectionCache:
     """Shows histories to models; the same as `project`, but a long one only once."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._kept: Prefixes[StoredItem, _Made] = Prefixes(max_bytes)
+        self._kept: PrefixCache[StoredItem, _Made] = PrefixCache(max_bytes)
 
     @property
     def held_bytes(self) -> int:
@@ -39,14 +39,14 @@ class Projections:
         session_id: str,
         history: Sequence[StoredItem],
         quarantined: frozenset[int] = frozenset(),
-    ) -> Strand[bytes]:
+    ) -> SharedPrefix[bytes]:
         """Return the bodies of a valid request; see `core.context.project`."""
-        strand = history if isinstance(history, Strand) else Strand(list(history))
+        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
         known = self._kept.find(session_id, strand)
         if known is not None and _goes_on(known, strand, quarantined):
             done, made, size = known.items.length, known.made, known.size
         else:
-            done, made, size = 0, _Made(Strand([]), frozenset(), quarantined), 0
+            done, made, size = 0, _Made(SharedPrefix([]), frozenset(), quarantined), 0
         new = strand.shared[done : strand.length]
         settled = _settled(new)
         ended = new if settled == len(new) else new[:settled]
@@ -67,7 +67,7 @@ class Projections:
 
 
 def _goes_on(
-    known: Prefix[StoredItem, _Made], history: Strand[StoredItem], quarantined: frozenset[int]
+    known: Prefix[StoredItem, _Made], history: SharedPrefix[StoredItem], quarantined: frozenset[int]
 ) -> bool:
     made = known.made
     if made.quarantined != quarantined:

@@ -23,7 +23,7 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.engine.logging import log
-from holdfast.engine.sessions.waiters import Waiter, Wakeups
+from holdfast.engine.sessions.waiters import Waiter, WaiterRegistry
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 
@@ -42,7 +42,7 @@ class ActiveRun:
     """A run that was given its lane. `is_lost` once the lane was taken from it."""
 
     def __init__(
-        self, started: Started, store: Store, wakeups: Wakeups, meter: Meter | None = None
+        self, started: Started, store: Store, wakeups: WaiterRegistry, meter: Meter | None = None
     ) -> None:
         self._meter: Meter = meter or NoMeter()
         self.turn = started.turn
@@ -201,7 +201,7 @@ class ActiveRun:
                 pause *= 2
             except Exception as exc:
                 # It would be refused again: an end without what was refused frees the lane.
-                self._refused = refused_end(self.fence, exc)
+                self._refused = rejected_finish(self.fence, exc)
                 raise
             else:
                 self._end = ended
@@ -250,7 +250,7 @@ class ActiveRun:
         self._wakeups.off_stop(self.fence.run_id)
 
 
-def refused_end(fence: Fence, exc: Exception) -> Finish:
+def rejected_finish(fence: Fence, exc: Exception) -> Finish:
     """Return the end of a run whose own end the store does not take."""
     return Finish(
         fence=fence,
@@ -261,7 +261,7 @@ def refused_end(fence: Fence, exc: Exception) -> Finish:
     )
 
 
-def left_end(fence: Fence) -> Finish:
+def interrupted_finish(fence: Fence) -> Finish:
     """Return the end of a run whose task went away without one."""
     return Finish(
         fence=fence,

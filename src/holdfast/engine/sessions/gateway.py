@@ -36,9 +36,9 @@ from holdfast.core.transaction.commands import (
     Repeated,
     Started,
 )
-from holdfast.engine.sessions.active_run import FIRST_PAUSE_SECONDS, ActiveRun, left_end
-from holdfast.engine.sessions.quota import StorageGauge
-from holdfast.engine.sessions.waiters import Waiter, Wakeups
+from holdfast.engine.sessions.active_run import FIRST_PAUSE_SECONDS, ActiveRun, interrupted_finish
+from holdfast.engine.sessions.quota import StorageQuota
+from holdfast.engine.sessions.waiters import Waiter, WaiterRegistry
 from holdfast.engine.sessions.worker import Worker
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Clock, Ids
@@ -83,7 +83,7 @@ class Gateway:
         self.settings = settings or LaneSettings()
         self.clock = clock
         self._handler = handler
-        self._wakeups = Wakeups()
+        self._wakeups = WaiterRegistry()
         self._wakeups.on_unwanted = self._not_wanted
         self._delivered: set[tuple[TurnId, int]] = set()
         self._handling = asyncio.Semaphore(HANDLED_AT_ONCE)
@@ -91,7 +91,7 @@ class Gateway:
             store, self._wakeups, ids=ids, settings=self.settings, meter=self.meter
         )
         self.limits = self.settings.limits(can_run_again=handler is not None)
-        self.storage = StorageGauge(store.read, 0)
+        self.storage = StorageQuota(store.read, 0)
 
     async def start(self) -> None:
         """Take part: a lease, recovery of what others left, adoption of what can be run."""
@@ -113,11 +113,11 @@ class Gateway:
         if command.worker != self.worker.id:
             command = replace(command, worker=self.worker.id)
         since = self._wakeups.moment
-        self._wakeups.begin_care(command.turn_id)
+        self._wakeups.claim_turn(command.turn_id)
         try:
-            admission = await self._stay_for(command)
+            admission = await self._submit_cancellable(command)
         except BaseException:
-            self._wakeups.end_care(command.turn_id)
+            self._wakeups.release_turn(command.turn_id)
             raise
         self.meter.turn_accepted(command.source, _ADMISSIONS[type(admission)])
         if admission.turn.id == command.turn_id and not isinstance(admission, Repeated):
@@ -129,15 +129,15 @@ class Gateway:
     ) -> Started | Queued | Repeated:
         """Answer for the turn that this request is: an earlier one's."""
         turn = admission.turn
-        self._wakeups.end_care(command.turn_id)
+        self._wakeups.release_turn(command.turn_id)
         if isinstance(admission, Repeated):
             return admission
-        if not self._wakeups.begin_care(turn.id, since) and isinstance(admission, Queued):
+        if not self._wakeups.claim_turn(turn.id, since) and isinstance(admission, Queued):
             # Another caller of this process waits for the same turn already: attach to it.
             return Repeated(turn, admission.session, None, turn.step)
         return admission
 
-    async def _stay_for(self, command: Command[AdmissionT]) -> AdmissionT:
+    async def _submit_cancellable(self, command: Command[AdmissionT]) -> AdmissionT:
         """Submit what may give a turn its lane; if the caller leaves meanwhile, free it again.
 
         What was submitted goes through whoever waits; asked again, the store tells what came of it.
@@ -149,10 +149,10 @@ class Gateway:
                 return await self._submit_again(command)
         except asyncio.CancelledError:
             asking = asyncio.ensure_future(self.submit(replace(command, again=True)))
-            asking.add_done_callback(self._nobody_stayed)
+            asking.add_done_callback(self._release_orphan)
             raise
 
-    def _nobody_stayed(self, submitting: "asyncio.Future[Any]") -> None:
+    def _release_orphan(self, submitting: "asyncio.Future[Any]") -> None:
         if submitting.cancelled() or submitting.exception() is not None:
             return
         outcome = submitting.result()
@@ -165,14 +165,14 @@ class Gateway:
         """Whether a repeat put its turn back into the queue, in our name, before it was left."""
         turn, session = repeated.turn, repeated.session
         is_queued = turn.is_open and session.active_turn_id != turn.id
-        is_ours = turn.owner == self.worker.id and not self._wakeups.is_cared_for(turn.id)
+        is_ours = turn.owner == self.worker.id and not self._wakeups.is_claimed(turn.id)
         return is_queued and is_ours
 
     def _leave_queue(self, turn: Turn) -> None:
         """Have a turn that nobody waits for any more end, before others wait behind it."""
         if turn.source in RUN_AGAIN and self._handler is not None:
             return  # nobody has to wait for it: the next sweep adopts it
-        self.worker.owe(
+        self.worker.defer_write(
             turn.id,
             Cancel(
                 tenant=turn.tenant,
@@ -194,11 +194,11 @@ class Gateway:
         started = admission
         try:
             if isinstance(started, Queued):
-                since = self._wakeups.cared_since(started.turn.id)
+                since = self._wakeups.claimed_at(started.turn.id)
                 started = await self._wait_for_lane(started, since=since)
             return self.begin(started)
         except BaseException as exc:
-            self._wakeups.end_care(admission.turn.id)
+            self._wakeups.release_turn(admission.turn.id)
             is_ended = isinstance(
                 exc, TurnInterrupted | TurnCancelled | TurnNotFound | SessionDeleted
             )
@@ -208,7 +208,7 @@ class Gateway:
 
     def leave(self, run: ActiveRun) -> None:
         """Say that nobody here cares for the run's turn any more; an end it lacks is written."""
-        self._wakeups.end_care(run.turn.id)
+        self._wakeups.release_turn(run.turn.id)
         if not run.is_ended:
             self._give_back(run.turn, run.fence, run.unwritten)
 
@@ -219,9 +219,9 @@ class Gateway:
         its heirs take it.
         """
         if unwritten is not None:
-            self.worker.owe(fence.run_id, unwritten)
+            self.worker.defer_write(fence.run_id, unwritten)
         elif turn.source not in RUN_AGAIN or self._handler is None:
-            self.worker.owe(fence.run_id, left_end(fence))
+            self.worker.defer_write(fence.run_id, interrupted_finish(fence))
         elif not self.worker.is_stopping:
             command = Recover(
                 session_id=fence.session_id,
@@ -229,7 +229,7 @@ class Gateway:
                 forsaken=(fence.run_id,),
                 limits=self.limits,
             )
-            self.worker.owe(fence.run_id, command)
+            self.worker.defer_write(fence.run_id, command)
 
     async def _wait_for_lane(self, queued: Queued, *, since: int = -1) -> Started:
         """Return once the turn has its lane; `since` says when it was last known not to."""
@@ -269,11 +269,13 @@ class Gateway:
             again=waiter.is_named,
         )
         try:
-            return await self._stay_for(claim)
+            return await self._submit_cancellable(claim)
         except RunFenced:
             # It was handed the lane, and lost it before anybody here heard of that.
             waiter.successor, waiter.is_named = self._new_run(turn), False
-            return await self._stay_for(replace(claim, run_id=waiter.successor.run_id, again=False))
+            return await self._submit_cancellable(
+                replace(claim, run_id=waiter.successor.run_id, again=False)
+            )
 
     def _not_wanted(self, started: Started) -> None:
         """Free a lane that was given to a turn for which nobody stayed."""

@@ -18,7 +18,7 @@ REST = 50
 """A measurement that takes long is made the more rarely."""
 
 
-class StorageGauge:
+class StorageQuota:
     """Says whether a tenant may store more; without a bound it measures nothing."""
 
     def __init__(

@@ -57,7 +57,7 @@ def _release(waiting: "asyncio.Future[None]") -> None:
         waiting.set_result(None)
 
 
-class Wakeups:
+class WaiterRegistry:
     """The registry. In a lane only the first waiter is woken: nobody else could start.
 
     What is heard is remembered for a while: whoever begins to wait says since when it has not
@@ -76,7 +76,7 @@ class Wakeups:
         self.on_unwanted: Callable[[Started], None] = lambda _: None
         """Told of a lane that was handed to somebody who had left."""
 
-    def begin_care(self, turn_id: TurnId, since: int | None = None) -> bool:
+    def claim_turn(self, turn_id: TurnId, since: int | None = None) -> bool:
         """Say that a task of this process cares for the turn; `False` if one does already.
 
         `since` is the moment at which its lane was last looked at, if that is not now.
@@ -86,15 +86,15 @@ class Wakeups:
         self._cared_for[turn_id] = self.moment if since is None else since
         return True
 
-    def cared_since(self, turn_id: TurnId) -> int:
+    def claimed_at(self, turn_id: TurnId) -> int:
         """Return when a task began to care for the turn; for one that nobody does, the first."""
         return self._cared_for.get(turn_id, -1)
 
-    def is_cared_for(self, turn_id: TurnId, run_id: RunId | None = None) -> bool:
+    def is_claimed(self, turn_id: TurnId, run_id: RunId | None = None) -> bool:
         """Whether a task of this process answers for the turn, or for its run."""
         return turn_id in self._cared_for or run_id in self._stops
 
-    def end_care(self, turn_id: TurnId) -> None:
+    def release_turn(self, turn_id: TurnId) -> None:
         """The turn ended, or its task did."""
         self._cared_for.pop(turn_id, None)
 

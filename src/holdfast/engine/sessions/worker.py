@@ -14,7 +14,7 @@ from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
 from holdfast.core.model.turn import RUN_AGAIN, Turn
 from holdfast.core.transaction.commands import Bury, Cancel, Finish, Recover, Renew
 from holdfast.engine.logging import log
-from holdfast.engine.sessions.waiters import Wakeups
+from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Ids
 from holdfast.ports.meter import Meter, NoMeter
@@ -36,7 +36,7 @@ class Worker:
     def __init__(
         self,
         store: Store,
-        wakeups: Wakeups,
+        wakeups: WaiterRegistry,
         *,
         ids: Ids,
         settings: LaneSettings,
@@ -82,13 +82,13 @@ class Worker:
         for task in [*self._tasks, *self._adopted]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._adopted, return_exceptions=True)
-        await self._pay()
+        await self._flush_deferred()
         with contextlib.suppress(HoldfastError):
             await self._store.dismiss(self.id)
 
     async def sweep(self) -> int:
         """Settle everything that workers without a lease left behind; return how much it was."""
-        gone = await self._bury_the_gone()
+        gone = await self._expire_dead_workers()
         settled = await self._recover_all()
         for worker in gone:
             await self._store.dismiss(worker)
@@ -96,7 +96,7 @@ class Worker:
         await self._adopt_turns()
         return settled
 
-    async def _bury_the_gone(self) -> list[WorkerId]:
+    async def _expire_dead_workers(self) -> list[WorkerId]:
         """End the leases of the dead; one that renewed in the meantime was not dead."""
         buried: list[WorkerId] = []
         for worker in await self._store.gone_workers():
@@ -136,7 +136,7 @@ class Worker:
         self._meter.recovered(1)
         log.info("recovery.settled", session_id=session_id)
 
-    def owe(self, name: str, end: Finish | Cancel | Recover) -> None:
+    def defer_write(self, name: str, end: Finish | Cancel | Recover) -> None:
         """Take over an end that its task could not write or did not stay for.
 
         A lane whose owner lives is taken by nobody, so it is written now, or as soon as it can be.
@@ -144,11 +144,11 @@ class Worker:
         self._owed[name] = end
         if self.is_stopping:
             return
-        self._start(self._pay(), name="holdfast-owed")
+        self._start(self._flush_deferred(), name="holdfast-owed")
 
-    async def _pay(self) -> None:
+    async def _flush_deferred(self) -> None:
         for name, end in list(self._owed.items()):
-            if isinstance(end, Cancel) and self._wakeups.is_cared_for(end.turn_id):
+            if isinstance(end, Cancel) and self._wakeups.is_claimed(end.turn_id):
                 self._owed.pop(name, None)  # somebody came back for the turn, and waits for it
                 continue
             try:
@@ -173,11 +173,11 @@ class Worker:
         """
         found: dict[RunId | TurnId, SessionId] = {}
         for run in await self._store.owned_runs(self.id):
-            if not self._wakeups.is_cared_for(run.turn_id, run.run_id):
+            if not self._wakeups.is_claimed(run.turn_id, run.run_id):
                 found[run.run_id] = run.session_id
         for turn in await self._store.owned_turns(self.id):
             is_adopted = turn.source in RUN_AGAIN and self._adopt is not None
-            if not is_adopted and not self._wakeups.is_cared_for(turn.id):
+            if not is_adopted and not self._wakeups.is_claimed(turn.id):
                 found[turn.id] = turn.session_id
         again = {name: session_id for name, session_id in found.items() if name in self._forsaken}
         self._forsaken = found.keys() - again.keys()
@@ -191,10 +191,10 @@ class Worker:
         if self._adopt is None:
             return
         for turn in await self._store.owned_turns(self.id):
-            if turn.source in RUN_AGAIN and self._wakeups.begin_care(turn.id):
-                self._start(self._care_for(turn), name="holdfast-adopted")
+            if turn.source in RUN_AGAIN and self._wakeups.claim_turn(turn.id):
+                self._start(self._run_adopted(turn), name="holdfast-adopted")
 
-    async def _care_for(self, turn: Turn) -> None:
+    async def _run_adopted(self, turn: Turn) -> None:
         assert self._adopt is not None
         try:
             await self._adopt(turn)
@@ -203,7 +203,7 @@ class Worker:
         except Exception:  # noqa: BLE001 - the top of a task; its run is settled by whoever left it
             log.exception("adopted.broke", turn_id=turn.id)
         finally:
-            self._wakeups.end_care(turn.id)
+            self._wakeups.release_turn(turn.id)
 
     async def _keep_lease(self) -> None:
         while True:
@@ -225,7 +225,7 @@ class Worker:
                 if slept < pause and not await self._is_somebody_missed():
                     continue
                 slept = 0.0
-                await self._pay()
+                await self._flush_deferred()
                 await self.sweep()
 
     async def _is_somebody_missed(self) -> bool:

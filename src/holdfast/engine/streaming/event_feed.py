@@ -27,7 +27,7 @@ class TooManyFollowers(HoldfastError):
     retryable = True
 
 
-class _LookOut:
+class _FeedPoller:
     """Whether a tenant's feed has grown, asked once for all who follow it."""
 
     def __init__(self, read: Reader, tenant: Tenant) -> None:
@@ -72,7 +72,7 @@ class Feed:
     def __init__(self, read: Reader, *, max_followers: int = MAX_FOLLOWERS) -> None:
         self._read = read
         self._max_followers = max_followers
-        self._look_outs: dict[Tenant, _LookOut] = {}
+        self._look_outs: dict[Tenant, _FeedPoller] = {}
         self._is_closing = False
         self.followers = 0
 
@@ -119,10 +119,10 @@ class Feed:
                     yield ()
 
     @asynccontextmanager
-    async def _watching(self, tenant: Tenant) -> AsyncIterator[_LookOut]:
+    async def _watching(self, tenant: Tenant) -> AsyncIterator[_FeedPoller]:
         look_out = self._look_outs.get(tenant)
         if look_out is None:
-            look_out = self._look_outs[tenant] = _LookOut(self._read, tenant)
+            look_out = self._look_outs[tenant] = _FeedPoller(self._read, tenant)
         look_out.followers += 1
         self.followers += 1
         try:

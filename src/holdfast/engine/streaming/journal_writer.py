@@ -19,7 +19,7 @@ from holdfast.ports.provider import AnyEvent
 
 BATCH_SECONDS = 0.04
 """How long events of a background stream are gathered; with the commit, under 50 ms."""
-BREATH_BYTES = 64 * 1024
+YIELD_AFTER_BYTES = 64 * 1024
 """How much may be said at once before others have their turn."""
 CHECKPOINT_SECONDS = 0.2
 """How long text is gathered before it is made durable; with the commit, under 250 ms."""
@@ -55,7 +55,7 @@ class JournalWriter:
         self._said += live.publish(events)
         if self._timer is None or live.unkept_bytes > WINDOW_BYTES:
             self._note()
-        return self._said <= BREATH_BYTES
+        return self._said <= YIELD_AFTER_BYTES
 
     async def drain(self) -> None:
         """A model may say much at once; readers are not slow for that."""
@@ -85,7 +85,7 @@ class JournalWriter:
             self._write()
         elif self._timer is None:
             loop = asyncio.get_running_loop()
-            if self._live.is_shown_when_kept:
+            if self._live.publish_after_commit:
                 self._timer = loop.call_later(BATCH_SECONDS, self._write)
             else:
                 due = loop.time() + CHECKPOINT_SECONDS
@@ -115,7 +115,7 @@ class JournalWriter:
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
         live, partial = self._live, self._partial
-        is_batch = live.is_shown_when_kept or self._is_overgrown
+        is_batch = live.publish_after_commit or self._is_overgrown
         entry = live.unkept() if is_batch else None
         text = None
         # Timers come a little early, and what is not written now waits for another batch at least.
@@ -138,5 +138,5 @@ class JournalWriter:
 
     def _again(self) -> None:
         """There is more by now; a foreground stream has it in memory until its end."""
-        if self._live.is_shown_when_kept or self._partial.has_news or self._is_overgrown:
+        if self._live.publish_after_commit or self._partial.has_news or self._is_overgrown:
             self._note()

@@ -7,7 +7,7 @@ that is slower is fed from the journal, and cut off where there is none.
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from holdfast.core.openai.encrypted_reasoning import open_item, shows_sealed
+from holdfast.core.openai.encrypted_reasoning import shows_encrypted, without_encrypted
 from holdfast.core.openai.event_batches import pack_events
 from holdfast.core.openai.response import ResponseFacts, ResponseStatus
 from holdfast.core.openai.stream_events import (
@@ -44,11 +44,11 @@ class LiveResponse:
         self.is_ended = False
         self.is_cut = False
         self.is_journalled = facts.request.is_stored
-        self.is_shown_when_kept = facts.request.is_background
+        self.publish_after_commit = facts.request.is_background
         self.held_bytes = 0
         self.unkept_bytes = 0
         self._index_offset = 0
-        self._shows_sealed = shows_sealed(facts.request)
+        self._shows_sealed = shows_encrypted(facts.request)
         self.next_number = first
         """The number that the next event gets."""
         self.first_held = first
@@ -62,7 +62,7 @@ class LiveResponse:
 
     def open(self, status: ResponseStatus) -> None:
         """Tell that the response was taken in, as `queued` or `in_progress`."""
-        if self.is_shown_when_kept:
+        if self.publish_after_commit:
             for event in prologue(self.facts):
                 self._add(event)
             self._told = self.next_number
@@ -75,7 +75,7 @@ class LiveResponse:
     def start(self) -> None:
         """Tell that a run has begun."""
         self._add(begun(IN_PROGRESS, self.next_number, self.facts, "in_progress"))
-        if not self.is_shown_when_kept:
+        if not self.publish_after_commit:
             self._wake(self._events[-1:])
 
     def publish(self, events: Sequence[AnyEvent]) -> int:
@@ -98,7 +98,7 @@ class LiveResponse:
         self.unkept_bytes += size
         if not self.is_journalled:
             self._shrink(first)
-        if not self.is_shown_when_kept:
+        if not self.publish_after_commit:
             for listener in self._listeners:
                 listener(told if size <= AT_ONCE_BYTES else ())
         return size
@@ -109,7 +109,7 @@ class LiveResponse:
             data = {**data, "output_index": data["output_index"] + self._index_offset}
         item = data.get("item")
         if not self._shows_sealed and isinstance(item, dict):
-            data = {**data, "item": open_item(item)}
+            data = {**data, "item": without_encrypted(item)}
         return model_event(event.type, number, data)
 
     def shift_indexes(self, count: int) -> None:
@@ -135,7 +135,7 @@ class LiveResponse:
 
     def end(self, facts: ResponseFacts) -> None:
         """Publish the terminal event, once the end is recorded; nothing comes after it."""
-        if self.is_shown_when_kept:
+        if self.publish_after_commit:
             # Nobody has seen what was never kept, and nobody will: numbers follow the journal.
             self.next_number = self._shown_end()
             del self._events[self.next_number - self.first_held :]
@@ -179,7 +179,7 @@ class LiveResponse:
     # ── the readers' side ───────────────────────────────────────────────────────────────────
 
     def _shown_end(self) -> int:
-        if self.is_ended or not self.is_shown_when_kept:
+        if self.is_ended or not self.publish_after_commit:
             return self.next_number
         return max(self._kept, self._told)
 
@@ -201,7 +201,7 @@ class LiveResponse:
         self._listeners.remove(listener)
 
 
-class Lives:
+class LiveResponses:
     """The streams of this process, running and just ended, bounded in bytes."""
 
     def __init__(self, max_bytes: int = ENDED_BYTES) -> None:

@@ -31,7 +31,7 @@ JOURNAL_BATCHES = 64
 """Batches of a journal that are read at once."""
 
 
-class Recorded:
+class ResponseRecords:
     """The reading side of responses."""
 
     def __init__(self, read: Reader) -> None:

@@ -5,13 +5,13 @@ import msgspec
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.partial_output import PartialOutput
-from holdfast.engine.streaming.response_records import Recorded
+from holdfast.engine.streaming.response_records import ResponseRecords
 from holdfast.ports.provider import ModelEvent
 from holdfast.ports.store import ResponseView
 
 
 async def resume_live(
-    recorded: Recorded, view: ResponseView | None, begun: ResponseFacts
+    recorded: ResponseRecords, view: ResponseView | None, begun: ResponseFacts
 ) -> LiveResponse:
     """Return a live response that continues the journal of an earlier attempt.
 

@@ -11,8 +11,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Tenant
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.core.openai.stream_events import StreamEvent, prologue, retold, terminal
-from holdfast.engine.streaming.live_response import AT_ONCE_BYTES, LiveResponse, Lives
-from holdfast.engine.streaming.response_records import Recorded
+from holdfast.engine.streaming.live_response import AT_ONCE_BYTES, LiveResponse, LiveResponses
+from holdfast.engine.streaming.response_records import ResponseRecords
 from holdfast.ports.store import ResponseView
 
 PushCallback = Callable[[Sequence[StreamEvent]], bool]
@@ -32,7 +32,12 @@ class StreamReader:
     """Reads one response from a number on."""
 
     def __init__(
-        self, recorded: Recorded, lives: Lives, tenant: Tenant, name: str, after: int = -1
+        self,
+        recorded: ResponseRecords,
+        lives: LiveResponses,
+        tenant: Tenant,
+        name: str,
+        after: int = -1,
     ) -> None:
         self._recorded = recorded
         self._lives = lives

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.compaction.records import expand
 from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
-from holdfast.core.history.history_hash import NO_TRAIL, follow
+from holdfast.core.history.history_hash import NO_TRAIL, extend_hash
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TurnRequest, conversation_id, response_id
 from holdfast.core.model.session import Session
@@ -28,15 +28,15 @@ from holdfast.core.openai.response import (
 )
 from holdfast.core.transaction.commands import Finish, StoredCompletion
 from holdfast.engine.logging import log
-from holdfast.engine.model_call.caller import Asker, Asking, Fallbacks, Route
-from holdfast.engine.model_call.compaction_events import told_compaction
-from holdfast.engine.model_call.context_fitter import Fitting
+from holdfast.engine.model_call.caller import CallRequest, Fallbacks, ModelCaller, Route
+from holdfast.engine.model_call.compaction_events import compaction_events
+from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
-from holdfast.engine.streaming.response_records import Recorded, parent_of
+from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
 from holdfast.ports.provider import Answer, ModelCall
 
 _NOT_ASKED = frozenset({"item_reference", "compaction_trigger"})
@@ -49,7 +49,7 @@ CLIENT_CALLS = frozenset(
 )  # fmt: skip
 
 
-class Answered(msgspec.Struct, frozen=True):
+class TurnResult(msgspec.Struct, frozen=True):
     """A turn's committed answer, as a Response and as what it was made of."""
 
     turn: Turn
@@ -57,7 +57,7 @@ class Answered(msgspec.Struct, frozen=True):
     response: ResponseFacts
 
 
-class Responder:
+class TurnExecutor:
     """Carries turns out with models."""
 
     def __init__(
@@ -67,13 +67,13 @@ class Responder:
         heals: HealSettings | None = None,
         *,
         fallbacks: Fallbacks | None = None,
-        fitting: Fitting | None = None,
+        fitting: ContextFitter | None = None,
     ) -> None:
         self._gateway = gateway
         self._route = route
-        self._asker = Asker(gateway, route, heals, fallbacks=fallbacks, fitting=fitting)
+        self._asker = ModelCaller(gateway, route, heals, fallbacks=fallbacks, fitting=fitting)
         self._fitting = fitting
-        self._recorded = Recorded(gateway.read)
+        self._recorded = ResponseRecords(gateway.read)
 
     def check(self, request: TurnRequest, items: Sequence[NewItem]) -> None:
         """Raise for what the model's provider cannot be asked, before anything is kept."""
@@ -94,7 +94,7 @@ class Responder:
 
     async def respond(
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
-    ) -> Answered:
+    ) -> TurnResult:
         """Run the turn to its end. Failures of the model are recorded, then raised.
 
         Who calls has its task cancelled when the run's lane is taken away, and is told why.
@@ -109,7 +109,9 @@ class Responder:
                 if request.is_compaction and self._fitting is not None:
                     answer = await self._compact(self._fitting, run, request, writer)
                 else:
-                    answer = await self._asker.ask(Asking(run=run, request=request, writer=writer))
+                    answer = await self._asker.ask(
+                        CallRequest(run=run, request=request, writer=writer)
+                    )
             except BaseException as exc:
                 await self._settle(run, request, exc, writer)
                 raise
@@ -148,17 +150,21 @@ class Responder:
             raise ParentNotFound(name)
 
     async def _compact(
-        self, fitting: Fitting, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
+        self,
+        fitting: ContextFitter,
+        run: ActiveRun,
+        request: TurnRequest,
+        writer: JournalWriter | None,
     ) -> Answer:
         """Answer with one item that stands for everything so far."""
         made = await fitting.compact(run, model=request.model, reason="trigger")
         if writer is not None:
-            writer.write(list(told_compaction(made.item, 0, is_sampled=True)))
+            writer.write(list(compaction_events(made.item, 0, is_sampled=True)))
         return Answer(items=[made.item], usage=made.usage)
 
     async def _complete(
         self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None
-    ) -> Answered:
+    ) -> TurnResult:
         items = tuple(map(read_item, answer.items))
         recorded = record_of(answer, self._gateway.clock.now())
         journal = await writer.settle() if writer is not None else None
@@ -180,7 +186,7 @@ class Responder:
         facts = facts_of(ended.turn.id, run, request, recorded.status, answer.items, recorded)
         if writer is not None:
             writer.end(journal, facts)
-        return Answered(ended.turn, ended.session, facts)
+        return TurnResult(ended.turn, ended.session, facts)
 
     async def _fail(
         self,
@@ -264,7 +270,7 @@ def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:
 
 def _trail_behind(trail: bytes, items: tuple[NewItem, ...]) -> bytes:
     """Return the trail of the history with this answer, where later requests may repeat it."""
-    return follow(trail, [(item.fingerprint, item.call_id) for item in items])
+    return extend_hash(trail, [(item.fingerprint, item.call_id) for item in items])
 
 
 def _stored_completion(request: TurnRequest) -> StoredCompletion | None:

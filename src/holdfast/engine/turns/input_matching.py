@@ -7,7 +7,13 @@ import msgspec
 
 from holdfast.core.decisions.lane import unpack_items
 from holdfast.core.history.diff import ASSISTANT, LogEntry, SentItem, find_new
-from holdfast.core.history.history_hash import NO_TRAIL, Milestone, TrailRow, follow, milestones
+from holdfast.core.history.history_hash import (
+    NO_TRAIL,
+    PrefixHash,
+    TrailRow,
+    extend_hash,
+    prefix_hashes,
+)
 from holdfast.core.history.tool_outputs import sort_outputs
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem
@@ -32,13 +38,13 @@ _read_speaker = msgspec.json.Decoder(_Speaker).decode
 _read_said = msgspec.json.Decoder(_Said).decode
 
 
-class Recognised(msgspec.Struct, frozen=True):
+class MatchedInput(msgspec.Struct, frozen=True):
     """What is new in a request; `seen_seq` is what it was compared with, if it was."""
 
     items: tuple[NewItem, ...]
     rewind: tuple[int, int] | None = None
     seen_seq: int | None = None
-    brought: Milestone | None = None
+    brought: PrefixHash | None = None
     """The history among `items` that is complete in itself, where none of it is stored."""
     repeated: TrailRow | None = None
     """The end of the stored history that the request repeats and `items` follow."""
@@ -50,7 +56,7 @@ class Recognised(msgspec.Struct, frozen=True):
     """The number of the last turn there was, where one more would change what is found."""
 
 
-def are_new(items: Sequence[NewItem]) -> bool:
+def has_no_history(items: Sequence[NewItem]) -> bool:
     """Whether there are but messages, none of a model's: such a request repeats nothing."""
     for item in items:
         if item.kind != "message" or _read_speaker(item.body).role == ASSISTANT:
@@ -58,7 +64,7 @@ def are_new(items: Sequence[NewItem]) -> bool:
     return True
 
 
-async def recognise(
+async def match_input(
     read: Reader,
     tenant: Tenant,
     items: Sequence[NewItem],
@@ -66,7 +72,7 @@ async def recognise(
     key: Key | None = None,
     session_id: SessionId | None = None,
     is_whole: bool = False,
-) -> Recognised:
+) -> MatchedInput:
     """Compare a request with the settled log of its session.
 
     A client that sends only what its user says costs nothing here: that is always new, unless the
@@ -75,21 +81,21 @@ async def recognise(
     sent = [_sent(item) for item in items]
     is_history, has_outputs = is_whole, False
     for one in sent:
-        is_history = is_history or one.repeats
+        is_history = is_history or one.is_model_output
         has_outputs = has_outputs or one.is_output
     if not (is_history or has_outputs):
-        return Recognised(tuple(items))
+        return MatchedInput(tuple(items))
     outline = await read.outline(tenant, session_id=session_id, key=key)
     if not is_history:
         return await _recognise_outputs(read, outline, items, sent)
     if outline is None or not outline.entries:
         brought = next(reversed(_milestones(sent, items)), None)
         seen = outline.settled_seq if outline is not None else 0
-        return Recognised(tuple(items), seen_seq=seen, brought=brought)
+        return MatchedInput(tuple(items), seen_seq=seen, brought=brought)
     log = [_entry(entry) for entry in outline.entries]
     found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
     is_again = found.new_from == len(sent) or found.new_upto is not None
-    return Recognised(
+    return MatchedInput(
         tuple(items[found.new_from : found.new_upto]),
         found.rewind,
         outline.settled_seq,
@@ -100,11 +106,11 @@ async def recognise(
 
 async def _recognise_outputs(
     read: Reader, outline: Outline | None, items: Sequence[NewItem], sent: Sequence[SentItem]
-) -> Recognised:
+) -> MatchedInput:
     """Find the calls that the outputs of a request without a history answer."""
     if outline is None:
         sort_outputs(sent, ())
-        return Recognised(tuple(items))
+        return MatchedInput(tuple(items))
     session = outline.session
     log = [_entry(entry) for entry in (*outline.entries, *outline.running)]
     waiting = await _waiting_outputs(read, session)
@@ -116,7 +122,7 @@ async def _recognise_outputs(
             (t for item, t in waiting.items() if item.call_id == found.given.call_id), None
         )
         same_as = (queued.id, queued.step) if queued else await _taker(read, session, found.given)
-    return Recognised(
+    return MatchedInput(
         tuple(items[index] for index in found.new),
         seen_seq=outline.settled_seq,
         same_as=same_as,
@@ -151,22 +157,24 @@ async def _taker(read: Reader, session: Session, given: LogEntry) -> tuple[TurnI
     return turn.id, min((run.step for run in runs if run.first_seq > given.seq), default=turn.step)
 
 
-async def find_repeated(read: Reader, tenant: Tenant, items: Sequence[NewItem]) -> Recognised:
+async def match_stored_history(
+    read: Reader, tenant: Tenant, items: Sequence[NewItem]
+) -> MatchedInput:
     """Look for a stored history that a request without a session begins with, the longest."""
-    trail = follow(NO_TRAIL, [(item.fingerprint, item.call_id) for item in items])
+    trail = extend_hash(NO_TRAIL, [(item.fingerprint, item.call_id) for item in items])
     sent = [_sent(item) for item in items]
     passed = _milestones(sent, items)
     if not passed:
-        return Recognised(tuple(items), trail=trail)
+        return MatchedInput(tuple(items), trail=trail)
     end = await read.trail_end(tenant, [stone.trail for stone in reversed(passed)])
     if end is None:
-        return Recognised(tuple(items), brought=passed[-1], trail=trail)
+        return MatchedInput(tuple(items), brought=passed[-1], trail=trail)
     count = next(stone.count for stone in passed if stone.trail == end.trail)
-    return Recognised(tuple(items[count:]), repeated=end, trail=trail)
+    return MatchedInput(tuple(items[count:]), repeated=end, trail=trail)
 
 
-def _milestones(sent: Sequence[SentItem], items: Sequence[NewItem]) -> list[Milestone]:
-    return milestones(sent, [item.call_id for item in items])
+def _milestones(sent: Sequence[SentItem], items: Sequence[NewItem]) -> list[PrefixHash]:
+    return prefix_hashes(sent, [item.call_id for item in items])
 
 
 def _sent(item: NewItem) -> SentItem:

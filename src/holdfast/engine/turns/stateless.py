@@ -16,7 +16,7 @@ from holdfast.core.compaction.summary_prompts import transcript
 from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.openai.encrypted_reasoning import open_item, shows_sealed
+from holdfast.core.openai.encrypted_reasoning import shows_encrypted, without_encrypted
 from holdfast.core.openai.response import ResponseFacts, error_value
 from holdfast.core.openai.stream_events import (
     CREATED,
@@ -29,7 +29,11 @@ from holdfast.core.openai.stream_events import (
     terminal,
 )
 from holdfast.engine.context.compactor import WHOLE_BYTES, Compactor, as_stored
-from holdfast.engine.model_call.compaction_events import announced, shifted, told_compaction
+from holdfast.engine.model_call.compaction_events import (
+    compaction_events,
+    preface_events,
+    shift_output_index,
+)
 from holdfast.engine.streaming.stream_reader import PushCallback
 from holdfast.engine.turns.executor import record_of
 from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
@@ -38,7 +42,7 @@ HELD_BYTES = 64 * 1024
 """How much is held unread before the model has to wait."""
 
 
-class Passing:
+class StatelessExecutor:
     """Asks models for requests of which nothing is kept."""
 
     def __init__(
@@ -84,21 +88,21 @@ class Passing:
         return Answer(items=[compaction_item(self._new_id("cmp"), text)], usage=usage)
 
     async def _told(
-        self, request: TurnRequest, items: Sequence[NewItem], stream: "PassedStream"
+        self, request: TurnRequest, items: Sequence[NewItem], stream: "StatelessStream"
     ) -> Answer:
         """Have a stream hear what the model says, behind what is said for it."""
         if request.is_compaction and self._compactor is not None:
             answer = await self._digest(self._compactor, request, items)
-            stream.write(list(told_compaction(answer.items[0], 0, is_sampled=True)))
+            stream.write(list(compaction_events(answer.items[0], 0, is_sampled=True)))
             return answer
         provider = self._route(request.model)
         call, stream.preface = await self._put(request, provider, items)
         answer = await provider.stream(call, stream)
         return replace(answer, items=[*stream.preface, *answer.items])
 
-    def stream(self, request: TurnRequest, items: Sequence[NewItem]) -> "PassedStream":
+    def stream(self, request: TurnRequest, items: Sequence[NewItem]) -> "StatelessStream":
         """Return the response's events, to be read and closed."""
-        return PassedStream(self._begin(request), lambda told: self._told(request, items, told))
+        return StatelessStream(self._begin(request), lambda told: self._told(request, items, told))
 
     def _begin(self, request: TurnRequest) -> ResponseFacts:
         return ResponseFacts(
@@ -120,16 +124,16 @@ def _call(request: TurnRequest, items: list[bytes]) -> ModelCall:
     )
 
 
-class PassedStream:
+class StatelessStream:
     """The events of a response for its one reader, who has the model wait if it is slow."""
 
     def __init__(
-        self, facts: ResponseFacts, ask: Callable[["PassedStream"], Awaitable[Answer]]
+        self, facts: ResponseFacts, ask: Callable[["StatelessStream"], Awaitable[Answer]]
     ) -> None:
         self.preface: tuple[bytes, ...] = ()
         """What the answer begins with before the model speaks."""
         self._facts = facts
-        self._hides_sealed = not shows_sealed(facts.request)
+        self._hides_sealed = not shows_encrypted(facts.request)
         self._ask = ask
         self._asking: asyncio.Task[Answer] | None = None
         self._events: list[StreamEvent] = []
@@ -150,7 +154,7 @@ class PassedStream:
         told = [] if self._number else self._opening()
         by = len(self.preface)
         for event in events:
-            told.append(self._numbered(shifted(event, by)))
+            told.append(self._numbered(shift_output_index(event, by)))
         self._tell(told)
         return self._size <= HELD_BYTES
 
@@ -166,14 +170,14 @@ class PassedStream:
             begun(CREATED, self._next(), facts, "in_progress"),
             begun(IN_PROGRESS, self._next(), facts, "in_progress"),
         ]
-        return told + [self._numbered(event) for event in announced(self.preface)]
+        return told + [self._numbered(event) for event in preface_events(self.preface)]
 
     def _numbered(self, event: AnyEvent) -> StreamEvent:
         if isinstance(event, Delta):
             return numbered(event, self._next())
         data, item = event.data, event.data.get("item")
         if self._hides_sealed and isinstance(item, dict):
-            data = {**data, "item": open_item(item)}
+            data = {**data, "item": without_encrypted(item)}
         return model_event(event.type, self._next(), data)
 
     def _next(self) -> int:

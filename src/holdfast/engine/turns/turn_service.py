@@ -24,25 +24,25 @@ from holdfast.core.transaction.commands import Accept, Cancel, Queued, Repeated,
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.engine.streaming.live_response import LiveResponse, Lives
-from holdfast.engine.streaming.response_records import Recorded, conversation_of
+from holdfast.engine.streaming.live_response import LiveResponse, LiveResponses
+from holdfast.engine.streaming.response_records import ResponseRecords, conversation_of
 from holdfast.engine.streaming.resume import resume_live
 from holdfast.engine.streaming.stream_reader import StreamReader
-from holdfast.engine.turns.executor import Answered, Responder
+from holdfast.engine.turns.executor import TurnExecutor, TurnResult
 from holdfast.ports.store import ResponseView
 
 
-class Ticket:
+class TurnTicket:
     """A request that was taken in: its turn, its events, its one answer."""
 
-    def __init__(self, desk: "Desk", turn: Turn, session: Session, step: int) -> None:
+    def __init__(self, desk: "TurnService", turn: Turn, session: Session, step: int) -> None:
         self._desk = desk
         self.turn = turn
         self.session = session
         self.step = step
         self.task: asyncio.Task[None] | None = None
         """What carries the turn out, if that is done for this request."""
-        self.outcome: Answered | Exception | None = None
+        self.outcome: TurnResult | Exception | None = None
         """The answer, or why there is none, as soon as that is known."""
         self._waiters: list[asyncio.Future[None]] = []
         self.is_rolled_over = False
@@ -56,7 +56,7 @@ class Ticket:
         """Return a reader of the response's events."""
         return self._desk.reader(self.turn.tenant, self.response_id, after)
 
-    async def answer(self) -> Answered:
+    async def answer(self) -> TurnResult:
         """Return the committed answer, or raise why there is none. Leaving stops nothing."""
         while self.outcome is None:
             assert self.task is not None
@@ -67,7 +67,7 @@ class Ticket:
             raise self.outcome
         return self.outcome
 
-    def settle(self, outcome: Answered | Exception) -> None:
+    def settle(self, outcome: TurnResult | Exception) -> None:
         """Give the answer, or why there is none, to everybody who waits for it."""
         self.outcome = outcome
         for waiter in self._waiters:
@@ -79,28 +79,28 @@ class Ticket:
         await self._desk.cancel(self.turn, code="client_left")
 
 
-class Desk:
+class TurnService:
     """Where every API hands its turns in."""
 
-    def __init__(self, gateway: Gateway, responder: Responder) -> None:
+    def __init__(self, gateway: Gateway, responder: TurnExecutor) -> None:
         self._gateway = gateway
         self._responder = responder
         self.loop: asyncio.AbstractEventLoop
         """Where the turns are carried out."""
-        self._tasks: dict[asyncio.Task[None], Ticket] = {}
+        self._tasks: dict[asyncio.Task[None], TurnTicket] = {}
         self._queued: set[asyncio.Task[None]] = set()
-        self._lives = Lives()
+        self._lives = LiveResponses()
         self._stopping_since: float | None = None
-        self.recorded = Recorded(gateway.read)
+        self.recorded = ResponseRecords(gateway.read)
 
-    async def take(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> Ticket:
+    async def take(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> TurnTicket:
         """Make the request durable and set it going; answer once it is accepted."""
         self._responder.check(request, accept.items)
         admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):
             return await self._attach(accept.tenant, admission, request)
         live = self._go_live(admission, request) if is_live else None
-        ticket = Ticket(self, admission.turn, admission.session, admission.turn.step)
+        ticket = TurnTicket(self, admission.turn, admission.session, admission.turn.step)
         ticket.is_rolled_over = admission.is_rolled_over
         self.loop = loop = asyncio.get_running_loop()
         carried = self._carry(ticket, admission, request, live)
@@ -125,7 +125,7 @@ class Desk:
 
     async def _carry(
         self,
-        ticket: Ticket,
+        ticket: TurnTicket,
         admission: Started | Queued,
         request: TurnRequest,
         live: LiveResponse | None,
@@ -133,7 +133,7 @@ class Desk:
         """Get the lane, then carry the turn out; it stops as soon as the lane is taken away."""
         task, run = ticket.task, None
         assert task is not None
-        outcome: Answered | Exception | None = None
+        outcome: TurnResult | Exception | None = None
         try:
             try:
                 if isinstance(admission, Started):
@@ -164,7 +164,7 @@ class Desk:
 
     async def _close(self, live: LiveResponse, turn: Turn) -> None:
         """Give a stream that has no end yet the one that is recorded."""
-        if not live.is_ended and live.is_shown_when_kept:
+        if not live.is_ended and live.publish_after_commit:
             # Another attempt may go on where the journal ends: from here on it tells the rest.
             live.cut()
         elif not live.is_ended:
@@ -181,10 +181,10 @@ class Desk:
             return None
         return facts
 
-    async def _attach(self, tenant: Tenant, repeated: Repeated, request: TurnRequest) -> Ticket:
+    async def _attach(self, tenant: Tenant, repeated: Repeated, request: TurnRequest) -> TurnTicket:
         """Stand by a turn that was taken in before; a plain request waits for its one answer."""
         turn = repeated.turn
-        ticket = Ticket(self, turn, repeated.session, repeated.step)
+        ticket = TurnTicket(self, turn, repeated.session, repeated.step)
         if request.is_stream or request.is_background:
             return ticket
         try:
@@ -196,7 +196,7 @@ class Desk:
             ticket.outcome = exc
         return ticket
 
-    async def recall(self, tenant: Tenant, turn: Turn, step: int) -> Answered:
+    async def recall(self, tenant: Tenant, turn: Turn, step: int) -> TurnResult:
         """Return the recorded answer of a step, or raise what became of it."""
         runs = [run for run in await self._gateway.read.runs(turn.id) if run.step == step]
         done = next((run for run in reversed(runs) if run.outcome == "completed"), None)
@@ -205,7 +205,7 @@ class Desk:
         view = await self._gateway.read.session(tenant, session_id=turn.session_id)
         if view is None:
             raise SessionDeleted("the session of this turn was deleted")
-        return Answered(turn, view.session, await self.facts_of(turn, done, view.session))
+        return TurnResult(turn, view.session, await self.facts_of(turn, done, view.session))
 
     async def facts_of(self, turn: Turn, run: Run, session: Session) -> ResponseFacts:
         """Return what is recorded of a run's response."""
@@ -218,7 +218,7 @@ class Desk:
             Cancel(tenant=turn.tenant, turn_id=turn.id, reason="cancelled on request", code=code)
         )
 
-    async def carry_adopted(self, run: ActiveRun) -> None:
+    async def run_recovered(self, run: ActiveRun) -> None:
         """Carry out a turn that a crash left behind: the gateway's handler."""
         request = read_request(run.turn.request)
         live = None

@@ -14,7 +14,7 @@ from holdfast.core.model.items import StoredItem, item_value
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.openai.response import usage_value
 from holdfast.core.transaction.commands import UndoCompaction
-from holdfast.engine.context.compaction_turns import CompactionTurns, CompactionWanted
+from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
 from holdfast.engine.context.compactor import Compactor, as_stored
 from holdfast.http.api.session_items import Transcripts
 from holdfast.http.formats.sessions import session_value
@@ -47,7 +47,7 @@ class CompactionsApi:
         session = await self._session(request)
         fields = await read_optional_fields(request)
         headers = read_session_headers(request)
-        wanted = CompactionWanted(
+        wanted = CompactionRequest(
             tenant=request.tenant,
             session_id=session.id,
             model=take(fields, "model", str),

@@ -5,7 +5,7 @@ import msgspec
 from holdfast.core.compaction.token_estimate import estimate_tokens
 from holdfast.core.errors import InvalidInput, NotFound, SessionMoved
 from holdfast.core.model.request import read_request
-from holdfast.core.openai.encrypted_reasoning import SEALED_REASONING
+from holdfast.core.openai.encrypted_reasoning import ENCRYPTED_REASONING
 from holdfast.core.openai.response import ResponseFacts, write_response
 from holdfast.core.transaction.commands import DropResponse
 from holdfast.engine.streaming.response_records import given_then
@@ -103,8 +103,8 @@ class ResponsesApi:
             if after is not None:
                 raise InvalidInput("starting_after needs stream=true", param="starting_after")
             facts = await self._facts(view)
-            if SEALED_REASONING in request.query_list("include"):
-                facts = msgspec.structs.replace(facts, shows_sealed=True)
+            if ENCRYPTED_REASONING in request.query_list("include"):
+                facts = msgspec.structs.replace(facts, shows_encrypted=True)
             return Reply(write_response(facts))
         reader = self._turns.desk.reader(request.tenant, name, -1 if after is None else after)
         headers = answer_headers(view.session, view.turn.id)

@@ -26,7 +26,7 @@ from holdfast.core.openai.stream_events import (
     terminal,
 )
 from holdfast.engine.logging import log
-from holdfast.engine.turns.turn_service import Ticket
+from holdfast.engine.turns.turn_service import TurnTicket
 from holdfast.http.api.relay import Relaying
 from holdfast.http.api.responses import ResponsesApi
 from holdfast.http.request.body import Fields, parse_fields, take
@@ -101,7 +101,7 @@ class _Connection:
         self._state = ConnectionState()
         self._lanes: dict[str | None, asyncio.Queue[tuple[Fields, bytes]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._tickets: set[Ticket] = set()
+        self._tickets: set[TurnTicket] = set()
 
     async def listen(self) -> None:
         """Take frames in until the client leaves."""
@@ -200,7 +200,7 @@ class _Connection:
             before = tuple(read_item(body) for body in history)
         return wanted, target, before
 
-    async def _forward(self, ticket: Ticket, lane: str | None) -> dict[str, Any]:
+    async def _forward(self, ticket: TurnTicket, lane: str | None) -> dict[str, Any]:
         """Send a response's events, and return the response as the last one shows it."""
         reader = ticket.reader()
         response: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from holdfast.core.ids import SessionId, Tenant, TurnId, read_idempotency_key
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.turn import Outcome
 from holdfast.core.transaction.commands import Continue, Pop, Reserve
-from holdfast.engine.embedded.external_lane import HeldLane, LaneAsked, LaneEnd
+from holdfast.engine.embedded.external_lane import ExternalLane, LaneEnd, LaneRequest
 from holdfast.engine.sessions.active_run import Batch
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.api.session_items import read_items
@@ -157,9 +157,9 @@ class TranscriptApi:
         if headers.key is None:
             raise InvalidInput("a lane is taken by the key of its session")
         run_id = take(fields, "run_id", str)
-        held = HeldLane(
+        held = ExternalLane(
             self._gateway,
-            LaneAsked(
+            LaneRequest(
                 tenant=request.tenant,
                 key=headers.key,
                 run_id=read_idempotency_key(run_id) if run_id is not None else None,
@@ -213,7 +213,7 @@ class TranscriptApi:
         held.is_over.set()
         return json_reply({"object": "lane.ended", "turn_id": request.params["turn_id"]})
 
-    def _lane(self, request: Request, name: str) -> HeldLane:
+    def _lane(self, request: Request, name: str) -> ExternalLane:
         held = self._lanes.get((request.tenant, TurnId(name)))
         if held is None:
             raise TurnNotFound(f"nobody holds a lane for turn {name} here")
@@ -221,7 +221,7 @@ class TranscriptApi:
 
 
 class _Held:
-    def __init__(self, lane: HeldLane) -> None:
+    def __init__(self, lane: ExternalLane) -> None:
         self.lane = lane
         self.is_over = asyncio.Event()
 

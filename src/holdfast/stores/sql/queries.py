@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
-from holdfast.core.history.history_hash import NO_TRAIL, Step, TrailRow, follow
+from holdfast.core.history.history_hash import NO_TRAIL, Step, TrailRow, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
 from holdfast.core.model.items import StoredItem
@@ -397,7 +397,7 @@ def _still_says(row: TrailRow) -> Plan[bool]:
     hidden = yield from find_hidden(session)
     trail = NO_TRAIL
     for first, last in visible_spans(hidden, 1, row.seq):
-        trail = follow(trail, (yield from _steps(session, first, last)))
+        trail = extend_hash(trail, (yield from _steps(session, first, last)))
     return trail == row.trail
 
 

@@ -8,7 +8,7 @@ from holdfast.core.ids import RunId, SessionId, TurnId
 from holdfast.core.transaction.commands import Reset
 from holdfast.engine.sessions import waiters as wakeups
 from holdfast.engine.sessions.active_run import ActiveRun
-from holdfast.engine.sessions.waiters import Wakeups
+from holdfast.engine.sessions.waiters import WaiterRegistry
 from tests.unit.engine.room import a_room
 
 HERE, THERE = SessionId("ses_here"), SessionId("ses_there")
@@ -16,7 +16,7 @@ TURN = TurnId("turn_1")
 
 
 def test_a_wake_before_the_waiter_came_is_not_lost() -> None:
-    house = Wakeups()
+    house = WaiterRegistry()
     since = house.moment
     assert not house.queue(HERE, 1, since=since).is_woken
     house.wake(THERE)
@@ -27,7 +27,7 @@ def test_a_wake_before_the_waiter_came_is_not_lost() -> None:
 
 
 def test_news_that_may_be_of_any_session_is_news_of_each() -> None:
-    house = Wakeups()
+    house = WaiterRegistry()
     since = house.moment
     house.wake_everybody()
     assert house.queue(HERE, 1, since=since).is_woken
@@ -35,7 +35,7 @@ def test_news_that_may_be_of_any_session_is_news_of_each() -> None:
 
 def test_wakes_too_many_to_remember_are_taken_for_anybodys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakeups, "REMEMBERED", 2)
-    house = Wakeups()
+    house = WaiterRegistry()
     since = house.moment
     house.wake(HERE)
     for number in range(3):
@@ -44,7 +44,7 @@ def test_wakes_too_many_to_remember_are_taken_for_anybodys(monkeypatch: pytest.M
 
 
 def test_whoever_leaves_unserved_has_the_next_one_look_and_whoever_was_served_does_not() -> None:
-    house = Wakeups()
+    house = WaiterRegistry()
     first, second, third = (house.queue(HERE, place, since=0) for place in (1, 2, 3))
     house.leave(first, is_served=True)
     assert not second.is_woken
@@ -53,7 +53,7 @@ def test_whoever_leaves_unserved_has_the_next_one_look_and_whoever_was_served_do
 
 
 async def test_whoever_waits_goes_on_when_woken_or_when_its_time_is_over() -> None:
-    waiter = Wakeups().queue(HERE, 1, since=0)
+    waiter = WaiterRegistry().queue(HERE, 1, since=0)
     waiting = asyncio.create_task(waiter.wait(3600.0))
     await asyncio.sleep(0)
     waiter.wake()
@@ -66,7 +66,7 @@ async def test_whoever_waits_goes_on_when_woken_or_when_its_time_is_over() -> No
 
 
 def test_a_stop_that_comes_before_its_run_is_not_lost() -> None:
-    house, stopped = Wakeups(), []
+    house, stopped = WaiterRegistry(), []
     house.hear((), (RunId("run_1"),))
     house.on_stop(RunId("run_1"), lambda: stopped.append(1))
     house.on_stop(RunId("run_2"), lambda: stopped.append(2))
