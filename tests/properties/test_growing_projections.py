@@ -34,6 +34,16 @@ def test_a_log_that_grows_is_shown_as_if_it_came_at_once(
         assert projections.project("s", log[:cut]) == project(log[:cut])
 
 
+@given(log=logs, other=logs, cuts=st.lists(st.integers(0, 16), max_size=6))
+def test_a_log_whose_tail_is_rewound_and_replaced_is_shown_as_if_it_came_at_once(
+    log: list[StoredItem], other: list[StoredItem], cuts: list[int]
+) -> None:
+    projections = ProjectionCache()
+    for cut in [*cuts, len(log)]:
+        for history in (log, log[:cut], log[:cut] + other, log[:cut] + log[cut + 1 :]):
+            assert projections.project("s", history) == project(history)
+
+
 @given(one=logs, other=logs, aside=st.frozensets(st.integers(1, 14), max_size=3))
 def test_another_log_under_the_same_name_is_shown_as_it_is(
     one: list[StoredItem], other: list[StoredItem], aside: frozenset[int]

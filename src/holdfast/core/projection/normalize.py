@@ -67,7 +67,7 @@ def normalize_item(kind: str, body: bytes) -> bytes | None:
     The bytes of one that is in order, which is nearly every one, are given back as they are.
     """
     if kind == "message":
-        return body if _is_message(body) else _mended_message(item_value(body))
+        return body if is_valid_message(body) else _mended_message(item_value(body))
     read = _READ.get(kind)
     if read is None:
         return body
@@ -92,7 +92,8 @@ def as_text(value: Any, otherwise: str = "") -> str:
     return value if isinstance(value, str) else _encode(value).decode()
 
 
-def _is_message(body: bytes) -> bool:
+def is_valid_message(body: bytes) -> bool:
+    """Whether the body of a message needs no change for any server."""
     try:
         found = _read_message(body)
     except msgspec.DecodeError:

@@ -17,7 +17,7 @@ from holdfast.core.model.synthetic_outputs import (
     interrupted_output,
 )
 from holdfast.core.projection.call_ids import CallIdAllocator
-from holdfast.core.projection.normalize import normalize_item
+from holdfast.core.projection.normalize import is_valid_message, normalize_item
 from holdfast.core.projection.placeholders import placeholder
 
 __all__ = ["INTERRUPTED", "ProjectedItem", "continue_after", "project", "show"]
@@ -32,11 +32,19 @@ class ProjectedItem(msgspec.Struct, frozen=True, gc=False):
 
 
 def project(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[bytes]:
-    """Return the bodies of a valid request: pairs together, orphans mended, nothing rewritten.
+    """Return the bodies of a valid request: pairs together, orphans completed, nothing rewritten.
 
     Items that are `quarantined` are shown as placeholders.
     """
-    return [shown.body for shown in show(items, quarantined)]
+    listed = items if isinstance(items, Sequence) else list(items)
+    bodies: list[bytes] = []
+    for item in listed:
+        # Most of a conversation is plain messages, which need no pairing.
+        is_plain = item.kind == "message" and not item.call_id and not quarantined
+        if not is_plain or not is_valid_message(item.body):
+            return [shown.body for shown in show(listed, quarantined)]
+        bodies.append(item.body)
+    return bodies
 
 
 def continue_after(
