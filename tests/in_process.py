@@ -12,7 +12,6 @@ from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.session import Usage
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
-from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings, LaneSettings, StreamSettings
 from holdfast.engine.turns.executor import TurnExecutor
@@ -202,16 +201,12 @@ async def open_house(
     model = model or ScriptedModel()
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(store_url, clock=clock)
-    desk: TurnService | None = None
-
-    async def run_recovered(run: ActiveRun) -> None:
-        assert desk is not None
-        await desk.run_recovered(run)
-
-    gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, handler=run_recovered)
+    lanes = lanes or LaneSettings()
+    limits = lanes.limits(can_run_again=True)
+    gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, limits=limits)
     compactor = Compactor(gateway, lambda _: model, lambda _: window, context)
     desk = TurnService(gateway, TurnExecutor(gateway, lambda _: model, fitting=compactor))
-    await gateway.start()
+    await gateway.start(desk.run_recovered)
     application = Application(gateway, desk, OnlyModel(model), streams=streams, compactor=compactor)
     house = House(application, gateway, desk, model)
     try:

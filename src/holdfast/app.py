@@ -14,7 +14,6 @@ from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.embedded.validation import require_instance
-from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings, RetentionSettings
@@ -52,8 +51,10 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
     clock = SystemClock()
     store = await open_store(url, clock=clock)
     try:
-        gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=lanes, handler=handler)
-        await gateway.start()
+        lanes = lanes or LaneSettings()
+        limits = lanes.limits(can_run_again=handler is not None)
+        gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=lanes, limits=limits)
+        await gateway.start(handler)
         try:
             yield Holdfast(gateway, owner, reset)
         finally:
@@ -78,12 +79,6 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     store = await open_store(settings.store.url, clock=clock)
     upstreams = Upstreams(settings.upstreams, ids.new)
     try:
-        desk: TurnService | None = None
-
-        async def run_recovered(run: ActiveRun) -> None:
-            assert desk is not None
-            await desk.run_recovered(run)
-
         meter = PrometheusMeter()
         store.on_commit(meter.committed)
         gateway = Gateway(
@@ -91,30 +86,29 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             clock=clock,
             ids=ids,
             settings=settings.lanes,
-            handler=run_recovered,
+            limits=settings.lanes.limits(
+                can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
+            ),
+            storage=StorageQuota(store.read, settings.limits.stored_bytes),
             meter=meter,
         )
-        gateway.limits = settings.lanes.limits(
-            can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
-        )
-        gateway.storage = StorageQuota(store.read, settings.limits.stored_bytes)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
-        responder = TurnExecutor(
+        executor = TurnExecutor(
             gateway,
             upstreams.provider,
             settings.heals,
             fallbacks=upstreams.fallbacks,
             fitting=compactor,
         )
-        desk = TurnService(gateway, responder)
-        await gateway.start()
+        turns = TurnService(gateway, executor)
+        await gateway.start(turns.run_recovered)
         sweeping = _sweep(gateway, settings.retention)
         try:
             yield Application(
                 gateway,
-                desk,
+                turns,
                 upstreams,
                 _rules(settings),
                 streams=settings.sessions,
@@ -123,7 +117,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         finally:
             sweeping.cancel()
             await asyncio.gather(sweeping, return_exceptions=True)
-            await desk.stop(settings.server.grace_seconds)
+            await turns.stop(settings.server.grace_seconds)
             await gateway.stop()
     finally:
         await upstreams.close()

@@ -32,6 +32,7 @@ from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.embedded.turn_handle import TurnHandle
 from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.executor import TurnResult
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
@@ -113,7 +114,7 @@ class Replica:
             clock=world.clock,
             ids=world.ids,
             settings=world.plan.lanes,
-            handler=self._carry_adopted,
+            limits=world.plan.lanes.limits(can_run_again=True),
         )
         upstream = Upstream(
             world.model,
@@ -142,7 +143,7 @@ class Replica:
     async def _start(self) -> None:
         while not self.is_ready:
             try:
-                await self.gateway.start()
+                await self.gateway.start(self._carry_adopted)
             except HoldfastError as exc:
                 self.world.say(f"{self.name} did not start: {exc.code}")
                 await asyncio.sleep(0.2)
@@ -424,7 +425,8 @@ class Replica:
     async def append(self, tenant: Tenant, key: Key, said: str, batch: str | None) -> Answer:
         """Add one item with no run."""
         items = (message("user", said),)
-        appended = await self.gateway.append(
+        appended = await append_items(
+            self.gateway,
             Append(
                 tenant=tenant,
                 turn_id=TurnId(self.gateway.ids.new("turn")),
@@ -434,7 +436,7 @@ class Replica:
                 items=items,
                 idempotency_key=batch,
                 body_hash=hashlib.blake2b(items[0].body, digest_size=16).digest(),
-            )
+            ),
         )
         status = str(appended.turn.outcome)
         return Answer(appended.turn.id, appended.session.id, status, None)

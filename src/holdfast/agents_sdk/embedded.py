@@ -17,6 +17,7 @@ from holdfast.engine.embedded.external_lane import (
     LaneRequest,
 )
 from holdfast.engine.sessions.active_run import Batch
+from holdfast.engine.sessions.appending import append_batch
 from holdfast.ports.store import ItemQuery
 
 
@@ -98,8 +99,10 @@ class EmbeddedBackend:
             replaces_upto=replaces_upto,
         )
         # What replaces a history is of no use once others have written; all else may wait.
-        submit = gateway.continue_turn if replaces_upto is None else gateway.submit
-        appended = await submit(command)
+        if replaces_upto is None:
+            appended = await append_batch(gateway, command)
+        else:
+            appended = await gateway.submit(command)
         block.session_id = appended.session.id
         if appended.session.id != candidate_id:
             block.candidate_id = candidate_id

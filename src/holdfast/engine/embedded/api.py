@@ -40,6 +40,7 @@ from holdfast.engine.embedded.validation import (
     require_id,
     require_instance,
 )
+from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextMode, ContextSettings
 from holdfast.ports.store import ItemQuery, SessionQuery, SessionView, TurnView
@@ -158,7 +159,8 @@ class SessionHandle:
         items = as_items(said, role)
         if batch_id is not None:
             read_idempotency_key(batch_id)
-        appended = await self._gateway.append(
+        appended = await append_items(
+            self._gateway,
             Append(
                 tenant=self._tenant,
                 turn_id=TurnId(self._gateway.ids.new("turn")),
@@ -168,7 +170,7 @@ class SessionHandle:
                 idempotency_key=batch_id,
                 body_hash=_hash(self._session, items, b"append"),
                 **self._target(),
-            )
+            ),
         )
         self._follow(appended.session)
 

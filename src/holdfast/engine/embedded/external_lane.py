@@ -34,6 +34,7 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.engine.sessions.active_run import ActiveRun, Batch
+from holdfast.engine.sessions.appending import append_batch
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import ItemQuery, SessionQuery
 
@@ -295,7 +296,8 @@ class ExternalLane:
         if view is None or view.session.is_live:
             raise RunFenced(f"run {self.run.fence.run_id} was taken for dead, and lost its lane")
         self._late += 1
-        await gateway.continue_turn(
+        await append_batch(
+            gateway,
             Continue(
                 tenant=turn.tenant,
                 turn_id=turn.id,
@@ -306,7 +308,7 @@ class ExternalLane:
                 items=items,
                 idempotency_key=batch.id if batch is not None else None,
                 body_hash=batch.body_hash if batch is not None else None,
-            )
+            ),
         )
 
     # ── giving it back ──────────────────────────────────────────────────────────────────────

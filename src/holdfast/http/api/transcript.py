@@ -16,6 +16,7 @@ from holdfast.core.model.turn import Outcome
 from holdfast.core.transaction.commands import Continue, Pop, Reserve
 from holdfast.engine.embedded.external_lane import ExternalLane, LaneEnd, LaneRequest
 from holdfast.engine.sessions.active_run import Batch
+from holdfast.engine.sessions.appending import append_batch
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.api.session_items import read_items
 from holdfast.http.request.body import Fields, read_fields, read_optional_fields, take
@@ -80,9 +81,10 @@ class TranscriptApi:
             return await self._reserve(request, headers)
         batch = self._batch(request, headers, fields, items, await body_hash(request))
         # What replaces a history is of no use once others have written; all else may wait.
-        may_wait = batch.replaces_upto is None
-        submit = self._gateway.continue_turn if may_wait else self._gateway.submit
-        done = await submit(batch)
+        if batch.replaces_upto is None:
+            done = await append_batch(self._gateway, batch)
+        else:
+            done = await self._gateway.submit(batch)
         return json_reply(
             {
                 "object": "transcript.added",
