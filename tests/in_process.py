@@ -205,7 +205,7 @@ async def open_house(
     limits = lanes.limits(can_run_again=True)
     gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, limits=limits)
     compactor = Compactor(gateway, lambda _: model, lambda _: window, context)
-    desk = TurnService(gateway, TurnExecutor(gateway, lambda _: model, fitting=compactor))
+    desk = TurnService(gateway, TurnExecutor(gateway, lambda _: model, fitter=compactor))
     await gateway.start(desk.run_recovered)
     application = Application(gateway, desk, OnlyModel(model), streams=streams, compactor=compactor)
     house = House(application, gateway, desk, model)

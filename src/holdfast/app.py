@@ -100,7 +100,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             upstreams.provider,
             settings.heals,
             fallbacks=upstreams.fallbacks,
-            fitting=compactor,
+            fitter=compactor,
         )
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)

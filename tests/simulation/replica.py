@@ -129,7 +129,7 @@ class Replica:
             windows=lambda _: world.plan.window,
             settings=BY_RULE if world.plan.elides else BY_MODEL,
         )
-        responder = WitnessedResponder(self.gateway, lambda _: upstream, fitting=fitting)
+        responder = WitnessedResponder(self.gateway, lambda _: upstream, fitter=fitting)
         self.desk = TurnService(self.gateway, responder)
         self._calls: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._begun: list[asyncio.Task[Any]] = []
@@ -276,7 +276,7 @@ class Replica:
             is_stream=request.door == "stream",
         )
         accept = replace(self._accept(request), request=write_request(asked))
-        ticket = await self.desk.take(accept, asked, is_live=asked.is_stream or is_background)
+        ticket = await self.desk.accept(accept, asked, is_live=asked.is_stream or is_background)
         if is_background:
             return Answer(ticket.turn.id, ticket.session.id, "accepted")
         if ticket.task is None and ticket.outcome is None:
@@ -292,7 +292,7 @@ class Replica:
         view = await self.gateway.read.turn(ticket.turn.tenant, ticket.turn.id)
         if view is None:
             raise TurnNotFound(f"no turn {ticket.turn.id}")
-        recalled = await self.desk.recall(ticket.turn.tenant, view.turn, ticket.step)
+        recalled = await self.desk.load_result(ticket.turn.tenant, view.turn, ticket.step)
         return _answer_of(recalled)
 
     async def _run(self, run: ActiveRun) -> Answer:

@@ -35,12 +35,12 @@ _read_script = msgspec.json.Decoder(Script).decode
 class WitnessedResponder(TurnExecutor):
     """The real responder; the model is told which run it speaks to."""
 
-    async def respond(
+    async def execute(
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
     ) -> TurnResult:
         """Carry the turn out."""
         _RUN.set(run)
-        return await super().respond(run, request, live)
+        return await super().execute(run, request, live)
 
 
 @dataclass

@@ -27,7 +27,9 @@ class RandomIds:
         if not self._unused:
             digits = secrets.token_hex(IDS_AT_ONCE * _ID_CHARACTERS // 2)
             starts = range(0, len(digits), _ID_CHARACTERS)
-            self._unused = [digits[at : at + _ID_CHARACTERS] for at in starts]
+            # Sorted, so that ids of one millisecond are handed out in ascending order: lists are
+            # in the order of ids, and two sessions may be created within a millisecond.
+            self._unused = sorted((digits[at : at + _ID_CHARACTERS] for at in starts), reverse=True)
         millisecond = int(time.time() * 1000)
         if millisecond != self._millisecond:
             self._millisecond, self._time = millisecond, f"_{millisecond:011x}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.core.compaction.records import SHORT_KINDS, shortened
+from holdfast.core.compaction.records import SHORT_KINDS, truncate_output
 from holdfast.core.compaction.token_estimate import Scale
 from holdfast.core.model.items import OUTPUT_SUFFIX, StoredItem
 
@@ -23,7 +23,7 @@ _LEAST_OF_LAST = 256
 """Bytes of the newest output that are shown at least."""
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
     """How much may be shown."""
 
     tokens: int
@@ -53,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tokens_after: int = 0
 
 
-def plan(items: Sequence[StoredItem], room: Room) -> Plan | None:
+def plan(items: Sequence[StoredItem], room: TokenBudget) -> Plan | None:
     """Return how to bring a shown log into its room, or as near as can be; None: not smaller."""
     sizes = [room.scale.item(item.body) for item in items]
     before = sum(sizes)
@@ -113,7 +113,7 @@ def role_of(item: StoredItem) -> str | None:
     return _read_role(item.body).role
 
 
-def _kept(items: Sequence[StoredItem], sizes: Sequence[int], room: Room) -> set[int]:
+def _kept(items: Sequence[StoredItem], sizes: Sequence[int], room: TokenBudget) -> set[int]:
     """Return the places of what is shown whatever happens."""
     kept = {i for i in _first_asked(items) if sizes[i] * _SHARE_OF_FIRST <= room.tokens}
     for place, item in enumerate(items):
@@ -157,7 +157,9 @@ def whole_cuts(items: Sequence[StoredItem]) -> Iterator[int]:
         yield len(items)
 
 
-def _cut(items: Sequence[StoredItem], sizes: Sequence[int], kept: set[int], room: Room) -> int:
+def _cut(
+    items: Sequence[StoredItem], sizes: Sequence[int], kept: set[int], room: TokenBudget
+) -> int:
     """Return how many of the first items a summary stands for; none where that helps nothing."""
     if room.is_whole:
         return len(items) if _is_progress(items, kept, len(items)) else 0
@@ -193,7 +195,7 @@ def _shorten(
     items: Sequence[StoredItem],
     sizes: list[int],
     places: Sequence[int],
-    room: Room,
+    room: TokenBudget,
     excess: int,
     cuts: dict[int, int],
 ) -> None:
@@ -206,7 +208,7 @@ def _shorten(
         if place == outputs[-1] and items[place].turn_number == room.turn_number:
             fitting = sizes[place] - excess - 2 * LEAST_GAIN
             kept = max(int(fitting * room.scale.bytes_per_token), _LEAST_OF_LAST)
-        size = room.scale.item(shortened(items[place], kept).body)
+        size = room.scale.item(truncate_output(items[place], kept).body)
         gain = sizes[place] - size
         if gain >= LEAST_GAIN:
             cuts[items[place].seq] = min(kept, cuts.get(items[place].seq, kept))

@@ -66,7 +66,7 @@ def _truncation(raw: msgspec.Raw | None) -> str | None:
 _MOST_OUTPUT = ("max_output_tokens", "max_completion_tokens", "max_tokens")
 
 
-def wanted_output(*fields: Mapping[str, msgspec.Raw]) -> int | None:
+def max_output_tokens(*fields: Mapping[str, msgspec.Raw]) -> int | None:
     """Return the most tokens that a request wants to be answered with, if it says."""
     for words in fields:
         for name in _MOST_OUTPUT:

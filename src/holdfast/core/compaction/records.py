@@ -161,7 +161,7 @@ def _seen(item: StoredItem, records: InForce, cuts: dict[int, int]) -> StoredIte
         return None
     if is_ours(item):
         return _expand(item, records)
-    return shortened(item, cuts[item.seq]) if item.seq in cuts else item
+    return truncate_output(item, cuts[item.seq]) if item.seq in cuts else item
 
 
 def _as_message(text: str, session_id: str, seq: int) -> StoredItem:
@@ -171,7 +171,7 @@ def _as_message(text: str, session_id: str, seq: int) -> StoredItem:
     )  # fmt: skip
 
 
-def shortened(item: StoredItem, kept: int) -> StoredItem:
+def truncate_output(item: StoredItem, kept: int) -> StoredItem:
     """Return an output of which only the beginning is shown."""
     text = output_text(item.body)
     head = text.encode()[:kept].decode("utf-8", "ignore")
@@ -234,7 +234,7 @@ def compaction_item(name: str, text: str, record: Name | None = None) -> bytes:
     )
 
 
-def carriable(size: int) -> int:
+def summary_capacity(size: int) -> int:
     """Return how many bytes of plain text a `compaction` item of so many bytes carries."""
     return max(size - _WRAPPING, 0) * 3 // 4
 

@@ -81,7 +81,7 @@ def _part(part: Any) -> str:
     return str(part)
 
 
-def standing_words(items: Sequence[StoredItem]) -> str:
+def standing_instructions(items: Sequence[StoredItem]) -> str:
     """Return what systems and developers said among items: it holds on, whoever sums them up."""
     told = [
         content_text(item_value(item.body).get("content"))
@@ -91,17 +91,17 @@ def standing_words(items: Sequence[StoredItem]) -> str:
     return "Standing instructions:\n" + "\n".join(told) if told else ""
 
 
-def told_alone(items: Sequence[StoredItem], keeps: Sequence[int], text: str) -> str:
+def standalone_summary(items: Sequence[StoredItem], keeps: Sequence[int], text: str) -> str:
     """Return a summary that needs nothing beside it: with what is shown as it is in the log."""
     kept = [item for item in items if item.seq in set(keeps) and item.turn_number != SUMMARY_TURN]
     asked = [item for item in kept if role_of(item) == "user"]
-    parts = [standing_words(kept)]
+    parts = [standing_instructions(kept)]
     if asked:
         parts.append(_QUOTE + content_text(item_value(asked[0].body).get("content")))
     return "\n\n".join(part for part in (*parts, text) if part)
 
 
-def quoted(plan: Plan, text: str, size: int) -> str:
+def with_first_request(plan: Plan, text: str, size: int) -> str:
     """Return a summary that begins with the first request, where that is not shown itself."""
     asked = _told_before(plan)[0]
     if asked is None and plan.first is not None:
@@ -109,7 +109,7 @@ def quoted(plan: Plan, text: str, size: int) -> str:
     return text if asked is None else f"{_QUOTE}{asked}{_UNQUOTE}{text}"
 
 
-def left_out_note(plan: Plan, size: int) -> str:
+def elision_note(plan: Plan, size: int) -> str:
     """Return what is said of a range where no model sums it up: what was told, how much is gone."""
     said, calls = 0, 0
     for item in plan.replaced:

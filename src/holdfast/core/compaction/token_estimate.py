@@ -40,7 +40,7 @@ class Scale(msgspec.Struct, frozen=True, gc=False):
 
         One report moves it a part of the way, and nothing moves it beyond what texts can be.
         """
-        if size <= 0 or not teaches(items, tokens):
+        if size <= 0 or not is_informative(items, tokens):
             return self
         told = tokens - items * TOKENS_PER_ITEM
         seen = min(max(size / told, _LEAST), _MOST)
@@ -53,7 +53,7 @@ class Scale(msgspec.Struct, frozen=True, gc=False):
 DEFAULT_SCALE = Scale()
 
 
-def teaches(items: int, tokens: int) -> bool:
+def is_informative(items: int, tokens: int) -> bool:
     """Whether a call of so many items and tokens says anything about texts."""
     return tokens - items * TOKENS_PER_ITEM >= FEWEST_TOKENS
 

@@ -152,11 +152,11 @@ class ResponsesApi:
         return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def _facts(self, view: ResponseView) -> ResponseFacts:
-        return await self._turns.desk.recorded.facts(view)
+        return await self._turns.desk.records.facts(view)
 
     async def _view(self, request: Request, name: str) -> ResponseView:
         """Return what is stored under a response id."""
-        view = await self._turns.desk.recorded.find(request.tenant, name)
+        view = await self._turns.desk.records.find(request.tenant, name)
         if view is None or not read_request(view.turn.request).is_stored:
             raise ResponseNotFound(f"Response with id '{name}' not found.")
         return view

@@ -22,8 +22,8 @@ from holdfast.core.openai.stream_events import (
     IN_PROGRESS,
     TERMINAL,
     StreamEvent,
-    begun,
-    terminal,
+    lifecycle_event,
+    terminal_event,
 )
 from holdfast.engine.logging import log
 from holdfast.engine.turns.turn_service import TurnTicket
@@ -246,9 +246,9 @@ class _Connection:
         facts = ResponseFacts(
             id=name, request=wanted.asked, created_at=now, status="completed", answer=answer
         )
-        await self._send(begun(CREATED, 0, facts, "in_progress"), lane)
-        await self._send(begun(IN_PROGRESS, 1, facts, "in_progress"), lane)
-        await self._send(terminal(2, facts), lane)
+        await self._send(lifecycle_event(CREATED, 0, facts, "in_progress"), lane)
+        await self._send(lifecycle_event(IN_PROGRESS, 1, facts, "in_progress"), lane)
+        await self._send(terminal_event(2, facts), lane)
 
     async def _send(self, event: StreamEvent, lane: str | None) -> None:
         body = event.body

@@ -52,7 +52,7 @@ class Places:
 
         Who asks for something to be done in the background waits for it in the lane, not here.
         """
-        find = self._desk.recorded.find
+        find = self._desk.records.find
         view = await find(tenant, name)
         if view is not None and view.turn.is_open and view.turn.step == view.step:
             if wanted.asked.is_background and await self._is_last(view):

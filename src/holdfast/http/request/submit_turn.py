@@ -102,7 +102,7 @@ class TurnDesk:
                 accept = replace(accept, limits=limits)
             try:
                 is_live = asked.is_stream or asked.is_background
-                ticket = await self.desk.take(accept, asked, is_live=is_live)
+                ticket = await self.desk.accept(accept, asked, is_live=is_live)
             except HoldfastError as exc:
                 await self._look_into(exc, request, target, found)
                 continue

@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.core.compaction.context_options import (
     ContextOptions,
+    max_output_tokens,
     read_context_options,
-    wanted_output,
 )
 from holdfast.core.errors import InvalidInput
 
@@ -50,7 +50,7 @@ def test_what_means_nothing_is_refused_by_name(name: str, value: Any) -> None:
 
 
 def test_the_longest_answer_is_found_in_the_words_of_either_api() -> None:
-    assert wanted_output(fields(max_output_tokens=7)) == 7
-    assert wanted_output({}, fields(max_completion_tokens=8)) == 8
-    assert wanted_output({}, fields(max_tokens=9)) == 9
-    assert wanted_output(fields(max_output_tokens=None), {}) is None
+    assert max_output_tokens(fields(max_output_tokens=7)) == 7
+    assert max_output_tokens({}, fields(max_completion_tokens=8)) == 8
+    assert max_output_tokens({}, fields(max_tokens=9)) == 9
+    assert max_output_tokens(fields(max_output_tokens=None), {}) is None

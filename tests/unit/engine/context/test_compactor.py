@@ -264,7 +264,7 @@ async def test_a_session_too_short_to_compact_is_left_as_it_is() -> None:
 
 
 def test_what_is_learned_is_bounded_and_each_model_has_its_own() -> None:
-    model_limits = ModelLimits(most=3)
+    model_limits = ModelLimits(max_models=3)
     for number in range(10):
         call = ModelCall(model=f"m{number}", items=[message("user", "x" * 8000).body])
         model_limits.learn("up", call, 4000)
@@ -285,9 +285,9 @@ def test_what_is_learned_is_bounded_and_each_model_has_its_own() -> None:
 def test_a_refusal_teaches_where_the_window_ends(words: str, window: int) -> None:
     model_limits = ModelLimits()
     failure = ProviderFailure(words, failure_class="overflow")
-    model_limits.refused("up", "m", failure, 5000)
+    model_limits.rejected("up", "m", failure, 5000)
     assert model_limits.of("up", "m").window == window
-    model_limits.refused("up", "m", ProviderFailure("too long", failure_class="overflow"), 10**6)
+    model_limits.rejected("up", "m", ProviderFailure("too long", failure_class="overflow"), 10**6)
     assert model_limits.of("up", "m").window == window
 
 
