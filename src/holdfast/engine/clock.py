@@ -29,7 +29,8 @@ class RandomIds:
             starts = range(0, len(digits), _ID_CHARACTERS)
             # Sorted, so that ids of one millisecond are handed out in ascending order: lists are
             # in the order of ids, and two sessions may be created within a millisecond.
-            self._unused = sorted((digits[at : at + _ID_CHARACTERS] for at in starts), reverse=True)
+            self._unused = [digits[at : at + _ID_CHARACTERS] for at in starts]
+            self._unused.sort(reverse=True)
         millisecond = int(time.time() * 1000)
         if millisecond != self._millisecond:
             self._millisecond, self._time = millisecond, f"_{millisecond:011x}"

@@ -111,7 +111,9 @@ class Compactor:
             return False
         if self._windows(attempt.model) is not None:
             return False
-        return (attempt.provider.name, attempt.model) not in self.model_limits.windows
+        if not self.model_limits.has_windows:
+            return True
+        return self.model_limits.of(attempt.provider.name, attempt.model).window is None
 
     async def fit(self, attempt: CallAttempt) -> Sequence[StoredItem]:
         """Return the history to send, or less of it where it would not fit."""

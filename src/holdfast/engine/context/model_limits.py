@@ -40,8 +40,8 @@ class ModelLimits:
 
     def __init__(self, max_models: int = MAX_MODELS) -> None:
         self._known: SizedLru[ModelKey, LearnedLimits] = SizedLru(max_models)
-        self.windows: SizedLru[ModelKey, int] = SizedLru(max_models)
-        """The models of which a window was learned."""
+        self.has_windows = False
+        """Whether the window of any model was learned."""
 
     def of(self, upstream: str, model: str) -> LearnedLimits:
         """Return what is known of a model."""
@@ -70,4 +70,4 @@ class ModelLimits:
         if window >= MIN_WINDOW and (known.window is None or window < known.window):
             known = msgspec.structs.replace(known, window=window)
             self._known.put((upstream, model), known, 1)
-            self.windows.put((upstream, model), window, 1)
+            self.has_windows = True

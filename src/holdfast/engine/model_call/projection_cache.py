@@ -109,49 +109,26 @@ def _extend(known: _Projection, items: SharedPrefix[StoredItem]) -> int | None:
     """
     start = known.items.length
     new = items.shared[start : items.length]
-    done = 0
-    for end in _part_ends(new):
-        part = new if end - done == len(new) else new[done:end]
-        call_ids, size = _measure(part)
-        if call_ids and not known.call_ids.isdisjoint(call_ids):
-            return None
-        bodies = project(part, known.quarantined)
-        if not bodies or bodies[-1] != part[-1].body:
-            continue  # a message that is not shown settles nothing: its part grows
-        done = end
-        known.bodies = known.bodies.grown(bodies)
-        known.items = items if start + end == items.length else items.upto(start + end)
-        known.call_ids |= call_ids
-        known.size += size
-        known.marks.append((known.items.length, known.bodies.length))
-    if done < len(new):
-        call_ids, _ = _measure(new[done:])
-        if not known.call_ids.isdisjoint(call_ids):
-            return None
-    return start + done
-
-
-def _measure(part: Sequence[StoredItem]) -> tuple[set[str], int]:
-    """Return the call ids of items and what the items cost."""
-    call_ids: set[str] = set()
-    size = 0
-    for item in part:
+    done, size = 0, 0
+    call_ids: set[str] = set()  # of the items since the last mark
+    last = len(new)
+    while last and (new[last - 1].kind != "message" or new[last - 1].call_id):
+        last -= 1
+    for count, item in enumerate(new, 1):
         size += len(item.body) + ITEM_BYTES
         if item.call_id:
+            if item.call_id in known.call_ids:
+                return None
             call_ids.add(item.call_id)
-    return call_ids, size
-
-
-def _part_ends(new: list[StoredItem]) -> list[int]:
-    """Return the places behind messages at which to settle: every so often, and behind the last."""
-    ends: list[int] = []
-    last, previous = 0, 0
-    for count, item in enumerate(new, 1):
-        if item.kind == "message" and not item.call_id:
-            last = count
-            if count - previous >= PART_ITEMS:
-                ends.append(count)
-                previous = count
-    if last > previous:
-        ends.append(last)
-    return ends
+        elif item.kind == "message" and (count == last or count - done >= PART_ITEMS):
+            bodies = project(new[done:count], known.quarantined)
+            if not bodies or bodies[-1] != item.body:
+                continue  # a message that is not shown settles nothing
+            done = count
+            known.bodies = known.bodies.grown(bodies)
+            known.items = items.upto(start + count)
+            known.call_ids |= call_ids
+            known.size += size
+            known.marks.append((known.items.length, known.bodies.length))
+            call_ids, size = set(), 0
+    return start + done

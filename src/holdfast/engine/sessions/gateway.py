@@ -118,7 +118,7 @@ class Gateway:
         # Claimed before the commit: a sweep that sees the turn in the store must not take it for
         # an abandoned one.
         since = registry.tick
-        registry.claim_turn(command.turn_id)
+        registry.claims.setdefault(command.turn_id, since)
         try:
             try:
                 admission = await self.store.submit(command)
@@ -211,7 +211,7 @@ class Gateway:
 
     def leave(self, run: ActiveRun) -> None:
         """Give up the responsibility for a run's turn; write the end that is missing, if any."""
-        self._registry.release_turn(run.turn.id)
+        self._registry.claims.pop(run.turn.id, None)
         if run.ended is None and not run.is_lost:
             self._free_lane(run.turn, run.fence, run.unwritten)
 

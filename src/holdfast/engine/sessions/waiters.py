@@ -90,7 +90,8 @@ class WaiterRegistry:
         self._lanes: dict[SessionId, list[Waiter]] = {}
         self._watchers: dict[SessionId, list[Waiter]] = {}
         self._running: dict[RunId, Callable[[], None]] = {}
-        self._claims: dict[TurnId, int] = {}
+        self.claims: dict[TurnId, int] = {}
+        """The turns that a task of this process is responsible for, and since which tick."""
         self.tick = 0
         """Counts wake-ups.
 
@@ -109,22 +110,22 @@ class WaiterRegistry:
 
         `since` is the tick at which the turn's lane was last looked at, if that is not now.
         """
-        if turn_id in self._claims:
+        if turn_id in self.claims:
             return False
-        self._claims[turn_id] = self.tick if since is None else since
+        self.claims[turn_id] = self.tick if since is None else since
         return True
 
     def claimed_at(self, turn_id: TurnId) -> int:
         """Return the tick of a turn's claim; the one before all others if nobody claimed it."""
-        return self._claims.get(turn_id, -1)
+        return self.claims.get(turn_id, -1)
 
     def is_claimed(self, turn_id: TurnId, run_id: RunId | None = None) -> bool:
         """Whether a task of this process is responsible for the turn, or for its run."""
-        return turn_id in self._claims or run_id in self._running
+        return turn_id in self.claims or run_id in self._running
 
     def release_turn(self, turn_id: TurnId) -> None:
         """End the responsibility for a turn."""
-        self._claims.pop(turn_id, None)
+        self.claims.pop(turn_id, None)
 
     @property
     def has_waiters(self) -> bool:

@@ -167,8 +167,10 @@ class TurnExecutor:
             journal=journal,
         )
         # The rest concerns few turns.
-        if is_completed and not CLIENT_CALLS.isdisjoint({item.kind for item in items}):
-            command = replace(command, pending_calls=_pending_calls(items))
+        for item in items:
+            if item.kind in CLIENT_CALLS and is_completed:
+                command = replace(command, pending_calls=_pending_calls(items))
+                break
         if request.is_stored and request.api == "chat":
             metadata = bytes(request.chat_fields.get("metadata", b"{}"))
             command = replace(command, completion=StoredCompletion(request.model, metadata))
