@@ -10,7 +10,7 @@ from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem
 from holdfast.core.transaction.commands import Continue, Pop, Reserve, Reset
 from holdfast.engine.embedded.external_lane import (
-    Done,
+    CompletedRun,
     ExternalLane,
     InRetiredGeneration,
     LaneEnd,
@@ -176,11 +176,11 @@ class EmbeddedLane:
             raise InvalidInput("the lane is not taken: async with session.serial()")
         return self._held
 
-    async def take(self) -> Done | None:
+    async def take(self) -> CompletedRun | None:
         """Wait for the lane; it is held afterwards, unless a run of this id is done."""
         gateway = await self._lodging.gateway(started=True)
         self._held = ExternalLane(gateway, self._asked)
-        return await self._held.take()
+        return await self._held.acquire()
 
     async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:
         """Append to the run's block; of a `batch_id`, once."""

@@ -15,7 +15,12 @@ from holdfast.core.errors import HoldfastError, InvalidInput, RunFenced, StoreUn
 from holdfast.core.ids import Key, SessionId, TurnId
 from holdfast.core.model.items import NewItem
 from holdfast.engine.clock import RandomIds
-from holdfast.engine.embedded.external_lane import Done, InRetiredGeneration, LaneEnd, LaneRequest
+from holdfast.engine.embedded.external_lane import (
+    CompletedRun,
+    InRetiredGeneration,
+    LaneEnd,
+    LaneRequest,
+)
 
 TRIES = 4
 FIRST_PAUSE_SECONDS = 0.1
@@ -50,7 +55,7 @@ class _Lane(msgspec.Struct, frozen=True):
     turn_id: TurnId | None = None
     session_id: SessionId | None = None
     elsewhere: InRetiredGeneration | None = None
-    done: Done | None = None
+    done: CompletedRun | None = None
 
 
 def _all_errors(kind: type[HoldfastError] = HoldfastError) -> dict[str, type[HoldfastError]]:
@@ -258,12 +263,12 @@ class RemoteLane:
         """Where a parked run goes on, if its generation was retired."""
         return self._granted.elsewhere
 
-    async def take(self) -> Done | None:
+    async def take(self) -> CompletedRun | None:
         """Wait for the lane; it is held afterwards, unless a run of this id is done."""
         asked = self._asked
         body = {
             "run_id": asked.run_id,
-            "asked": asked.asked.hex(),
+            "asked": asked.body.hex(),
             "once": asked.is_once,
             "own": asked.is_own,
             "resumes": list(asked.resumes),

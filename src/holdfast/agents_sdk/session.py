@@ -214,7 +214,7 @@ class HoldfastSession:
             tenant=self._tenant,
             key=self._key,
             run_id=run_id,
-            asked=asked,
+            body=asked,
             is_once=is_once,
             is_own=is_own,
             resumes=resumes,

@@ -1,4 +1,4 @@
-"""The Python front door: sessions and turns as objects, with no server in between."""
+"""The Python API: sessions and turns as objects, without a server in between."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ from holdfast.core.transaction.commands import (
 from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.function_model import FunctionModel
-from holdfast.engine.embedded.turn_handle import Item, Said, TurnHandle
+from holdfast.engine.embedded.turn_handle import Item, ItemInput, TurnHandle
 from holdfast.engine.embedded.validation import (
     as_items,
     require_choice,
@@ -45,14 +45,14 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextMode, ContextSettings
 from holdfast.ports.store import ItemQuery, SessionQuery, SessionView, TurnView
 
-Model: TypeAlias = Callable[[list[Item]], Awaitable["Said | Sequence[Said]"]]
+Model: TypeAlias = Callable[[list[Item]], Awaitable["ItemInput | Sequence[ItemInput]"]]
 
 
 class SessionHandle:
     """One conversation.
 
-    Asked for by its key it means the key's live generation, whatever is done with it and whoever
-    reset it; asked for by its id it means that one session, until a reset through it moves it on.
+    A handle made from a key means the key's live generation, whoever resets it. A handle made
+    from an id means that session, until a reset through this handle moves it on.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SessionHandle:
 
     def turn(
         self,
-        said: Said | Iterable[Said] = (),
+        input: ItemInput | Iterable[ItemInput] = (),  # noqa: A002
         *,
         idempotency_key: str | None = None,
         on_busy: OnBusy | None = None,
@@ -107,7 +107,7 @@ class SessionHandle:
         request: bytes = b"",
     ) -> "TurnHandle":
         """Return a turn to enter with `async with`: serial in the session, durable once entered."""
-        items = as_items(said, "user")
+        items = as_items(input, "user")
         if idempotency_key is not None:
             read_idempotency_key(idempotency_key)
         accept = Accept(
@@ -127,36 +127,44 @@ class SessionHandle:
             reset=self._policy,
             **self._target(),
         )
-        return TurnHandle(self._gateway, accept, self._follow)
+        return TurnHandle(self._gateway, accept, self._advance)
 
     def _target(self) -> dict[str, Any]:
         if self._is_pinned:
             return {"session_id": self._session.id}
         return {"key": self._session.key}
 
-    def _follow(self, session: Session) -> None:
-        """Take note of where a turn was; a repeat's may be of another generation."""
-        is_meant = session.id == self._session.id if self._is_pinned else session.is_live
-        if is_meant and session.is_visible:
+    def _advance(self, session: Session) -> None:
+        """Take a newer view of the session; a repeat may have run in another generation."""
+        is_ours = session.id == self._session.id if self._is_pinned else session.is_live
+        if is_ours and session.is_visible:
             self._session = session
 
     async def run(
-        self, said: Said | Iterable[Said], model: Model, *, idempotency_key: str | None = None
+        self,
+        input: ItemInput | Iterable[ItemInput],  # noqa: A002
+        model: Model,
+        *,
+        idempotency_key: str | None = None,
     ) -> list[Item]:
-        """Return what `model` answered, calling it at most once per idempotency key."""
+        """Return what `model` answers; it is called at most once per idempotency key."""
         if not callable(model):
-            raise InvalidInput(f"a model is called with items, {type(model).__name__} cannot be")
-        async with self.turn(said, idempotency_key=idempotency_key) as turn:
+            raise InvalidInput(f"model must be callable with items, not {type(model).__name__}")
+        async with self.turn(input, idempotency_key=idempotency_key) as turn:
             if not turn.is_done:
                 answer = await model(await turn.context())
                 turn.add(answer)
         return await turn.output()
 
     async def append(
-        self, said: Said | Iterable[Said], *, role: str = "user", batch_id: str | None = None
+        self,
+        input: ItemInput | Iterable[ItemInput],  # noqa: A002
+        *,
+        role: str = "user",
+        batch_id: str | None = None,
     ) -> None:
-        """Add items without a run; with a `batch_id`, once, however often it is sent."""
-        items = as_items(said, role)
+        """Add items without a run; with a `batch_id` once, however often it is sent."""
+        items = as_items(input, role)
         if batch_id is not None:
             read_idempotency_key(batch_id)
         appended = await append_items(
@@ -172,12 +180,12 @@ class SessionHandle:
                 **self._target(),
             ),
         )
-        self._follow(appended.session)
+        self._advance(appended.session)
 
     async def items(
         self, *, last: int | None = None, view: Literal["visible", "log"] = "visible"
     ) -> list[Item]:
-        """Return the transcript, oldest first: all of it, or its last so many items."""
+        """Return the transcript, oldest first: all of it, or its `last` items."""
         require_count("last", last)
         require_choice("view", view, Literal["visible", "log"])
         session = (await self.view()).session
@@ -234,30 +242,30 @@ class SessionHandle:
         return SessionHandle(self._gateway, self._tenant, child, NEVER)
 
     async def compact(self, model: Model | None = None) -> bool:
-        """Have one summary stand for what was said so far; return whether that was less.
+        """Replace the history by one summary; return whether that was shorter.
 
-        `model` writes the summary; without one it is the beginning and the end of what was said.
+        `model` writes the summary; without one it quotes the beginning and the end.
         """
         if model is not None and not callable(model):
-            raise InvalidInput(f"a model is called with items, {type(model).__name__} cannot be")
+            raise InvalidInput(f"model must be callable with items, not {type(model).__name__}")
         session = (await self.view()).session
         mode: ContextMode = "elide" if model is None else "model"
         writer = FunctionModel(model) if model is not None else None
         compactor = Compactor(
-            self._gateway, lambda _: _present(writer), settings=ContextSettings(mode=mode)
+            self._gateway, lambda _: _required(writer), settings=ContextSettings(mode=mode)
         )
-        wanted = CompactionRequest(tenant=self._tenant, session_id=session.id, model="function")
-        done = await CompactionTurns(self._gateway, compactor).compact(wanted)
-        self._follow(done)
+        request = CompactionRequest(tenant=self._tenant, session_id=session.id, model="function")
+        done = await CompactionTurns(self._gateway, compactor).compact(request)
+        self._advance(done)
         return done.record_no > session.record_no
 
     async def compactions(self) -> list[CompactionView]:
-        """Return what was done to keep the session within a window, oldest first."""
+        """Return the compactions of the session, oldest first."""
         session = (await self.view()).session
         return list_compactions(session, await self._gateway.read.records(session))
 
     async def undo_compaction(self, compaction_id: str) -> None:
-        """Have the log shown as if a compaction had not been."""
+        """Undo a compaction: the log is shown as if it had never been."""
         self._session = await self._gateway.submit(
             UndoCompaction(
                 tenant=self._tenant,
@@ -274,7 +282,7 @@ class SessionHandle:
         )
 
 
-def _present(writer: FunctionModel | None) -> FunctionModel:
+def _required(writer: FunctionModel | None) -> FunctionModel:
     if writer is None:
         raise ModelNotFound("no model was given")
     return writer
@@ -289,7 +297,7 @@ def _hash(session: Session, items: Sequence[NewItem], more: bytes) -> bytes:
 
 
 class Holdfast:
-    """An open store with an engine: what `holdfast.open` gives."""
+    """An open store with an engine: what `holdfast.open` returns."""
 
     def __init__(self, gateway: Gateway, tenant: Tenant, reset: ResetPolicy) -> None:
         self.gateway = gateway
@@ -297,10 +305,10 @@ class Holdfast:
         self._policy = reset
 
     async def session(self, key: str | None = None, *, id: str | None = None) -> SessionHandle:  # noqa: A002
-        """Return the conversation of a key, made if it is new; or the session of an id."""
+        """Return the conversation of a key, created if it is new, or the session of an id."""
         if id is not None:
             if key is not None:
-                raise InvalidInput("a session is asked for by its key or by its id, not by both")
+                raise InvalidInput("pass a key or an id, not both")
             return await self._session_of_id(SessionId(require_id("id", id)))
         checked: Key | None = read_key(key) if key is not None else None
         if checked is not None:

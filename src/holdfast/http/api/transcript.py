@@ -165,13 +165,13 @@ class TranscriptApi:
                 tenant=request.tenant,
                 key=headers.key,
                 run_id=read_idempotency_key(run_id) if run_id is not None else None,
-                asked=take(fields, "asked", str, "").encode(),
+                body=take(fields, "asked", str, "").encode(),
                 is_once=take(fields, "once", bool, False),
                 is_own=take(fields, "own", bool, False),
                 resumes=tuple(take(fields, "resumes", list[str], [])),
             ),
         )
-        done = await held.take()
+        done = await held.acquire()
         if done is not None:
             return json_reply({"object": "lane", "done": done})
         return StreamReply(self._hold(request.tenant, _Held(held)), headers=(NDJSON,))
