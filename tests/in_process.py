@@ -12,11 +12,10 @@ from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.session import Usage
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
-from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings, LaneSettings, StreamSettings
-from holdfast.engine.turns.executor import Responder
-from holdfast.engine.turns.turn_service import Desk
+from holdfast.engine.turns.executor import TurnExecutor
+from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.app import Application
 from holdfast.ports.provider import (
     Answer,
@@ -146,7 +145,7 @@ class House:
     """An application, its parts, and a client."""
 
     def __init__(
-        self, application: Application, gateway: Gateway, desk: Desk, model: ScriptedModel
+        self, application: Application, gateway: Gateway, desk: TurnService, model: ScriptedModel
     ) -> None:
         self.application = application
         self.desk = desk
@@ -202,16 +201,12 @@ async def open_house(
     model = model or ScriptedModel()
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(store_url, clock=clock)
-    desk: Desk | None = None
-
-    async def carry_adopted(run: ActiveRun) -> None:
-        assert desk is not None
-        await desk.carry_adopted(run)
-
-    gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, handler=carry_adopted)
+    lanes = lanes or LaneSettings()
+    limits = lanes.limits(can_run_again=True)
+    gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, limits=limits)
     compactor = Compactor(gateway, lambda _: model, lambda _: window, context)
-    desk = Desk(gateway, Responder(gateway, lambda _: model, fitting=compactor))
-    await gateway.start()
+    desk = TurnService(gateway, TurnExecutor(gateway, lambda _: model, fitter=compactor))
+    await gateway.start(desk.run_recovered)
     application = Application(gateway, desk, OnlyModel(model), streams=streams, compactor=compactor)
     house = House(application, gateway, desk, model)
     try:

@@ -13,13 +13,12 @@ from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.api import Holdfast
-from holdfast.engine.embedded.validation import an_instance
-from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.embedded.validation import require_instance
 from holdfast.engine.sessions.gateway import Gateway, Handler
-from holdfast.engine.sessions.quota import StorageGauge
+from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings, RetentionSettings
-from holdfast.engine.turns.executor import Responder
-from holdfast.engine.turns.turn_service import Desk
+from holdfast.engine.turns.executor import TurnExecutor
+from holdfast.engine.turns.turn_service import TurnService
 from holdfast.settings import Settings
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlStore
@@ -44,16 +43,18 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
     one they are kept as interrupted, to be resumed by whoever sends them again.
     """
     owner = read_tenant(tenant)
-    an_instance("reset", reset, ResetPolicy)
+    require_instance("reset", reset, ResetPolicy)
     if lanes is not None:
-        an_instance("lanes", lanes, LaneSettings)
+        require_instance("lanes", lanes, LaneSettings)
     if handler is not None and not callable(handler):
         raise InvalidInput("a handler is called with a run")
     clock = SystemClock()
     store = await open_store(url, clock=clock)
     try:
-        gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=lanes, handler=handler)
-        await gateway.start()
+        lanes = lanes or LaneSettings()
+        limits = lanes.limits(can_run_again=handler is not None)
+        gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=lanes, limits=limits)
+        await gateway.start(handler)
         try:
             yield Holdfast(gateway, owner, reset)
         finally:
@@ -78,12 +79,6 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     store = await open_store(settings.store.url, clock=clock)
     upstreams = Upstreams(settings.upstreams, ids.new)
     try:
-        desk: Desk | None = None
-
-        async def carry_adopted(run: ActiveRun) -> None:
-            assert desk is not None
-            await desk.carry_adopted(run)
-
         meter = PrometheusMeter()
         store.on_commit(meter.committed)
         gateway = Gateway(
@@ -91,30 +86,29 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             clock=clock,
             ids=ids,
             settings=settings.lanes,
-            handler=carry_adopted,
+            limits=settings.lanes.limits(
+                can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
+            ),
+            storage=StorageQuota(store.read, settings.limits.stored_bytes),
             meter=meter,
         )
-        gateway.limits = settings.lanes.limits(
-            can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
-        )
-        gateway.storage = StorageGauge(store.read, settings.limits.stored_bytes)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
-        responder = Responder(
+        executor = TurnExecutor(
             gateway,
             upstreams.provider,
             settings.heals,
             fallbacks=upstreams.fallbacks,
-            fitting=compactor,
+            fitter=compactor,
         )
-        desk = Desk(gateway, responder)
-        await gateway.start()
+        turns = TurnService(gateway, executor)
+        await gateway.start(turns.run_recovered)
         sweeping = _sweep(gateway, settings.retention)
         try:
             yield Application(
                 gateway,
-                desk,
+                turns,
                 upstreams,
                 _rules(settings),
                 streams=settings.sessions,
@@ -123,7 +117,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         finally:
             sweeping.cancel()
             await asyncio.gather(sweeping, return_exceptions=True)
-            await desk.stop(settings.server.grace_seconds)
+            await turns.stop(settings.server.grace_seconds)
             await gateway.stop()
     finally:
         await upstreams.close()

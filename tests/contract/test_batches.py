@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.core.errors import TurnNotFound
+from holdfast.engine.sessions.appending import append_batch
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.caller import Caller
@@ -24,8 +25,8 @@ async def gateway(store: SqlStore, clock: HandClock) -> AsyncIterator[Gateway]:
 async def test_a_first_batch_that_comes_again_unmarked_counts_once(
     gateway: Gateway, caller: Caller
 ) -> None:
-    first = await gateway.continue_turn(caller.part("A", 0, "a"))
-    again = await gateway.continue_turn(caller.part("A", 0, "a"))
+    first = await append_batch(gateway, caller.part("A", 0, "a"))
+    again = await append_batch(gateway, caller.part("A", 0, "a"))
     assert (again.turn.id, again.is_repeat) == (first.turn.id, True)
     assert await caller.texts(first.session) == ["a"]
 
@@ -34,7 +35,7 @@ async def test_a_first_batch_that_waits_finds_itself_begun_by_its_own_repeat(
     gateway: Gateway, caller: Caller
 ) -> None:
     run = await caller.start("busy", key="k")
-    waiting = asyncio.create_task(gateway.continue_turn(caller.part("A", 0, "a")))
+    waiting = asyncio.create_task(append_batch(gateway, caller.part("A", 0, "a")))
     for _ in range(3):
         await asyncio.sleep(0)
     ended = await caller.finish(run, "done")
@@ -45,8 +46,8 @@ async def test_a_first_batch_that_waits_finds_itself_begun_by_its_own_repeat(
 
 
 async def test_the_id_of_somebody_elses_turn_is_refused(gateway: Gateway, caller: Caller) -> None:
-    mine = await gateway.continue_turn(caller.part("A", 0, "a"))
+    mine = await append_batch(gateway, caller.part("A", 0, "a"))
     stranger = Caller(caller.store, "s", tenant="stranger")
     with pytest.raises(TurnNotFound):
-        await gateway.continue_turn(stranger.part("A", 0, "b"))
+        await append_batch(gateway, stranger.part("A", 0, "b"))
     assert await caller.texts(mine.session) == ["a"]

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.errors import RunFenced, TurnNotFound
 from holdfast.core.ids import Tenant
-from holdfast.core.openai.event_batches import KeptEvent, pack_events, unpack_events
+from holdfast.core.openai.event_batches import JournalEvent, pack_events, unpack_events
 from holdfast.core.transaction.commands import Delete, DropResponse, Hide, JournalEntry, Started
 from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
@@ -34,7 +34,7 @@ async def caller(url: str) -> AsyncIterator[Caller]:
 
 
 def batch(first: int, *texts: str) -> JournalEntry:
-    return pack_events(first, [KeptEvent("t", text.encode()) for text in texts])
+    return pack_events(first, [JournalEvent("t", text.encode()) for text in texts])
 
 
 async def kept(caller: Caller, run: Started, **query: Any) -> list[str]:

@@ -78,9 +78,13 @@ class Actor:
         )
         handler = self._handle if self._orders.get("handles", False) else None
         gateway = Gateway(
-            store, clock=SystemClock(), ids=RandomIds(), settings=settings, handler=handler
+            store,
+            clock=SystemClock(),
+            ids=RandomIds(),
+            settings=settings,
+            limits=settings.limits(can_run_again=handler is not None),
         )
-        await gateway.start()
+        await gateway.start(handler)
         self._hf = Holdfast(gateway, DEFAULT_TENANT, NEVER)
         tell(event="ready")
         try:

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.core.ids import RunId
 from holdfast.core.model.turn import Source
-from holdfast.core.transaction.commands import Command, Finish
+from holdfast.core.transaction.commands import Command, Finish, LaneLimits
 from holdfast.engine.sessions.active_run import ActiveRun
-from holdfast.engine.sessions.gateway import HANDLED_AT_ONCE, Gateway
+from holdfast.engine.sessions.gateway import RECOVERED_AT_ONCE, Gateway
 from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql.entries import pack_body, read_body, session_no
@@ -149,7 +149,7 @@ async def test_ten_thousand_orphans_are_settled_at_a_cost_that_grows_with_their_
 
 
 async def test_a_flood_of_adopted_turns_is_carried_out_a_few_at_a_time() -> None:
-    count = 8 * HANDLED_AT_ONCE
+    count = 8 * RECOVERED_AT_ONCE
     clock = HandClock()
     inside, most, done = 0, 0, asyncio.Event()
     handled: list[str] = []
@@ -167,12 +167,14 @@ async def test_a_flood_of_adopted_turns_is_carried_out_a_few_at_a_time() -> None
             done.set()
 
     async with orphans(count, "cron", clock) as (store, driver):
-        gateway = Gateway(store, clock=clock, ids=CountedIds("h"), handler=handler)
-        await gateway.start()
+        gateway = Gateway(
+            store, clock=clock, ids=CountedIds("h"), limits=LaneLimits(can_run_again=True)
+        )
+        await gateway.start(handler)
         async with asyncio.timeout(60):
             await done.wait()
         await gateway.stop()
         turns = read_tables(driver.connection).turns.values()
         assert Counter(turn.outcome for turn in turns) == {"completed": count}
     assert len(set(handled)) == count
-    assert most == HANDLED_AT_ONCE
+    assert most == RECOVERED_AT_ONCE

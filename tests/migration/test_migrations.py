@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.core.errors import SchemaTooNew, StoreError
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, WorkerId
-from holdfast.core.transaction.commands import Repeated, Started
+from holdfast.core.transaction.commands import LaneLimits, Repeated, Started
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import SessionQuery
@@ -347,8 +347,10 @@ async def test_what_the_first_version_left_open_is_taken_up(
         if len(done) == 2:
             all_done.set()
 
-    gateway = Gateway(opened, clock=clock, ids=CountedIds("w"), handler=handler)
-    await gateway.start()
+    gateway = Gateway(
+        opened, clock=clock, ids=CountedIds("w"), limits=LaneLimits(can_run_again=True)
+    )
+    await gateway.start(handler)
     async with asyncio.timeout(30):
         await all_done.wait()
     caller = Caller(opened, "t")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.compaction.budget import Room, plan
+from holdfast.core.compaction.budget import TokenBudget, plan
 from holdfast.core.compaction.records import (
     SUMMARY_OPENING,
     Compaction,
@@ -17,7 +17,7 @@ from holdfast.core.compaction.records import (
     Shown,
     show,
 )
-from holdfast.core.compaction.summary_prompts import left_out_note, quoted
+from holdfast.core.compaction.summary_prompts import elision_note, with_first_request
 from holdfast.core.compaction.token_estimate import DEFAULT_SCALE, estimate_tokens
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
@@ -41,7 +41,7 @@ from tests.properties.test_valid_requests import logs as makers_logs
 SESSION = SessionId("s")
 
 
-def records_of(log: list[StoredItem], shown: Shown, room: Room) -> Shown | None:
+def records_of(log: list[StoredItem], shown: Shown, room: TokenBudget) -> Shown | None:
     """Return the records after one more compaction."""
     made = plan(show(_kept(log, shown), shown), room)
     if made is None:
@@ -49,7 +49,7 @@ def records_of(log: list[StoredItem], shown: Shown, room: Room) -> Shown | None:
     compaction, head = shown.compaction, shown.in_force.compaction
     elisions = shown.elisions
     if made.to_seq:
-        text = quoted(made, left_out_note(made, 200), 100)
+        text = with_first_request(made, elision_note(made, 200), 100)
         compaction = Compaction(id="c", mode="elide", reason="budget", text=text, keeps=made.keeps)
         head = RecordHead(SESSION, 1, "compaction", 1, made.to_seq, None, 10**6)
     if made.cuts:
@@ -84,7 +84,7 @@ def test_a_log_compacted_twice_projects_to_a_valid_request(
     accept(whole)
     turn = log[-1].turn_number if log else 1
     for tokens in (first, second):
-        room = Room(
+        room = TokenBudget(
             tokens=tokens, scale=DEFAULT_SCALE, turn_number=turn, summary_tokens=5,
             elides_first=elides, is_whole=is_whole,
         )  # fmt: skip
@@ -103,7 +103,7 @@ def compacted_twice(
     """Return a log as it is shown after two compactions, as far as they are possible."""
     shown = Shown(InForce())
     for tokens in sizes:
-        room = Room(
+        room = TokenBudget(
             tokens=tokens, scale=DEFAULT_SCALE, turn_number=log[-1].turn_number if log else 1,
             summary_tokens=5, elides_first=elides, is_whole=is_whole,
         )  # fmt: skip
@@ -158,7 +158,7 @@ def _begins_with_its_first_request(log: list[StoredItem], request: list[bytes]) 
 @settings(deadline=None)
 @given(logs(), st.integers(0, 200))
 def test_a_compaction_is_made_only_where_it_shows_less(log: list[StoredItem], tokens: int) -> None:
-    room = Room(tokens=tokens, scale=DEFAULT_SCALE, turn_number=99, summary_tokens=5)
+    room = TokenBudget(tokens=tokens, scale=DEFAULT_SCALE, turn_number=99, summary_tokens=5)
     made = plan(log, room)
     if made is not None:
         assert made.tokens_after < made.tokens_before
@@ -176,10 +176,10 @@ def test_a_quoted_request_survives_any_number_of_summaries(text: str, rounds: in
     body = msgspec.json.encode({"type": "message", "role": "user", "content": asked})
     items = [StoredItem("s", 1, 1, "message", None, None, b"", False, body)]
     for number in range(min(rounds, 5)):
-        made = plan(items, Room(tokens=1, scale=DEFAULT_SCALE, turn_number=9, is_whole=True))
+        made = plan(items, TokenBudget(tokens=1, scale=DEFAULT_SCALE, turn_number=9, is_whole=True))
         if made is None:
             break
-        told = quoted(made, f"{number} {text}", 100)
+        told = with_first_request(made, f"{number} {text}", 100)
         assert told.count(asked) >= 1
         head = RecordHead(SESSION, 1, "compaction", 1, number + 1, None, 10**6)
         compaction = Compaction(id="c", mode="elide", reason="asked", text=told)

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.model.items import StoredItem
-from holdfast.core.projection.prefix_cache import Strand
+from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.projection.project import project
-from holdfast.engine.model_call.projection_cache import Projections
+from holdfast.engine.model_call.projection_cache import ProjectionCache
 from holdfast.providers.items.ids import call_ids
 from holdfast.providers.items.replay import Replay
 from holdfast.providers.items.seal_owner import Maker
@@ -29,16 +29,26 @@ ways = st.builds(
 def test_a_log_that_grows_is_shown_as_if_it_came_at_once(
     log: list[StoredItem], cuts: list[int]
 ) -> None:
-    projections = Projections()
+    projections = ProjectionCache()
     for cut in [*cuts, len(log)]:
         assert projections.project("s", log[:cut]) == project(log[:cut])
+
+
+@given(log=logs, other=logs, cuts=st.lists(st.integers(0, 16), max_size=6))
+def test_a_log_whose_tail_is_rewound_and_replaced_is_shown_as_if_it_came_at_once(
+    log: list[StoredItem], other: list[StoredItem], cuts: list[int]
+) -> None:
+    projections = ProjectionCache()
+    for cut in [*cuts, len(log)]:
+        for history in (log, log[:cut], log[:cut] + other, log[:cut] + log[cut + 1 :]):
+            assert projections.project("s", history) == project(history)
 
 
 @given(one=logs, other=logs, aside=st.frozensets(st.integers(1, 14), max_size=3))
 def test_another_log_under_the_same_name_is_shown_as_it_is(
     one: list[StoredItem], other: list[StoredItem], aside: frozenset[int]
 ) -> None:
-    projections = Projections()
+    projections = ProjectionCache()
     for log, quarantined in ((one, frozenset[int]()), (other, aside), (one, aside)):
         assert projections.project("s", log, quarantined) == project(log, quarantined)
 
@@ -71,8 +81,8 @@ def test_another_history_under_the_same_name_is_told_as_it_is(
 def test_a_log_of_which_more_and_more_is_seen_is_shown_and_told_as_if_it_came_at_once(
     log: list[StoredItem], cuts: list[int], way: Replay
 ) -> None:
-    projections, retelling = Projections(), Retelling()
-    whole = Strand(log)
+    projections, retelling = ProjectionCache(), Retelling()
+    whole = SharedPrefix(log)
     seen = []
     for cut in [*cuts, len(log)]:
         shown = projections.project("s", whole.upto(min(cut, len(log))))
@@ -86,7 +96,7 @@ def test_a_log_of_which_more_and_more_is_seen_is_shown_and_told_as_if_it_came_at
 def test_a_long_history_is_told_in_few_pieces_and_what_was_told_before_is_not_copied() -> None:
     body = b'{"type":"message","role":"user","content":"%s"}' % (b"x" * 100)
     retelling, replay = Retelling(), Replay(maker=Maker("p", "a", "m"))
-    history, copied = Strand[bytes]([]), 0
+    history, copied = SharedPrefix[bytes]([]), 0
     before: tuple[bytes, ...] = ()
     for _ in range(1000):
         history = history.grown([body, body])
@@ -101,7 +111,7 @@ def test_a_long_history_is_told_in_few_pieces_and_what_was_told_before_is_not_co
 def test_what_is_held_is_bounded_in_bytes() -> None:
     body = b'{"type":"message","role":"user","content":"%s"}' % (b"x" * 1000)
     items = [StoredItem("s", n, n, "message", None, None, b"", False, body) for n in range(1, 9)]
-    projections, retelling = Projections(max_bytes=50_000), Retelling(max_bytes=50_000)
+    projections, retelling = ProjectionCache(max_bytes=50_000), Retelling(max_bytes=50_000)
     replay = Replay(maker=Maker("p", "a", "m"))
     for number in range(40):
         history = projections.project(f"s{number}", items)

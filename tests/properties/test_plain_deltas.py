@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.openai.stream_events import Delta, StreamEvent, model_event, numbered
+from holdfast.core.openai.stream_events import Delta, StreamEvent, number_event
 from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import AnyEvent
 from holdfast.providers.http.upstream import read_json
@@ -72,8 +72,9 @@ def _written(value: Any, draw: Any) -> bytes:
 
 def _told(event: AnyEvent, number: int) -> StreamEvent:
     if isinstance(event, Delta):
-        return numbered(event, number)
-    return model_event(event.type, number, event.data)
+        event.sequence_number = number
+        return StreamEvent(event.type, number, None, delta=event)
+    return number_event(event.type, number, event.data)
 
 
 def _output() -> ResponsesOutput:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.ids import Key, Tenant, TurnId
 from holdfast.core.model.items import message
 from holdfast.core.transaction.commands import Appended, Continue
+from holdfast.engine.sessions.appending import append_batch
 from tests.simulation.plan import Op
 from tests.simulation.replica import Replica
 
@@ -52,7 +53,7 @@ async def _add(
             known=known,
             again=sent > 1,
         )
-        return await gateway.continue_turn(command)
+        return await append_batch(gateway, command)
 
     for _ in range(op.tries):
         heard = await clients.ask(op, rng, send, str(ordinal))

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.session import Session
-from holdfast.engine.context.compaction_turns import CompactionTurns, CompactionWanted
+from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.function_model import FunctionModel
 from holdfast.engine.sessions.gateway import Gateway
@@ -26,7 +26,7 @@ async def compact(gateway: Gateway, op: Op, session_id: SessionId) -> Session:
     settings = BY_MODEL if op.choice % 2 else BY_RULE
     writer = FunctionModel(_writer(op))
     compactor = Compactor(gateway, lambda _: writer, settings=settings)
-    wanted = CompactionWanted(
+    wanted = CompactionRequest(
         tenant=Tenant(op.tenant),
         session_id=session_id,
         model="sim",

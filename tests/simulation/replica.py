@@ -32,9 +32,10 @@ from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.embedded.turn_handle import TurnHandle
 from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.engine.turns.executor import Answered
-from holdfast.engine.turns.turn_service import Desk, Ticket
+from holdfast.engine.turns.executor import TurnResult
+from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.stores.sql.store import SqlStore
 from tests.simulation.compacting import BY_MODEL, BY_RULE
 from tests.simulation.disk import Fault, SimulatedDriver
@@ -113,7 +114,7 @@ class Replica:
             clock=world.clock,
             ids=world.ids,
             settings=world.plan.lanes,
-            handler=self._carry_adopted,
+            limits=world.plan.lanes.limits(can_run_again=True),
         )
         upstream = Upstream(
             world.model,
@@ -128,8 +129,8 @@ class Replica:
             windows=lambda _: world.plan.window,
             settings=BY_RULE if world.plan.elides else BY_MODEL,
         )
-        responder = WitnessedResponder(self.gateway, lambda _: upstream, fitting=fitting)
-        self.desk = Desk(self.gateway, responder)
+        responder = WitnessedResponder(self.gateway, lambda _: upstream, fitter=fitting)
+        self.desk = TurnService(self.gateway, responder)
         self._calls: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._begun: list[asyncio.Task[Any]] = []
 
@@ -142,7 +143,7 @@ class Replica:
     async def _start(self) -> None:
         while not self.is_ready:
             try:
-                await self.gateway.start()
+                await self.gateway.start(self._carry_adopted)
             except HoldfastError as exc:
                 self.world.say(f"{self.name} did not start: {exc.code}")
                 await asyncio.sleep(0.2)
@@ -257,7 +258,7 @@ class Replica:
     async def _carry_adopted(self, run: ActiveRun) -> None:
         self.world.facts["a turn left behind was adopted"] += 1
         if b'"api"' in run.turn.request:
-            await self.desk.carry_adopted(run)
+            await self.desk.run_recovered(run)
         else:
             await self._run(run)
 
@@ -275,7 +276,7 @@ class Replica:
             is_stream=request.door == "stream",
         )
         accept = replace(self._accept(request), request=write_request(asked))
-        ticket = await self.desk.take(accept, asked, is_live=asked.is_stream or is_background)
+        ticket = await self.desk.accept(accept, asked, is_live=asked.is_stream or is_background)
         if is_background:
             return Answer(ticket.turn.id, ticket.session.id, "accepted")
         if ticket.task is None and ticket.outcome is None:
@@ -283,7 +284,7 @@ class Replica:
         answered = await ticket.answer()
         return _answer_of(answered)
 
-    async def _read_stream(self, ticket: Ticket) -> Answer:
+    async def _read_stream(self, ticket: TurnTicket) -> Answer:
         """Follow a stream that came before to its end, and answer what it says."""
         reader = ticket.reader()
         while await reader.take(1.0) is not None:
@@ -291,7 +292,7 @@ class Replica:
         view = await self.gateway.read.turn(ticket.turn.tenant, ticket.turn.id)
         if view is None:
             raise TurnNotFound(f"no turn {ticket.turn.id}")
-        recalled = await self.desk.recall(ticket.turn.tenant, view.turn, ticket.step)
+        recalled = await self.desk.load_result(ticket.turn.tenant, view.turn, ticket.step)
         return _answer_of(recalled)
 
     async def _run(self, run: ActiveRun) -> Answer:
@@ -424,7 +425,8 @@ class Replica:
     async def append(self, tenant: Tenant, key: Key, said: str, batch: str | None) -> Answer:
         """Add one item with no run."""
         items = (message("user", said),)
-        appended = await self.gateway.append(
+        appended = await append_items(
+            self.gateway,
             Append(
                 tenant=tenant,
                 turn_id=TurnId(self.gateway.ids.new("turn")),
@@ -434,13 +436,13 @@ class Replica:
                 items=items,
                 idempotency_key=batch,
                 body_hash=hashlib.blake2b(items[0].body, digest_size=16).digest(),
-            )
+            ),
         )
         status = str(appended.turn.outcome)
         return Answer(appended.turn.id, appended.session.id, status, None)
 
 
-def _answer_of(answered: Answered) -> Answer:
+def _answer_of(answered: TurnResult) -> Answer:
     output = [msgspec.json.decode(body) for body in answered.response.output]
     calls = tuple(item["call_id"] for item in output if item["type"] == "function_call")
     texts = [text_of(body) for body in answered.response.output]

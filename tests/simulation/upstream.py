@@ -19,7 +19,7 @@ from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.streaming.live_response import LiveResponse
-from holdfast.engine.turns.executor import Answered, Responder
+from holdfast.engine.turns.executor import TurnExecutor, TurnResult
 from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent, StateUse
 from tests.simulation.compacting import repeated
 from tests.simulation.model import Model, ModelFailure, Said, Script, text_of
@@ -32,15 +32,15 @@ _RUN: ContextVar[ActiveRun | None] = ContextVar("run", default=None)
 _read_script = msgspec.json.Decoder(Script).decode
 
 
-class WitnessedResponder(Responder):
+class WitnessedResponder(TurnExecutor):
     """The real responder; the model is told which run it speaks to."""
 
-    async def respond(
+    async def execute(
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
-    ) -> Answered:
+    ) -> TurnResult:
         """Carry the turn out."""
         _RUN.set(run)
-        return await super().respond(run, request, live)
+        return await super().execute(run, request, live)
 
 
 @dataclass

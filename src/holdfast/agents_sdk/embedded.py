@@ -9,8 +9,15 @@ from holdfast.core.errors import InvalidInput, SessionChanged
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem
 from holdfast.core.transaction.commands import Continue, Pop, Reserve, Reset
-from holdfast.engine.embedded.external_lane import Done, Elsewhere, HeldLane, LaneAsked, LaneEnd
+from holdfast.engine.embedded.external_lane import (
+    CompletedRun,
+    ExternalLane,
+    InRetiredGeneration,
+    LaneEnd,
+    LaneRequest,
+)
 from holdfast.engine.sessions.active_run import Batch
+from holdfast.engine.sessions.appending import append_batch
 from holdfast.ports.store import ItemQuery
 
 
@@ -92,8 +99,10 @@ class EmbeddedBackend:
             replaces_upto=replaces_upto,
         )
         # What replaces a history is of no use once others have written; all else may wait.
-        submit = gateway.continue_turn if replaces_upto is None else gateway.submit
-        appended = await submit(command)
+        if replaces_upto is None:
+            appended = await append_batch(gateway, command)
+        else:
+            appended = await gateway.submit(command)
         block.session_id = appended.session.id
         if appended.session.id != candidate_id:
             block.candidate_id = candidate_id
@@ -135,7 +144,7 @@ class EmbeddedBackend:
                 continue  # somebody else began another one meanwhile; that one is cleared now
             return
 
-    def lane(self, asked: LaneAsked) -> "EmbeddedLane":
+    def lane(self, asked: LaneRequest) -> "EmbeddedLane":
         """Return a lane that can be taken."""
         return EmbeddedLane(self.lodging, asked)
 
@@ -147,10 +156,10 @@ class EmbeddedBackend:
 class EmbeddedLane:
     """Holds a lane through the engine in this process."""
 
-    def __init__(self, lodging: Lodging, asked: LaneAsked) -> None:
+    def __init__(self, lodging: Lodging, asked: LaneRequest) -> None:
         self._lodging = lodging
         self._asked = asked
-        self._held: HeldLane | None = None
+        self._held: ExternalLane | None = None
 
     @property
     def session_id(self) -> SessionId:
@@ -158,20 +167,20 @@ class EmbeddedLane:
         return self._lane().run.session.id
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def elsewhere(self) -> InRetiredGeneration | None:
         """Where a parked run goes on, if its generation was retired."""
         return self._lane().elsewhere
 
-    def _lane(self) -> HeldLane:
+    def _lane(self) -> ExternalLane:
         if self._held is None:
             raise InvalidInput("the lane is not taken: async with session.serial()")
         return self._held
 
-    async def take(self) -> Done | None:
+    async def take(self) -> CompletedRun | None:
         """Wait for the lane; it is held afterwards, unless a run of this id is done."""
         gateway = await self._lodging.gateway(started=True)
-        self._held = HeldLane(gateway, self._asked)
-        return await self._held.take()
+        self._held = ExternalLane(gateway, self._asked)
+        return await self._held.acquire()
 
     async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:
         """Append to the run's block; of a `batch_id`, once."""

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 
 from holdfast.core.errors import TurnAlreadyDone
-from holdfast.engine.embedded.external_lane import Done
+from holdfast.engine.embedded.external_lane import CompletedRun
 
 Form = Literal["text", "said", "json", "parked", "none"]
 
@@ -70,7 +70,7 @@ def _written(state: RunState[Any]) -> str:
 
 
 async def result_of(
-    done: Done, agent: Agent[Any], given: str | list[TResponseInputItem], context: Any
+    done: CompletedRun, agent: Agent[Any], given: str | list[TResponseInputItem], context: Any
 ) -> RunResult:
     """Return the result of a run that was carried out before, as far as it was recorded."""
     left = msgspec.json.decode(done.result, type=_Left) if done.result else _Left()
@@ -86,7 +86,7 @@ async def result_of(
 
 
 async def _parked(
-    done: Done,
+    done: CompletedRun,
     left: _Left,
     agent: Agent[Any],
     given: str | list[TResponseInputItem],

@@ -15,7 +15,12 @@ from holdfast.core.errors import HoldfastError, InvalidInput, RunFenced, StoreUn
 from holdfast.core.ids import Key, SessionId, TurnId
 from holdfast.core.model.items import NewItem
 from holdfast.engine.clock import RandomIds
-from holdfast.engine.embedded.external_lane import Done, Elsewhere, LaneAsked, LaneEnd
+from holdfast.engine.embedded.external_lane import (
+    CompletedRun,
+    InRetiredGeneration,
+    LaneEnd,
+    LaneRequest,
+)
 
 TRIES = 4
 FIRST_PAUSE_SECONDS = 0.1
@@ -49,8 +54,8 @@ class _Page(msgspec.Struct, frozen=True):
 class _Lane(msgspec.Struct, frozen=True):
     turn_id: TurnId | None = None
     session_id: SessionId | None = None
-    elsewhere: Elsewhere | None = None
-    done: Done | None = None
+    elsewhere: InRetiredGeneration | None = None
+    done: CompletedRun | None = None
 
 
 def _all_errors(kind: type[HoldfastError] = HoldfastError) -> dict[str, type[HoldfastError]]:
@@ -228,7 +233,7 @@ class RemoteBackend:
                 continue  # somebody else began another one meanwhile; that one is cleared now
             return
 
-    def lane(self, asked: LaneAsked) -> "RemoteLane":
+    def lane(self, asked: LaneRequest) -> "RemoteLane":
         """Return a lane that can be taken."""
         return RemoteLane(self._line, asked)
 
@@ -240,7 +245,7 @@ class RemoteBackend:
 class RemoteLane:
     """Holds a lane through a gateway: for as long as one connection to it stays open."""
 
-    def __init__(self, line: Line, asked: LaneAsked) -> None:
+    def __init__(self, line: Line, asked: LaneRequest) -> None:
         self._line = line
         self._asked = asked
         self._holding: aiohttp.ClientResponse | None = None
@@ -254,16 +259,16 @@ class RemoteLane:
         return self._granted.session_id
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def elsewhere(self) -> InRetiredGeneration | None:
         """Where a parked run goes on, if its generation was retired."""
         return self._granted.elsewhere
 
-    async def take(self) -> Done | None:
+    async def take(self) -> CompletedRun | None:
         """Wait for the lane; it is held afterwards, unless a run of this id is done."""
         asked = self._asked
         body = {
             "run_id": asked.run_id,
-            "asked": asked.asked.hex(),
+            "asked": asked.body.hex(),
             "once": asked.is_once,
             "own": asked.is_own,
             "resumes": list(asked.resumes),

@@ -10,8 +10,8 @@ from typing import Protocol
 from holdfast.core.errors import InvalidInput, TurnAlreadyDone
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import NewItem
-from holdfast.engine.embedded.external_lane import Done, Elsewhere, LaneEnd
-from holdfast.engine.embedded.validation import described
+from holdfast.engine.embedded.external_lane import CompletedRun, InRetiredGeneration, LaneEnd
+from holdfast.engine.embedded.validation import describe_error
 
 _lanes: ContextVar[dict[str, "Lane"] | None] = ContextVar("holdfast_lanes", default=None)
 
@@ -35,11 +35,11 @@ class LaneHolder(Protocol):
         ...
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def elsewhere(self) -> InRetiredGeneration | None:
         """Where a parked run goes on, if its generation was retired."""
         ...
 
-    async def take(self) -> Done | None:
+    async def take(self) -> CompletedRun | None:
         """Wait for the lane; it is held afterwards, unless a run of this id is done."""
         ...
 
@@ -73,11 +73,11 @@ class Lane:
         return self._holder.session_id
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def elsewhere(self) -> InRetiredGeneration | None:
         """Where a parked run goes on, if its generation was retired."""
         return self._holder.elsewhere
 
-    async def take(self) -> Done | None:
+    async def take(self) -> CompletedRun | None:
         """Wait for the lane; it is held afterwards, unless a run of this id is done."""
         if self.is_held:
             raise InvalidInput("a lane is taken once; ask the session for another")
@@ -125,5 +125,5 @@ class Lane:
         return LaneEnd(
             outcome="interrupted" if is_left else "failed",
             code="caller_left" if is_left else "turn_failed",
-            message=described(error),
+            message=describe_error(error),
         )

@@ -19,7 +19,7 @@ from holdfast.agents_sdk.wire import Read, to_context, to_items, to_values
 from holdfast.core.errors import InvalidInput, SessionBusy, SessionClosed, SessionMoved
 from holdfast.core.ids import DEFAULT_TENANT, SessionId, read_idempotency_key, read_key, read_tenant
 from holdfast.core.model.items import NewItem, item_value
-from holdfast.engine.embedded.external_lane import Elsewhere, LaneAsked
+from holdfast.engine.embedded.external_lane import InRetiredGeneration, LaneRequest
 
 Wrapper = RunContextWrapper[Any] | None
 RunCompaction = Callable[..., Awaitable[None]]
@@ -210,18 +210,18 @@ class HoldfastSession:
     ) -> Lane:
         """Return the session's lane for a run; `asked` is what a repeat of it must ask again."""
         self._check_open()
-        wanted = LaneAsked(
+        wanted = LaneRequest(
             tenant=self._tenant,
             key=self._key,
             run_id=run_id,
-            asked=asked,
+            body=asked,
             is_once=is_once,
             is_own=is_own,
             resumes=resumes,
         )
         return Lane(self._backend.lane(wanted), self._place)
 
-    def go_on_in(self, elsewhere: Elsewhere, wrapper: Any) -> None:
+    def go_on_in(self, elsewhere: InRetiredGeneration, wrapper: Any) -> None:
         """Have the run of `wrapper` go on in a retired generation, in the block it has there."""
         block = Block(elsewhere.turn_id, elsewhere.session_id)
         block.ordinal = elsewhere.ordinal

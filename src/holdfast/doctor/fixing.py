@@ -8,7 +8,7 @@ from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import ForgetState, Hide
 from holdfast.doctor.findings import Finding
 from holdfast.engine.clock import RandomIds
-from holdfast.engine.sessions.waiters import Wakeups
+from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.engine.sessions.worker import Worker
 from holdfast.engine.settings import LaneSettings
 from holdfast.stores.sql.store import SqlStore
@@ -37,7 +37,7 @@ async def _sweep(store: SqlStore, lanes: LaneSettings) -> None:
 
     Turns that nobody waits for on a socket stay queued, for the next gateway to run.
     """
-    worker = Worker(store, Wakeups(), ids=RandomIds(), settings=lanes)
+    worker = Worker(store, WaiterRegistry(), ids=RandomIds(), settings=lanes)
     await worker.start(_leave_queued)
     await worker.stop()
 

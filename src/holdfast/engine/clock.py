@@ -1,33 +1,37 @@
-"""The machine's own time and randomness, behind the ports that a test can replace."""
+"""The machine's time and randomness, behind ports that a test can replace."""
 
 import secrets
 import time
 
 IDS_AT_ONCE = 64
-"""How many ids one question to the system's source of chance is good for."""
+"""How many ids one read from the system's random source is good for."""
+_ID_CHARACTERS = 20
 
 
 class SystemClock:
     """The machine's wall clock."""
 
-    def now(self) -> float:
-        """Return the time now."""
-        return time.time()
+    now = staticmethod(time.time)
+    """Return the time now, in seconds since the epoch."""
 
 
 class RandomIds:
-    """Ids that nobody can guess; they begin with the time, so that neighbours are stored near."""
+    """Unguessable ids that begin with the time, so that neighbours are stored together."""
 
     def __init__(self) -> None:
-        self._dice: list[str] = []
-        self._at, self._time = 0, ""
+        self._unused: list[str] = []
+        self._millisecond, self._time = 0, ""
 
     def new(self, prefix: str) -> str:
-        """Return a new id. Chance is fetched for many ids at a time, and none of it used twice."""
-        if not self._dice:
-            rolled = secrets.token_hex(10 * IDS_AT_ONCE)
-            self._dice = [rolled[at : at + 20] for at in range(0, len(rolled), 20)]
-        at = int(time.time() * 1000)
-        if at != self._at:
-            self._at, self._time = at, f"_{at:011x}"
-        return prefix + self._time + self._dice.pop()
+        """Return a new id. Randomness is read for many ids at a time and never used twice."""
+        if not self._unused:
+            digits = secrets.token_hex(IDS_AT_ONCE * _ID_CHARACTERS // 2)
+            starts = range(0, len(digits), _ID_CHARACTERS)
+            # Sorted, so that ids of one millisecond are handed out in ascending order: lists are
+            # in the order of ids, and two sessions may be created within a millisecond.
+            self._unused = [digits[at : at + _ID_CHARACTERS] for at in starts]
+            self._unused.sort(reverse=True)
+        millisecond = int(time.time() * 1000)
+        if millisecond != self._millisecond:
+            self._millisecond, self._time = millisecond, f"_{millisecond:011x}"
+        return prefix + self._time + self._unused.pop()

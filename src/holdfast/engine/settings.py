@@ -1,4 +1,4 @@
-"""What can be set about lanes and workers."""
+"""The settings of the engine's components."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,12 +18,12 @@ _ALWAYS_POSITIVE = ("lease_seconds", "poll_seconds")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """How streams are held open, and what becomes of a turn whose client leaves."""
+    """`[sessions]`: how streams are kept open, and what a client's disconnect means."""
 
     on_disconnect: OnDisconnect = "complete"
-    """What a turn does whose client leaves: end as if nothing had happened, or be cancelled."""
+    """What a turn does when its client disconnects: complete or cancel."""
     keep_alive_seconds: float = 15.0
-    """How long a stream may be quiet before a comment is sent to keep its connection open."""
+    """How long a stream may be silent before a comment keeps its connection open."""
     websocket_seconds: float = 3600.0
     """How long a WebSocket connection may last."""
 
@@ -42,19 +42,19 @@ class LaneSettings:
     """`[lanes]` of the configuration."""
 
     on_busy: OnBusy = "enqueue"
-    """What a turn does that finds its session busy, when its request does not say."""
+    """What a turn does that finds its session busy, unless its request says otherwise."""
     max_waiting: int = 64
     """Turns that may wait in one lane; the next caller gets `lane_full`."""
     max_wait_seconds: float = 600.0
     """How long a turn waits for its lane before it fails with `lane_timeout`."""
     tool_wait_seconds: float = 120.0
-    """How long a lane is kept for the outputs of the client's own tools."""
+    """How long a lane is held for the outputs of the client's own tools."""
     lease_seconds: float = 10.0
-    """A worker silent for this long loses its lanes to others."""
+    """A worker that does not renew for this long loses its lanes to others."""
     max_attempts: int = 3
-    """Runs of one turn that may lose their worker before the turn is given up."""
+    """How many runs of a turn may lose their worker before the turn fails."""
     poll_seconds: float = 0.05
-    """How often waiting turns look for writes of other processes, where the store cannot push."""
+    """How often to poll for writes of other processes, where the store cannot notify."""
 
     def __post_init__(self) -> None:
         for name in (*_NEVER_NEGATIVE, *_ALWAYS_POSITIVE, "max_attempts"):
@@ -75,7 +75,7 @@ class LaneSettings:
             )
 
     def limits(self, *, can_run_again: bool, max_tenant_turns: int = 0) -> LaneLimits:
-        """Return the part that the store checks in its commit."""
+        """Return the limits that the store checks in its commits."""
         return LaneLimits(
             max_waiting=self.max_waiting,
             max_attempts=self.max_attempts,
@@ -86,23 +86,23 @@ class LaneSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings:
-    """`[retention]`: what is erased by itself; nothing, unless it is set."""
+    """`[retention]`: what is erased automatically; nothing by default."""
 
     sessions_days: float = 0.0
-    """Sessions in which nothing has happened for so many days are archived, then erased."""
+    """Sessions without activity for so many days are archived, then erased."""
     archive: str = ""
     """The folder for archived sessions; needed with `sessions_days`."""
     traces_days: float = 0.0
-    """Journals of ended streams, idempotency keys and events are forgotten after so many days."""
+    """Journals of ended streams, idempotency keys and events are deleted after so many days."""
     sweep_minutes: float = 60.0
-    """How often this is looked after."""
+    """How often to sweep."""
 
     def __post_init__(self) -> None:
         if not self.sessions_days >= 0:
             raise InvalidSetting("retention.sessions_days must not be negative")
         if self.sessions_days and not self.archive:
             raise InvalidSetting(
-                "retention.archive: say where sessions are archived, as sessions_days needs"
+                "retention.sessions_days needs retention.archive: the folder for archived sessions"
             )
         if self.traces_days and not self.traces_days >= 1:
             raise InvalidSetting("retention.traces_days must be at least 1")
@@ -111,26 +111,26 @@ class RetentionSettings:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether any retention is configured."""
         return bool(self.sessions_days or self.traces_days)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealSettings:
-    """How far a turn goes to be answered when its provider fails."""
+    """`[heals]`: how far a turn goes to be answered when its provider fails."""
 
     transient_retries: int = 2
-    """How often a call that broke before its first word is made again."""
+    """How often a call is retried that failed before its first output."""
     first_pause_seconds: float = 0.5
-    """How long the first pause is, where the provider does not say; each next one is twice it."""
+    """The first pause, unless the provider names one; each further pause is twice as long."""
     max_pause_seconds: float = 8.0
-    """The longest pause; a provider that asks for more fails the turn, and the client is told."""
+    """The longest pause; a provider that asks for more fails the turn, and the client learns it."""
     retry_within_seconds: float = 60.0
-    """A call that broke later than this after the turn began to ask is not made again."""
+    """A call that fails later than this after the first one is not retried."""
     busy_wait_seconds: float = 30.0
-    """How long a turn waits in all for a provider that says it is busy with the conversation."""
+    """How long a turn waits in total for a provider that is busy with the conversation."""
     turn_seconds: float = 3600.0
-    """How long a turn may take to be answered, pauses and heals included."""
+    """How long a turn may take, pauses and heals included."""
 
     def __post_init__(self) -> None:
         for name in ("transient_retries", "busy_wait_seconds", "retry_within_seconds"):
@@ -141,7 +141,7 @@ class HealSettings:
                 raise InvalidSetting(f"heals.{name} must be positive")
 
     def limits(self) -> HealLimits:
-        """Return the part that decides about a heal."""
+        """Return the limits by which heals are decided."""
         return HealLimits(
             transient_retries=self.transient_retries,
             first_pause_seconds=self.first_pause_seconds,
@@ -153,22 +153,22 @@ class HealSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSettings:
-    """`[context]`: how long conversations are kept within their models' windows."""
+    """`[context]`: how conversations are kept within the windows of their models."""
 
     mode: ContextMode = "model"
-    """A model writes the summaries, or the oldest is elided, or nothing is done."""
+    """Summaries by a model, elision of the oldest items by rule, or neither."""
     threshold: float = 0.85
-    """The part of a window, without the reserve, that a request may fill before it is compacted."""
+    """The share of a window, without the reserve, above which a request is compacted."""
     target: float = 0.5
-    """The part of it that a compaction goes down to."""
+    """The share that a compaction reduces it to."""
     reserve_tokens: int = 4096
-    """What is kept free for the answer, where a request does not say; at most half the window."""
+    """Space for the answer, unless the request names it; at most half the window."""
     summary_tokens: int = 1500
-    """How long a summary may be."""
+    """The longest summary."""
     model: str | None = None
-    """The model that writes summaries; unset: the one that is asked."""
+    """The model that writes summaries; by default the one of the turn."""
     prompt: str = DEFAULT_PROMPT
-    """What that model is told to do."""
+    """The prompt of that model."""
 
     def __post_init__(self) -> None:
         if self.mode not in ("model", "elide", "off"):

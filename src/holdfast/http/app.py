@@ -8,8 +8,8 @@ from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
-from holdfast.engine.turns.stateless import Passing
-from holdfast.engine.turns.turn_service import Desk
+from holdfast.engine.turns.stateless import StatelessExecutor
+from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.api.chat import ChatApi
 from holdfast.http.api.compactions import CompactionsApi
 from holdfast.http.api.conversations import ConversationsApi
@@ -51,7 +51,7 @@ class Application:
     def __init__(
         self,
         gateway: Gateway,
-        desk: Desk,
+        desk: TurnService,
         upstreams: Upstreams,
         rules: HouseRules = OPEN_HOUSE,
         *,
@@ -70,7 +70,7 @@ class Application:
         compactor = compactor or Compactor(gateway, upstreams.provider)
         self._relaying = Relaying(
             upstreams,
-            Passing(upstreams.provider, gateway.ids.new, compactor),
+            StatelessExecutor(upstreams.provider, gateway.ids.new, compactor),
             keep_alive_seconds=turns.streams.keep_alive_seconds,
         )
         responses, chat = ResponsesApi(turns, self._relaying), ChatApi(turns, self._relaying)
@@ -103,7 +103,7 @@ class Application:
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
 
-    def _add_completion_routes(self, gateway: Gateway, desk: Desk) -> None:
+    def _add_completion_routes(self, gateway: Gateway, desk: TurnService) -> None:
         completions = CompletionsApi(gateway, desk)
         add = self._routes.add
         add("GET", "/v1/chat/completions", completions.listed)

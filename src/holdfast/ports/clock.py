@@ -1,4 +1,4 @@
-"""Time and names, as things that can be moved and counted by hand."""
+"""Time and ids as ports, so that tests can control them."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ class Clock(Protocol):
 
 
 class Ids(Protocol):
-    """New names."""
+    """A source of new ids."""
 
     def new(self, prefix: str) -> str:
         """Return an id that was never returned before and cannot be guessed: `prefix_…`."""

@@ -1,4 +1,4 @@
-"""Where blocking work runs: a thread in production, in place in a simulation."""
+"""The port to blocking work: a thread in production, inline in a simulation."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -7,12 +7,12 @@ ResultT = TypeVar("ResultT")
 
 
 class Executor(Protocol):
-    """Runs one piece of blocking work at a time, in the order it was given."""
+    """Runs blocking work, one piece at a time, in the order of submission."""
 
     async def run(self, work: Callable[[], ResultT]) -> ResultT:
         """Return what `work` returns; its exceptions pass through."""
         ...
 
     def close(self) -> None:
-        """Stop taking work."""
+        """Accept no more work."""
         ...

@@ -1,74 +1,74 @@
-"""What is counted for operators, without saying where the counts go."""
+"""The port to metrics."""
 
 from typing import Protocol
 
 
 class Meter(Protocol):
-    """Takes note of what happened; never fails, never waits."""
+    """Counts what happens; never fails, never waits."""
 
     def turn_accepted(self, source: str, admission: str) -> None:
-        """A turn was started, queued or recognised as a repeat."""
+        """Count a turn that was started, queued or recognized as a repeat."""
         ...
 
     def run_ended(self, outcome: str) -> None:
-        """A run of this process ended."""
+        """Count a run of this process that ended."""
         ...
 
     def lane_waited(self, seconds: float) -> None:
-        """A turn waited so long for its lane."""
+        """Record how long a turn waited for its lane."""
         ...
 
     def healed(self, failure_class: str) -> None:
-        """A failure of a provider was mended within its turn."""
+        """Count a failure of a provider that was healed within its turn."""
         ...
 
     def compacted(self, mode: str, reason: str) -> None:
-        """A part of a log is shown as less from now on."""
+        """Count a compaction: a log range replaced by a summary, or outputs truncated."""
         ...
 
     def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
-        """A provider answered, or failed, after so long."""
+        """Record how long a provider took to answer or fail."""
         ...
 
     def committed(self, commands: int, seconds: float) -> None:
-        """A transaction with so many commands took so long."""
+        """Record the number of commands and the duration of a transaction."""
         ...
 
     def recovered(self, sessions: int) -> None:
-        """So many sessions were settled after a worker was lost."""
+        """Count sessions that were recovered after a worker died."""
         ...
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+        """Record how long a request took."""
         ...
 
 
 class NoMeter:
-    """Takes note of nothing."""
+    """Counts nothing."""
 
     def turn_accepted(self, source: str, admission: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def run_ended(self, outcome: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def lane_waited(self, seconds: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def healed(self, failure_class: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def compacted(self, mode: str, reason: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def committed(self, commands: int, seconds: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def recovered(self, sessions: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -85,8 +85,10 @@ async def a_room(
     """Open a room; its worker lives, and sweeps only when a test says so."""
     clock = HandClock()
     store = UnsureStore(await open_store("memory:", clock=clock))
-    gateway = Gateway(store, clock=clock, ids=CountedIds("g"), settings=settings, handler=handler)
-    await gateway.start()
+    settings = settings or LaneSettings()
+    limits = settings.limits(can_run_again=handler is not None)
+    gateway = Gateway(store, clock=clock, ids=CountedIds("g"), settings=settings, limits=limits)
+    await gateway.start(handler)
     try:
         yield Room(gateway, store, clock)
     finally:

@@ -106,7 +106,7 @@ async def test_a_block_that_ends_while_its_lane_is_lost_was_cancelled_by_nobody(
 async def test_a_cancelled_caller_is_cancelled_although_its_end_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.engine.sessions.active_run.FIRST_PAUSE_SECONDS", 0.0001)
+    monkeypatch.setattr("holdfast.engine.sessions.submission.FIRST_PAUSE_SECONDS", 0.0001)
     async with faulty_holdfast() as (hf, store):
         session = await hf.session("k")
         task = await _enter(session.turn("one", idempotency_key="i").__aenter__, session)
@@ -188,7 +188,7 @@ async def test_a_program_that_ends_inside_a_turn_ends(
 async def test_an_error_of_the_store_is_told_where_nobody_was_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.engine.sessions.active_run.FIRST_PAUSE_SECONDS", 0.0001)
+    monkeypatch.setattr("holdfast.engine.sessions.submission.FIRST_PAUSE_SECONDS", 0.0001)
     async with faulty_holdfast() as (hf, store):
         session = await hf.session("k")
         with pytest.raises(StoreUnavailable):

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.core.errors import StoreClosed
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
-from holdfast.engine.sessions import active_run as turn_runner
+from holdfast.engine.sessions import submission
 from holdfast.engine.settings import LaneSettings
 
 
@@ -23,8 +23,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever pauses to ask again would do so for longer than any test takes."""
-    monkeypatch.setattr(turn_runner, "FIRST_PAUSE_SECONDS", 1000.0)
-    monkeypatch.setattr("holdfast.engine.sessions.gateway.FIRST_PAUSE_SECONDS", 1000.0)
+    monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 1000.0)
 
 
 @pytest.mark.usefixtures("_no_patience")

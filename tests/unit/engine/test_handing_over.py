@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import RunFenced
 from holdfast.core.transaction.commands import Cancel, Command, Finish, LaneLimits, Recover
-from holdfast.engine.sessions import active_run as turn_runner
+from holdfast.engine.sessions import submission
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.settings import LaneSettings
 from tests.unit.engine.room import Room, a_room, let_others_run
@@ -47,7 +47,7 @@ async def test_a_turn_that_waits_takes_two_commits_as_one_that_does_not() -> Non
 async def test_a_lane_that_was_handed_over_unheard_is_found_by_whom_it_was_handed_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turn_runner, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 0.001)
     async with a_room() as room:
         first = await room.enter("first")
         entering = asyncio.create_task(room.enter("second"))
@@ -65,7 +65,7 @@ async def test_a_lane_that_was_handed_over_unheard_is_found_by_whom_it_was_hande
 async def test_a_turn_that_lost_what_it_was_handed_unheard_does_not_run_under_the_same_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turn_runner, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 0.001)
     async with a_room() as room:
         first = await room.enter("first")
         entering = asyncio.create_task(room.enter("second", source="background"))

@@ -14,9 +14,9 @@ from holdfast.core.model.reset_policy import NEVER
 from holdfast.core.transaction.commands import Accept, Bury, Claim, Command, Extend, Finish, Renew
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded.api import Holdfast
-from holdfast.engine.sessions import active_run as turn_runner
+from holdfast.engine.sessions import submission
 from holdfast.engine.sessions.active_run import ActiveRun
-from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.settings import LaneSettings
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlStore
@@ -42,15 +42,16 @@ class FaultyStore(SqlStore):
 
 @asynccontextmanager
 async def faulty_holdfast(
-    **more: Any,
+    handler: Handler | None = None,
 ) -> AsyncIterator[tuple[Holdfast, FaultyStore]]:
     clock = SystemClock()
     store = await open_store("memory:", clock=clock)
     store.__class__ = FaultyStore
     assert isinstance(store, FaultyStore)
     settings = LaneSettings(lease_seconds=0.3)
-    gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=settings, **more)
-    await gateway.start()
+    limits = settings.limits(can_run_again=handler is not None)
+    gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=settings, limits=limits)
+    await gateway.start(handler)
     try:
         yield Holdfast(gateway, DEFAULT_TENANT, NEVER), store
     finally:
@@ -169,7 +170,7 @@ async def test_a_caller_that_leaves_while_its_lane_is_being_handed_to_it_frees_i
 async def test_an_end_that_could_not_be_written_is_written_when_the_store_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turn_runner, "FIRST_PAUSE_SECONDS", 0.0001)
+    monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 0.0001)
     async with faulty_holdfast() as (hf, store):
         session = await hf.session("k")
         store.is_down = lambda command: isinstance(command, Finish)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.engine.settings import StreamSettings
-from holdfast.engine.streaming.live_response import AT_ONCE_BYTES
+from holdfast.engine.streaming.live_response import READ_BYTES
 from holdfast.http.app import Application
 from holdfast.http.server.types import AsgiRequest, Request, Wire
 from tests.in_process import House, open_house
@@ -95,7 +95,7 @@ async def test_every_event_arrives_once_and_in_order_by_either_way(
 
 
 async def test_much_that_is_said_at_once_arrives_by_the_longer_way_and_in_order() -> None:
-    words = ("a word", "x" * 2 * AT_ONCE_BYTES, "another")
+    words = ("a word", "x" * 2 * READ_BYTES, "another")
     model = TalkingModel(*words, is_gated=True)
     async with open_house(model) as house:
         stream = _stream(house, "/v1/responses", itertools.repeat(True), input="hi")
@@ -105,7 +105,7 @@ async def test_much_that_is_said_at_once_arrives_by_the_longer_way_and_in_order(
         assert numbers(told) == list(range(len(told)))
         deltas = [event["delta"] for event in told if event["type"].endswith("text.delta")]
         assert deltas == list(words)
-        assert stream.longest <= AT_ONCE_BYTES
+        assert stream.longest <= READ_BYTES
 
 
 async def test_a_client_that_keeps_up_is_kept_alive_by_comments_all_the_same() -> None:

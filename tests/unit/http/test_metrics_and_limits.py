@@ -6,7 +6,7 @@ import httpx
 
 from holdfast.app import open_application
 from holdfast.core.ids import DEFAULT_TENANT
-from holdfast.engine.sessions.quota import StorageGauge
+from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings
 from holdfast.settings import LimitSettings, ServerSettings, Settings, StoreSettings
 from tests.in_process import House, open_house
@@ -78,7 +78,7 @@ async def test_open_turns_of_a_tenant_can_be_bounded() -> None:
 
 async def test_what_a_tenant_stores_can_be_bounded() -> None:
     async with open_house() as house:
-        house.gateway.storage = StorageGauge(house.gateway.read, 2000)
+        house.gateway.storage = StorageQuota(house.gateway.read, 2000)
         said = [{"role": "user", "content": "x" * 1500}]
         first = await house.chat(said, headers={"Idempotency-Key": "once"})
         assert first.status_code == 200
@@ -99,13 +99,13 @@ async def test_what_a_tenant_stores_can_be_bounded() -> None:
         assert (await house.respond("x", None, store=False)).status_code == 200
         session = first.headers["x-session-id"]
         assert (await house.client.delete(f"/v1/sessions/{session}")).status_code == 200
-        house.gateway.storage = StorageGauge(house.gateway.read, 2000)
+        house.gateway.storage = StorageQuota(house.gateway.read, 2000)
         assert (await house.chat(said)).status_code == 200
 
 
 async def _kept(house: House) -> str:
     """Return a response that was stored before there was a bound."""
-    gauge, house.gateway.storage = house.gateway.storage, StorageGauge(house.gateway.read, 0)
+    gauge, house.gateway.storage = house.gateway.storage, StorageQuota(house.gateway.read, 0)
     kept = await house.respond("kept", None)
     house.gateway.storage = gauge
     return str(kept.json()["id"])
@@ -114,7 +114,7 @@ async def _kept(house: House) -> str:
 async def test_a_tenants_bytes_are_measured_and_then_counted() -> None:
     async with open_house() as house:
         now = [100.0]
-        gauge = StorageGauge(house.gateway.read, 300, lambda: now[0])
+        gauge = StorageQuota(house.gateway.read, 300, lambda: now[0])
         limits = house.gateway.limits
         assert (await gauge.limits(DEFAULT_TENANT, limits)).full_bytes == 0
         await house.chat([{"role": "user", "content": "x" * 500}])

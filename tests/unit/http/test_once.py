@@ -15,7 +15,7 @@ def _user(text: str) -> dict[str, Any]:
 
 
 async def _flush(house: House) -> None:
-    await house.gateway._note_delivered()
+    await house.gateway._flush_delivered()
 
 
 async def test_the_same_idempotency_key_gives_the_one_recorded_answer() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.openai.stream_events import Delta, model_event, numbered
+from holdfast.core.openai.stream_events import Delta, StreamEvent, number_event
 from holdfast.ports.provider import AnyEvent, ModelCall
 from holdfast.providers.http import client as http
 from holdfast.providers.http.client import HttpRequest, PooledClient
@@ -246,9 +246,10 @@ class Ear:
         for event in events:
             number = len(self.told)
             if isinstance(event, Delta):
-                told = numbered(event, number)
+                event.sequence_number = number
+                told = StreamEvent(event.type, number, None, delta=event)
             else:
-                told = model_event(event.type, number, event.data)
+                told = number_event(event.type, number, event.data)
             self.told.append(told.body)
         return True
 

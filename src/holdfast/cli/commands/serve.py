@@ -18,7 +18,7 @@ import uvicorn
 
 from holdfast.app import open_application
 from holdfast.core.errors import InvalidSetting
-from holdfast.engine.logging import listen
+from holdfast.engine.logging import configure_logging
 from holdfast.http.app import Application
 from holdfast.http.server.protocol import bounded_protocol
 from holdfast.providers.demo import DEMO_MODEL
@@ -87,7 +87,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def serve(settings: Settings) -> None:
     """Serve until told to stop; say where, and what to try, once requests are accepted."""
-    listen(settings.log.level, settings.log.format)
+    configure_logging(settings.log.level, settings.log.format)
     _warn_of_missing_keys(settings.upstreams)
     listener = listening(settings.server.host, settings.server.port)
     host, port = listener.getsockname()[:2]

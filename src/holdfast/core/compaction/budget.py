@@ -1,81 +1,83 @@
-"""What to leave out so that a request fits: whole units, oldest first, and never what must stay.
+"""Plans what to leave out so that a request fits: whole units, oldest first.
 
-A unit is a call with its output, or reasoning with what it led to: a cut never falls inside one.
-What must stay: system and developer messages, the first thing the user asked, configuration, and
-what the turn that is being answered was given.
+A unit is a call with its output, or reasoning with the item it led to: a cut never falls inside
+one. Always kept: system and developer messages, the user's first request, configuration, and the
+input of the turn that is being answered.
 """
 
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.core.compaction.records import SHORT_KINDS, shortened
+from holdfast.core.compaction.records import SHORT_KINDS, truncate_output
 from holdfast.core.compaction.token_estimate import Scale
 from holdfast.core.model.items import OUTPUT_SUFFIX, StoredItem
 
-LEAST_GAIN = 16
-"""Tokens that shortening an output must save to be worth it."""
+MIN_GAIN = 16
+"""Tokens that truncating an output must save to be worth it."""
 SUMMARY_TURN = 0
-"""The turn number of a summary, which stands in no turn."""
-_SHARE_OF_FIRST = 4
-"""The user's first words stay as they are up to this part of the room; longer ones are quoted."""
-_LEAST_OF_LAST = 256
-"""Bytes of the newest output that are shown at least."""
+"""The turn number of a summary, which belongs to no turn."""
+_FIRST_REQUEST_SHARE = 4
+"""The first request is kept if it takes at most 1/4 of the budget; a longer one is quoted."""
+_MIN_LAST_OUTPUT = 256
+"""Bytes of the newest output that are always sent."""
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be shown."""
+class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tokens may be sent."""
 
     tokens: int
-    """What the items may have in all."""
+    """The limit for all items."""
     scale: Scale
     turn_number: int
     """The turn that is being answered."""
     summary_tokens: int = 0
-    """What the summary may have of it."""
+    """The share of the summary."""
     elides_first: bool = False
-    """Whether outputs are cut short before whole turns go."""
+    """Whether outputs are truncated before whole turns are left out."""
     is_whole: bool = False
-    """Whether everything may go: nothing waits for an answer."""
+    """Whether everything may be replaced: no turn is being answered."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be left out; `to_seq` is 0 where no range is replaced by a summary."""
+    """What to leave out; `to_seq` is 0 where no range is replaced by a summary."""
 
     to_seq: int = 0
     keeps: tuple[int, ...] = ()
     replaced: tuple[StoredItem, ...] = ()
-    """What the summary has to stand for, as it was shown."""
+    """The items that the summary replaces, as they were sent."""
     first: StoredItem | None = None
-    """The first thing the user asked, where it is too long to stay and has to be quoted."""
+    """The user's first request, where it is too long to be kept and has to be quoted."""
     cuts: tuple[tuple[int, int], ...] = ()
     tokens_before: int = 0
     tokens_after: int = 0
 
 
-def plan(items: Sequence[StoredItem], room: Room) -> Plan | None:
-    """Return how to bring a shown log into its room, or as near as can be; None: not smaller."""
-    sizes = [room.scale.item(item.body) for item in items]
+def plan(items: Sequence[StoredItem], budget: TokenBudget) -> Plan | None:
+    """Return how to bring items within a budget, or as near as possible; None if not smaller."""
+    sizes = [budget.scale.item(item.body) for item in items]
     before = sum(sizes)
     cuts: dict[int, int] = {}
-    if room.elides_first:
-        older = [i for i, item in enumerate(items) if item.turn_number != room.turn_number]
-        _shorten(items, sizes, older, room, sum(sizes) - room.tokens, cuts)
-        if sum(sizes) <= room.tokens:
-            return _made(items, 0, set(), cuts, before, sum(sizes))
-    kept = _kept(items, sizes, room)
-    place = _cut(items, sizes, kept, room)
+    if budget.elides_first:
+        older = [i for i, item in enumerate(items) if item.turn_number != budget.turn_number]
+        _truncate_outputs(items, sizes, older, budget, sum(sizes) - budget.tokens, cuts)
+        if sum(sizes) <= budget.tokens:
+            return _build_plan(items, 0, set(), cuts, before, sum(sizes))
+    kept = _kept(items, sizes, budget)
+    place = _cut(items, sizes, kept, budget)
     if place:
         sizes = [size if i >= place or i in kept else 0 for i, size in enumerate(sizes)]
         cuts = {seq: size for seq, size in cuts.items() if seq > items[place - 1].seq}
-    allowed = room.summary_tokens if place else 0
-    if sum(sizes) + allowed > room.tokens:
+    allowed = budget.summary_tokens if place else 0
+    if sum(sizes) + allowed > budget.tokens:
         rest = range(place, len(items))
-        _shorten(items, sizes, list(rest), room, sum(sizes) + allowed - room.tokens, cuts)
-    return _made(items, place, kept, cuts, before, sum(sizes) + allowed)
+        _truncate_outputs(
+            items, sizes, list(rest), budget, sum(sizes) + allowed - budget.tokens, cuts
+        )
+    return _build_plan(items, place, kept, cuts, before, sum(sizes) + allowed)
 
 
-def _made(
+def _build_plan(
     items: Sequence[StoredItem],
     place: int,
     kept: set[int],
@@ -89,7 +91,7 @@ def _made(
         to_seq=items[place - 1].seq if place else 0,
         keeps=tuple(sorted(items[i].seq for i in kept if i < place)),
         replaced=tuple(item for i, item in enumerate(items[:place]) if i not in kept),
-        first=next((items[i] for i in _first_asked(items) if i < place and i not in kept), None),
+        first=next((items[i] for i in _first_request(items) if i < place and i not in kept), None),
         cuts=tuple(sorted(cuts.items())),
         tokens_before=before,
         tokens_after=after,
@@ -107,26 +109,26 @@ _read_role = msgspec.json.Decoder(_Role).decode
 
 
 def role_of(item: StoredItem) -> str | None:
-    """Return who says a message; None for anything else, and for a summary."""
+    """Return the role of a message; None for anything else, and for a summary."""
     if item.kind != "message" or item.turn_number == SUMMARY_TURN:
         return None
     return _read_role(item.body).role
 
 
-def _kept(items: Sequence[StoredItem], sizes: Sequence[int], room: Room) -> set[int]:
-    """Return the places of what is shown whatever happens."""
-    kept = {i for i in _first_asked(items) if sizes[i] * _SHARE_OF_FIRST <= room.tokens}
+def _kept(items: Sequence[StoredItem], sizes: Sequence[int], budget: TokenBudget) -> set[int]:
+    """Return the indexes of the items that are always sent."""
+    kept = {i for i in _first_request(items) if sizes[i] * _FIRST_REQUEST_SHARE <= budget.tokens}
     for place, item in enumerate(items):
         role = role_of(item)
-        is_asked = item.turn_number == room.turn_number and not room.is_whole
+        is_current = item.turn_number == budget.turn_number and not budget.is_whole
         is_standing = role in ("system", "developer") or item.kind == "configuration_update"
-        if is_standing or (role == "user" and is_asked):
+        if is_standing or (role == "user" and is_current):
             kept.add(place)
     return kept
 
 
-def _first_asked(items: Sequence[StoredItem]) -> list[int]:
-    """Return the place of the user's first words, unless a summary before them quotes them."""
+def _first_request(items: Sequence[StoredItem]) -> list[int]:
+    """Return the index of the user's first request, unless a summary before it quotes it."""
     for place, item in enumerate(items):
         if item.turn_number == SUMMARY_TURN:
             return []
@@ -139,7 +141,7 @@ def _first_asked(items: Sequence[StoredItem]) -> list[int]:
 
 
 def whole_cuts(items: Sequence[StoredItem]) -> Iterator[int]:
-    """Yield the places between items at which no unit is split, the end included."""
+    """Yield the indexes between items at which no unit is split, including the end."""
     last_output = {
         item.call_id: place
         for place, item in enumerate(items)
@@ -157,11 +159,13 @@ def whole_cuts(items: Sequence[StoredItem]) -> Iterator[int]:
         yield len(items)
 
 
-def _cut(items: Sequence[StoredItem], sizes: Sequence[int], kept: set[int], room: Room) -> int:
-    """Return how many of the first items a summary stands for; none where that helps nothing."""
-    if room.is_whole:
+def _cut(
+    items: Sequence[StoredItem], sizes: Sequence[int], kept: set[int], budget: TokenBudget
+) -> int:
+    """Return how many of the first items a summary replaces; 0 where that saves nothing."""
+    if budget.is_whole:
         return len(items) if _is_progress(items, kept, len(items)) else 0
-    left = sum(sizes) + room.summary_tokens
+    left = sum(sizes) + budget.summary_tokens
     costs: dict[int, int] = {}
     for place in range(1, len(items)):
         if place - 1 not in kept:
@@ -171,7 +175,7 @@ def _cut(items: Sequence[StoredItem], sizes: Sequence[int], kept: set[int], room
     possible = [place for place in possible if _is_progress(items, kept, place)]
     between = [p for p in possible if items[p].turn_number != items[p - 1].turn_number]
     for places in (between, possible):
-        fitting = next((p for p in places if costs[p] <= room.tokens), None)
+        fitting = next((p for p in places if costs[p] <= budget.tokens), None)
         if fitting is not None:
             return fitting
     best = min(possible, key=lambda p: (costs[p], p), default=0)
@@ -179,7 +183,7 @@ def _cut(items: Sequence[StoredItem], sizes: Sequence[int], kept: set[int], room
 
 
 def _is_progress(items: Sequence[StoredItem], kept: set[int], place: int) -> bool:
-    """Whether a cut leaves out more than the summary that is there already."""
+    """Whether a cut replaces more than an existing summary."""
     last_summary = max(
         (i for i, item in enumerate(items) if item.turn_number == SUMMARY_TURN), default=-1
     )
@@ -189,26 +193,26 @@ def _is_progress(items: Sequence[StoredItem], kept: set[int], place: int) -> boo
 # ── shorter outputs ─────────────────────────────────────────────────────────────────────────
 
 
-def _shorten(
+def _truncate_outputs(
     items: Sequence[StoredItem],
     sizes: list[int],
     places: Sequence[int],
-    room: Room,
+    budget: TokenBudget,
     excess: int,
     cuts: dict[int, int],
 ) -> None:
-    """Cut outputs short, oldest first, until `excess` tokens are gone; the newest keeps most."""
+    """Truncate outputs, oldest first, until `excess` tokens are saved; the newest keeps most."""
     outputs = [place for place in places if items[place].kind in SHORT_KINDS]
     for place in outputs:
         if excess <= 0:
             return
         kept = 0
-        if place == outputs[-1] and items[place].turn_number == room.turn_number:
-            fitting = sizes[place] - excess - 2 * LEAST_GAIN
-            kept = max(int(fitting * room.scale.bytes_per_token), _LEAST_OF_LAST)
-        size = room.scale.item(shortened(items[place], kept).body)
+        if place == outputs[-1] and items[place].turn_number == budget.turn_number:
+            fitting = sizes[place] - excess - 2 * MIN_GAIN
+            kept = max(int(fitting * budget.scale.bytes_per_token), _MIN_LAST_OUTPUT)
+        size = budget.scale.item(truncate_output(items[place], kept).body)
         gain = sizes[place] - size
-        if gain >= LEAST_GAIN:
+        if gain >= MIN_GAIN:
             cuts[items[place].seq] = min(kept, cuts.get(items[place].seq, kept))
             sizes[place] = size
             excess -= gain

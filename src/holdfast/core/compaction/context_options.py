@@ -1,4 +1,4 @@
-"""What a request itself says about its context: to be truncated, compacted, or left alone."""
+"""The context options of a request: truncate, compact, or leave the context alone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,17 +10,17 @@ from holdfast.core.errors import InvalidInput
 CONTEXT_FIELDS = ("truncation", "context_management")
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """How one request wants to be kept within its window."""
+class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request is to be kept within its model's window."""
 
     truncation: str | None = None
-    """`auto`: leave the oldest out, this once; `disabled`: fail rather than leave anything out."""
+    """`auto`: leave out the oldest items, for this request; `disabled`: fail instead."""
     compacts: bool = False
-    """Whether the client asked for compaction, and is to be told of it by an item."""
+    """Whether the client asked for compaction, and expects an item that represents it."""
     compact_threshold: int | None = None
 
 
-NO_WISH = Wish()
+DEFAULT_OPTIONS = ContextOptions()
 
 
 class _Entry(msgspec.Struct):
@@ -31,46 +31,46 @@ class _Entry(msgspec.Struct):
 _read_entries = msgspec.json.Decoder(list[_Entry] | None).decode
 
 
-def read_wish(fields: Mapping[str, msgspec.Raw]) -> Wish:
-    """Return what a request wishes, or say what is wrong with it."""
+def read_context_options(fields: Mapping[str, msgspec.Raw]) -> ContextOptions:
+    """Return the context options of a request; raise for invalid ones."""
     if "truncation" not in fields and "context_management" not in fields:
-        return NO_WISH
+        return DEFAULT_OPTIONS
     truncation = _truncation(fields.get("truncation"))
     raw = fields.get("context_management")
     if raw is None:
-        return Wish(truncation=truncation)
+        return ContextOptions(truncation=truncation)
     try:
         entries = _read_entries(raw) or []
     except msgspec.ValidationError as exc:
         raise InvalidInput(f"context_management: {exc}", param="context_management") from exc
-    found = Wish(truncation=truncation)
+    found = ContextOptions(truncation=truncation)
     for entry in entries:
         if entry.type != "compaction":
-            message = f"context_management: {entry.type!r} is unknown, there is 'compaction'"
+            message = f"context_management: unknown type {entry.type!r}; use 'compaction'"
             raise InvalidInput(message, param="context_management")
-        least = entry.compact_threshold
-        if least is not None and least < 1:
-            message = "context_management: compact_threshold is a positive number of tokens"
+        threshold = entry.compact_threshold
+        if threshold is not None and threshold < 1:
+            message = "context_management: compact_threshold must be a positive number of tokens"
             raise InvalidInput(message, param="context_management")
-        found = Wish(truncation=truncation, compacts=True, compact_threshold=least)
+        found = ContextOptions(truncation=truncation, compacts=True, compact_threshold=threshold)
     return found
 
 
 def _truncation(raw: msgspec.Raw | None) -> str | None:
     value: Any = msgspec.json.decode(raw) if raw is not None else None
     if value not in (None, "auto", "disabled"):
-        raise InvalidInput("truncation is auto or disabled", param="truncation")
+        raise InvalidInput("truncation must be auto or disabled", param="truncation")
     return value if value is None else str(value)
 
 
-_MOST_OUTPUT = ("max_output_tokens", "max_completion_tokens", "max_tokens")
+_OUTPUT_LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
 
 
-def wanted_output(*fields: Mapping[str, msgspec.Raw]) -> int | None:
-    """Return the most tokens that a request wants to be answered with, if it says."""
-    for words in fields:
-        for name in _MOST_OUTPUT:
-            raw = words.get(name)
+def max_output_tokens(*fields: Mapping[str, msgspec.Raw]) -> int | None:
+    """Return the output limit of a request, if it names one."""
+    for each in fields:
+        for name in _OUTPUT_LIMITS:
+            raw = each.get(name)
             value: Any = msgspec.json.decode(raw) if raw is not None else None
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value

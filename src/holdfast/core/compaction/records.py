@@ -1,9 +1,8 @@
-"""Compaction: what stands for a part of a log when a model is shown it.
+"""Compaction records: how parts of a log are replaced when it is shown to a model.
 
-Nothing is taken out of the log. A `compaction` record says that a range, from the first item on, is
-shown as the items it keeps and a summary; an `elision` record, that outputs are shown cut short.
-The newest compaction in force counts; one whose range was hidden from since tells of what is gone,
-and is void.
+Nothing is removed from the log. A `compaction` record replaces a range, from the first item on, by
+the items that it keeps and a summary; an `elision` record truncates outputs. The newest compaction
+in force counts; one is void if anything in its range was hidden or restored since.
 """
 
 import base64
@@ -25,37 +24,37 @@ SUMMARY_OPENING = "Summary of the conversation so far, of which the earlier part
 SHORT_KINDS = frozenset(
     {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
 )
-"""Outputs that are plain text, so that they can be cut short."""
+"""Outputs that are plain text, so that they can be truncated."""
 _MARK = "hfc1."
 NOT_SHOWN = frozenset({"compaction_trigger"})
-"""Items that ask something of us, and say nothing to a model."""
+"""Items that are addressed to the gateway, not to a model."""
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The body of a `compaction` record: what is shown in place of its range."""
+    """The body of a `compaction` record: what replaces its range."""
 
     id: str
     mode: CompactionMode
     reason: CompactionReason
     text: str
     keeps: tuple[int, ...] = ()
-    """Items of the range that are shown all the same, as they are."""
+    """Items of the range that are shown unchanged."""
     left_out: int = 0
-    """How many items of the log the summary stands for."""
+    """How many items of the log the summary replaces."""
     model: str | None = None
     tokens_before: int = 0
     tokens_after: int = 0
     usage: Usage | None = None
-    """What the summary cost, where a model made it."""
+    """What the summary cost, where a model wrote it."""
 
 
 class Elision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The body of an `elision` record: outputs, and how much of each is still shown."""
+    """The body of an `elision` record: outputs, and how many bytes of each are shown."""
 
     id: str
     reason: CompactionReason
     cuts: tuple[tuple[int, int], ...]
-    """Sequence number and kept bytes of each."""
+    """The sequence number and shown bytes of each output."""
     tokens_before: int = 0
     tokens_after: int = 0
 
@@ -66,7 +65,7 @@ read_elision = msgspec.json.Decoder(Elision).decode
 
 
 class RecordHead(msgspec.Struct, frozen=True, gc=False):
-    """A record without its body; `upto` is where the part of the log ends that it can speak of."""
+    """A record without its body; `upto` is the end of the part of the log that it applies to."""
 
     session_id: SessionId
     no: int
@@ -82,17 +81,17 @@ Name = tuple[SessionId, int]
 
 
 class InForce(msgspec.Struct, frozen=True):
-    """Which records of a line of forks count now."""
+    """The records that apply to a log, including those of the sessions it was forked from."""
 
     hidden: tuple[Span, ...] = ()
     compaction: RecordHead | None = None
     elisions: tuple[RecordHead, ...] = ()
     standing: frozenset[Name] = frozenset()
-    """Compactions whose range is still as it was, also those that were undone since."""
+    """Compactions whose range is unchanged, including those that were undone since."""
 
 
 def in_force(heads: Sequence[RecordHead]) -> InForce:
-    """Judge the records of a log, given oldest first, its ancestors' before its own."""
+    """Return the records in force, given all of them oldest first, ancestors' before own ones."""
     undone = {(head.session_id, head.undoes) for head in heads if head.kind == "undo"}
     hidden: list[Span] = []
     compaction: RecordHead | None = None
@@ -117,7 +116,7 @@ def in_force(heads: Sequence[RecordHead]) -> InForce:
 
 
 def _stands(head: RecordHead, later: Sequence[RecordHead]) -> bool:
-    """Whether the range is still what was summed up: nothing of it was hidden, or came back."""
+    """Whether the range is still what was summarized: nothing of it was hidden or restored."""
     if head.to_seq > head.upto:
         return False
     return not any(
@@ -129,7 +128,7 @@ def _stands(head: RecordHead, later: Sequence[RecordHead]) -> bool:
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What the records in force say, with their bodies."""
+    """The records in force, with their bodies."""
 
     in_force: InForce
     compaction: Compaction | None = None
@@ -137,9 +136,9 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 def show(items: Iterable[StoredItem], records: Shown) -> list[StoredItem]:
-    """Return a log as a model may be shown it: compacted, short outputs short, triggers gone.
+    """Return a log as a model is shown it: compacted, outputs truncated, triggers left out.
 
-    `items` are the visible ones behind the compacted range and those that it keeps.
+    `items` are the visible ones behind the compacted range, and those that it keeps.
     """
     cuts = {seq: kept for elision in records.elisions for seq, kept in elision.cuts}
     head = records.in_force.compaction
@@ -156,23 +155,23 @@ def show(items: Iterable[StoredItem], records: Shown) -> list[StoredItem]:
 
 
 def _seen(item: StoredItem, records: InForce, cuts: dict[int, int]) -> StoredItem | None:
-    """Return one item as it is shown, if it is."""
+    """Return one item as it is shown; None if it is not."""
     if item.kind in NOT_SHOWN or item.body == ERASED_ITEM:
         return None
     if is_ours(item):
         return _expand(item, records)
-    return shortened(item, cuts[item.seq]) if item.seq in cuts else item
+    return truncate_output(item, cuts[item.seq]) if item.seq in cuts else item
 
 
 def _as_message(text: str, session_id: str, seq: int) -> StoredItem:
-    said = message("user", SUMMARY_OPENING + text)
+    new = message("user", SUMMARY_OPENING + text)
     return StoredItem(
-        session_id, seq, 0, said.kind, None, None, said.fingerprint, False, said.body
+        session_id, seq, 0, new.kind, None, None, new.fingerprint, False, new.body
     )  # fmt: skip
 
 
-def shortened(item: StoredItem, kept: int) -> StoredItem:
-    """Return an output of which only the beginning is shown."""
+def truncate_output(item: StoredItem, kept: int) -> StoredItem:
+    """Return an output truncated to its first `kept` bytes."""
     text = output_text(item.body)
     head = text.encode()[:kept].decode("utf-8", "ignore")
     left = len(text.encode()) - len(head.encode())
@@ -200,7 +199,7 @@ def output_text(body: bytes) -> str:
     return "" if output is None else b"\n".join(bytes(part) for part in output).decode()
 
 
-# ── compaction items: a summary that a client can carry ─────────────────────────────────────
+# ── compaction items: a summary that a client stores ─────────────────────────────────────
 
 
 class _Carried(msgspec.Struct, omit_defaults=True):
@@ -218,14 +217,14 @@ _read_carried = msgspec.json.Decoder(_Carried).decode
 
 
 _WRAPPING = 160
-"""How many bytes such an item has around its summary, at most."""
+"""The most bytes that such an item has around its summary."""
 
 
 def compaction_item(name: str, text: str, record: Name | None = None) -> bytes:
     """Return a `compaction` item of ours: opaque to its client, readable to us.
 
-    One that a session's own record stands behind names it: there the record tells. One that a
-    session's log was too short for has the number 0 of it.
+    It names the record of the session that it represents, where there is one: within that session
+    the record applies instead. Number 0 means that the log was too short for a record.
     """
     carried = _Carried(text, *record) if record else _Carried(text)
     packed = base64.urlsafe_b64encode(msgspec.json.encode(carried)).decode()
@@ -234,24 +233,24 @@ def compaction_item(name: str, text: str, record: Name | None = None) -> bytes:
     )
 
 
-def carriable(size: int) -> int:
-    """Return how many bytes of plain text a `compaction` item of so many bytes carries."""
+def summary_capacity(size: int) -> int:
+    """Return how many bytes of plain text fit into a `compaction` item of `size` bytes."""
     return max(size - _WRAPPING, 0) * 3 // 4
 
 
 def is_ours(item: StoredItem) -> bool:
-    """Whether an item is a compaction that we made."""
+    """Whether an item is a compaction of ours."""
     return item.kind == "compaction" and _carried(item.body) is not None
 
 
 def carried_text(body: bytes) -> str | None:
-    """Return the summary in a `compaction` item of ours; None in anybody else's."""
+    """Return the summary in a `compaction` item of ours; None for others."""
     carried = _carried(body)
     return carried.text if carried is not None else None
 
 
 def carried_record(body: bytes) -> Name | None:
-    """Return the record that a `compaction` item of ours names; 0 is no record of a session's."""
+    """Return the record that a `compaction` item of ours names, number 0 included."""
     carried = _carried(body)
     if carried is None or not carried.session_id:
         return None
@@ -270,7 +269,7 @@ def _carried(body: bytes) -> _Carried | None:
 
 
 def _expand(item: StoredItem, records: InForce) -> StoredItem | None:
-    """Return the summary that an item carries, unless the log itself tells what it sums up."""
+    """Return the summary in an item, unless the log has its record."""
     carried = _carried(item.body)
     if carried is None or (carried.session_id, carried.no) in records.standing:
         return None
@@ -280,6 +279,6 @@ def _expand(item: StoredItem, records: InForce) -> StoredItem | None:
 
 
 def expand(body: bytes) -> bytes:
-    """Return an item as a model may be shown it, where there is no log: summaries as messages."""
+    """Return an item as a model is shown it where there is no log: summaries become messages."""
     text = carried_text(body)
     return body if text is None else message("user", SUMMARY_OPENING + text).body

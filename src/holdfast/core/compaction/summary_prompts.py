@@ -1,4 +1,4 @@
-"""Words of a compaction: what a model is told to sum up, and what is said where none does."""
+"""Texts of a compaction: the transcript to summarize, and the note where no model does so."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _NOTE = re.compile(r"\[(\d+) messages and (\d+) tool calls are left out here to 
 
 
 def clip(text: str, size: int) -> str:
-    """Return a text of at most about so many bytes: its beginning and its end."""
+    """Return a text clipped to about `size` bytes: its beginning and its end."""
     raw = text.encode()
     if len(raw) <= size:
         return text
@@ -37,11 +37,11 @@ def clip(text: str, size: int) -> str:
 
 
 def transcript(items: Sequence[StoredItem], size: int) -> str:
-    """Return items as a text of at most about so many bytes, for somebody to sum up."""
+    """Return items as a text of about `size` bytes at most, for a model to summarize."""
     lines = [line for line in map(_line, items) if line]
     whole = sum(len(line.encode()) + 1 for line in lines)
     if whole > size:
-        # Long ones are clipped first: what was said matters more than what a tool printed.
+        # Long lines are clipped first: messages matter more than what a tool printed.
         fair = max(2 * size // max(len(lines), 1), 200)
         lines = [clip(line, fair) for line in lines]
     return clip("\n".join(lines), size)
@@ -50,23 +50,23 @@ def transcript(items: Sequence[StoredItem], size: int) -> str:
 def _line(item: StoredItem) -> str:
     value = item_value(item.body)
     if item.kind == "message":
-        said = content_text(value.get("content"))
+        text = content_text(value.get("content"))
         if item.turn_number == SUMMARY_TURN:
-            return f"earlier summary: {said.removeprefix(SUMMARY_OPENING)}"
-        return f"{value.get('role')}: {said}"
+            return f"earlier summary: {text.removeprefix(SUMMARY_OPENING)}"
+        return f"{value.get('role')}: {text}"
     if item.kind.endswith(OUTPUT_SUFFIX):
         return f"tool result: {content_text(value.get('output'))}"
     if item.kind == "reasoning":
         return ""
     if item.call_id is not None:
-        told = value.get("arguments", value.get("input", value.get("action", "")))
+        arguments = value.get("arguments", value.get("input", value.get("action", "")))
         name = value.get("name") or item.kind
-        return f"assistant calls {name}: {content_text(told)}"
+        return f"assistant calls {name}: {content_text(arguments)}"
     return f"{item.kind}: {clip(content_text(value), 500)}"
 
 
 def content_text(content: Any) -> str:
-    """Return what a content, an output or an argument says, without pictures."""
+    """Return the text of a content, an output or arguments, without images."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -81,59 +81,59 @@ def _part(part: Any) -> str:
     return str(part)
 
 
-def standing_words(items: Sequence[StoredItem]) -> str:
-    """Return what systems and developers said among items: it holds on, whoever sums them up."""
-    told = [
+def standing_instructions(items: Sequence[StoredItem]) -> str:
+    """Return the system and developer messages among items: they stay in force."""
+    texts = [
         content_text(item_value(item.body).get("content"))
         for item in items
         if role_of(item) in ("system", "developer")
     ]
-    return "Standing instructions:\n" + "\n".join(told) if told else ""
+    return "Standing instructions:\n" + "\n".join(texts) if texts else ""
 
 
-def told_alone(items: Sequence[StoredItem], keeps: Sequence[int], text: str) -> str:
-    """Return a summary that needs nothing beside it: with what is shown as it is in the log."""
+def standalone_summary(items: Sequence[StoredItem], keeps: Sequence[int], text: str) -> str:
+    """Return a summary together with the kept items, for a client that has nothing else."""
     kept = [item for item in items if item.seq in set(keeps) and item.turn_number != SUMMARY_TURN]
-    asked = [item for item in kept if role_of(item) == "user"]
-    parts = [standing_words(kept)]
-    if asked:
-        parts.append(_QUOTE + content_text(item_value(asked[0].body).get("content")))
+    requests = [item for item in kept if role_of(item) == "user"]
+    parts = [standing_instructions(kept)]
+    if requests:
+        parts.append(_QUOTE + content_text(item_value(requests[0].body).get("content")))
     return "\n\n".join(part for part in (*parts, text) if part)
 
 
-def quoted(plan: Plan, text: str, size: int) -> str:
-    """Return a summary that begins with the first request, where that is not shown itself."""
-    asked = _told_before(plan)[0]
-    if asked is None and plan.first is not None:
-        asked = clip(content_text(item_value(plan.first.body).get("content")), size)
-    return text if asked is None else f"{_QUOTE}{asked}{_UNQUOTE}{text}"
+def with_first_request(plan: Plan, text: str, size: int) -> str:
+    """Return a summary that quotes the first request, where that is not sent itself."""
+    request = _earlier_summary(plan)[0]
+    if request is None and plan.first is not None:
+        request = clip(content_text(item_value(plan.first.body).get("content")), size)
+    return text if request is None else f"{_QUOTE}{request}{_UNQUOTE}{text}"
 
 
-def left_out_note(plan: Plan, size: int) -> str:
-    """Return what is said of a range where no model sums it up: what was told, how much is gone."""
-    said, calls = 0, 0
+def elision_note(plan: Plan, size: int) -> str:
+    """Return the summary by rule: the earlier summary, and how much is left out."""
+    messages, calls = 0, 0
     for item in plan.replaced:
         if item.kind == "message":
-            said += item.turn_number != SUMMARY_TURN
+            messages += item.turn_number != SUMMARY_TURN
         elif item.call_id is not None and not item.kind.endswith(OUTPUT_SUFFIX):
             calls += 1
-    earlier = _told_before(plan)[1]
+    earlier = _earlier_summary(plan)[1]
     found = _NOTE.search(earlier)
     if found is not None:
-        said, calls = said + int(found[1]), calls + int(found[2])
+        messages, calls = messages + int(found[1]), calls + int(found[2])
         earlier = earlier[: found.start()].rstrip()
-    note = f"[{said} messages and {calls} tool calls are left out here to save room.]"
+    note = f"[{messages} messages and {calls} tool calls are left out here to save room.]"
     return f"{clip(earlier, size)}\n{note}" if earlier else note
 
 
-def _told_before(plan: Plan) -> tuple[str | None, str]:
-    """Return what an earlier summary quotes of the first request, and the rest of it."""
+def _earlier_summary(plan: Plan) -> tuple[str | None, str]:
+    """Return the first request that an earlier summary quotes, and the rest of that summary."""
     for item in plan.replaced:
         if item.turn_number == SUMMARY_TURN:
             text = content_text(item_value(item.body).get("content"))
             text = text.removeprefix(SUMMARY_OPENING)
             if text.startswith(_QUOTE) and _UNQUOTE in text:
-                asked, _, rest = text.removeprefix(_QUOTE).partition(_UNQUOTE)
-                return asked, rest
+                request, _, rest = text.removeprefix(_QUOTE).partition(_UNQUOTE)
+                return request, rest
             return None, text
     return None, ""

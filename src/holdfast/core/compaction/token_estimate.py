@@ -1,4 +1,4 @@
-"""How many tokens a request has, about; the scale of a model is learned from what it reports."""
+"""Estimates the tokens of a request; the scale of a model is learned from what it reports."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,26 +7,26 @@ import msgspec
 
 BYTES_PER_TOKEN = 4.0
 TOKENS_PER_ITEM = 3
-"""What a message costs beside its text."""
+"""The tokens of a message beside its text."""
 WRAPPING_BYTES = 64
-"""What of an item's JSON is not text: its type, role and names of fields."""
+"""The bytes of an item's JSON that are not text: type, role, field names."""
 IMAGE_TOKENS = 1000
-"""What a picture or a file inside a request is taken for, whatever its bytes."""
+"""The estimate for an inline image or file, whatever its size."""
 FEWEST_TOKENS = 64
-"""Calls that are smaller teach nothing."""
-_LEAST, _MOST = 1.5, 8.0
+"""Nothing is learned from smaller calls."""
+_MIN_SCALE, _MAX_SCALE = 1.5, 8.0
 _WEIGHT_OF_NEW = 0.3
 _COUNTED = ("instructions", "tools", "text", "tool_choice", "reasoning")
 _INLINE = re.compile(rb"data:[\w.+/-]*;base64,[A-Za-z0-9+/=_-]*")
 
 
 class Scale(msgspec.Struct, frozen=True, gc=False):
-    """How many bytes of a model's requests make a token."""
+    """How many bytes of a model's requests make one token."""
 
     bytes_per_token: float = BYTES_PER_TOKEN
 
     def tokens(self, size: int) -> int:
-        """Return the tokens of so many bytes, rounded up."""
+        """Return the tokens of `size` bytes, rounded up."""
         return -int(-size // self.bytes_per_token)
 
     def item(self, body: bytes) -> int:
@@ -36,16 +36,16 @@ class Scale(msgspec.Struct, frozen=True, gc=False):
         return TOKENS_PER_ITEM + self.tokens(size) + images * IMAGE_TOKENS
 
     def learned(self, size: int, items: int, tokens: int) -> "Scale":
-        """Return the scale after a call of so many bytes and items was reported as so many tokens.
+        """Return the scale after a call of `size` bytes was counted as `tokens`.
 
-        One report moves it a part of the way, and nothing moves it beyond what texts can be.
+        One report moves it part of the way, and never beyond what is plausible for text.
         """
-        if size <= 0 or not teaches(items, tokens):
+        if size <= 0 or not is_informative(items, tokens):
             return self
-        told = tokens - items * TOKENS_PER_ITEM
-        seen = min(max(size / told, _LEAST), _MOST)
+        text_tokens = tokens - items * TOKENS_PER_ITEM
+        seen = min(max(size / text_tokens, _MIN_SCALE), _MAX_SCALE)
         if seen < self.bytes_per_token:
-            # More tokens than thought: believed at once, for too small an estimate overflows.
+            # More tokens than estimated: adopted at once, because an underestimate overflows.
             return Scale(seen)
         return Scale(self.bytes_per_token + (seen - self.bytes_per_token) * _WEIGHT_OF_NEW)
 
@@ -53,13 +53,13 @@ class Scale(msgspec.Struct, frozen=True, gc=False):
 DEFAULT_SCALE = Scale()
 
 
-def teaches(items: int, tokens: int) -> bool:
-    """Whether a call of so many items and tokens says anything about texts."""
+def is_informative(items: int, tokens: int) -> bool:
+    """Whether the token count of a call says anything about the scale of texts."""
     return tokens - items * TOKENS_PER_ITEM >= FEWEST_TOKENS
 
 
 def _measure(body: bytes) -> tuple[int, int]:
-    """Return the bytes of text in a body, and how many pictures it carries."""
+    """Return the bytes of text in a body, and its number of inline images."""
     if b";base64," not in body:
         return len(body), 0
     rest, count = _INLINE.subn(b"", body)
@@ -67,8 +67,8 @@ def _measure(body: bytes) -> tuple[int, int]:
 
 
 def text_bytes(items: Iterable[bytes], fields: Mapping[str, msgspec.Raw]) -> int:
-    """Return how many bytes of a request are text, to learn from; pictures are not."""
-    # Once for every item of every call: a call of a function each would be most of its cost.
+    """Return how many bytes of a request are text; inline images are not."""
+    # Runs for every item of every call: a function call each would be most of its cost.
     sizes = [
         len(body) if b";base64," not in body else _measure(body)[0]
         for body in items
@@ -86,7 +86,7 @@ def estimate_tokens(
 
 
 def field_tokens(fields: Mapping[str, msgspec.Raw], scale: Scale = DEFAULT_SCALE) -> int:
-    """Return an estimate for what a request says beside its items."""
+    """Return an estimate for the fields of a request."""
     return sum(scale.tokens(size) for size in _field_sizes(fields))
 
 

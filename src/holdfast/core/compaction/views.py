@@ -1,4 +1,4 @@
-"""Compactions as they are listed: what each did, and whether it counts now."""
+"""Compactions as they are listed: what each one did, and whether it is in force."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -45,25 +45,25 @@ def list_compactions(session: Session, records: Sequence[Record]) -> list[Compac
         if record.body is None or record.kind not in ("compaction", "elision"):
             continue
         made = read_compaction(record.body) if record.kind == "compaction" else None
-        short = read_elision(record.body) if record.kind == "elision" else None
-        told = made or short
-        assert told is not None
-        counts = force.compaction is not None and force.compaction.no == record.no
-        counts = counts or any(head.no == record.no for head in force.elisions)
-        status: CompactionStatus = "in_force" if counts else "superseded"
+        elision = read_elision(record.body) if record.kind == "elision" else None
+        body = made or elision
+        assert body is not None
+        is_in_force = force.compaction is not None and force.compaction.no == record.no
+        is_in_force = is_in_force or any(head.no == record.no for head in force.elisions)
+        status: CompactionStatus = "in_force" if is_in_force else "superseded"
         if record.no in undone:
             status = "undone"
         elif made is not None and (record.session_id, record.no) not in force.standing:
             status = "void"
-        before = found.get(told.id)
-        found[told.id] = CompactionView(
-            id=told.id,
-            # One that wrote two records is in force as long as its summary is.
+        before = found.get(body.id)
+        found[body.id] = CompactionView(
+            id=body.id,
+            # A compaction with two records is in force as long as its summary is.
             status=before.status if before is not None else status,
             created_at=record.created_at,
             turn_id=record.turn_id,
             to_seq=record.to_seq if made is not None else before.to_seq if before else None,
             compaction=made or (before.compaction if before else None),
-            elision=short or (before.elision if before else None),
+            elision=elision or (before.elision if before else None),
         )
     return list(found.values())

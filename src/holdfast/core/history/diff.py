@@ -1,8 +1,8 @@
-"""Which part of a request is new, when a client may send its whole history each time.
+"""Finds the new part of a request whose client may send its whole history each time.
 
 The client's items are compared with the log by fingerprint, never with a compacted projection.
-What is recognised is not stored twice; an edit or a regenerate becomes a rewind record, and the
-items it hides stay readable.
+What is recognized is not stored twice; an edit or a regenerate becomes a rewind record, and the
+items that it hides stay readable.
 """
 
 from collections.abc import Sequence
@@ -15,55 +15,55 @@ from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS
 NO_FINGERPRINT = b""
 ASSISTANT = "assistant"
 CALL_SUFFIX = "_call"
-MADE_KINDS = frozenset({"mcp_approval_request", "compaction"})
-"""What else only a model's server makes: calls are known by their names."""
+OTHER_MODEL_KINDS = frozenset({"mcp_approval_request", "compaction"})
+"""Kinds, other than calls, that only a model's server creates."""
 
 
 class SentItem(msgspec.Struct, frozen=True, gc=False):
-    """One item of a request: `text` only matters for an assistant's message."""
+    """One item of a request."""
 
     fingerprint: bytes
     kind: str
     role: str | None = None
     text: str = ""
+    """The text of an assistant's message; empty for everything else."""
     call_id: str | None = None
 
     @property
     def is_output(self) -> bool:
-        """Whether a client's tool said this: it comes by itself, or within a history."""
+        """Whether it is the output of a client's tool."""
         return self.kind in OUTPUT_KINDS and self.call_id is not None
 
     @property
-    def repeats(self) -> bool:
-        """Whether a model said this: only who repeats a history sends it.
+    def is_model_output(self) -> bool:
+        """Whether a model produced it: then the client repeats a history.
 
-        What cannot be compared, such as reasoning, tells nothing; nor does a kind that is nobody's.
+        What cannot be compared, such as reasoning, proves nothing.
         """
         if self.fingerprint == NO_FINGERPRINT:
             return False
-        is_made = self.kind.endswith(CALL_SUFFIX) or self.kind in MADE_KINDS
+        is_made = self.kind.endswith(CALL_SUFFIX) or self.kind in OTHER_MODEL_KINDS
         return self.role == ASSISTANT or is_made
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
-    """One visible item of the log; `torn_text` is the text of an answer that broke off."""
+    """One visible item of the log."""
 
     seq: int
     fingerprint: bytes
     kind: str = "message"
-    torn_text: str | None = None
+    partial_text: str | None = None
+    """The text of an incomplete answer."""
     call_id: str | None = None
 
 
-class Novelty(msgspec.Struct, frozen=True):
-    """The request's items from `new_from` on are new; `rewind` hides what they replace.
-
-    With `new_upto`, what stands there and behind is an answer that is to be given again.
-    """
+class HistoryDiff(msgspec.Struct, frozen=True):
+    """The request's items from `new_from` on are new; `rewind` hides what they replace."""
 
     new_from: int
     rewind: tuple[int, int] | None = None
     new_upto: int | None = None
+    """Where the new items end: what follows is an answer that is to be given again."""
 
 
 def find_new(
@@ -72,59 +72,61 @@ def find_new(
     *,
     is_whole: bool = False,
     open_from: int | None = None,
-) -> Novelty:
+) -> HistoryDiff:
     """Compare a request with the log of the turns that were complete when it arrived.
 
-    (a) nothing but what the user and its tools say: all of it is new; (b) the longest beginning
-    that the log ends with: the rest is new; (c) the longest beginning found earlier in the log: a
-    rewind to there; (d) nothing in common: the client's history takes the place of ours.
+    (a) No model output in the request: all of it is new. (b) A prefix of the request matches the
+    end of the log: the rest is new. (c) A prefix matches earlier in the log: rewind to there.
+    (d) Nothing in common: the client's history replaces ours.
 
-    With `is_whole` the client is known to send all it has, so that (a) says nothing. A turn that
-    has not ended begins at `open_from`: what the log has of it is recognised, and never hidden.
+    With `is_whole` the client is known to send its whole history, so that (a) does not apply. A
+    turn that has not ended begins at `open_from`: what the log has of it is recognized and never
+    hidden.
     """
-    if not log or not (is_whole or any(item.repeats for item in sent)):
-        return Novelty(0)
+    if not log or not (is_whole or any(item.is_model_output for item in sent)):
+        return HistoryDiff(0)
     found = _find_new(sent, log)
-    strange = _renamed_calls(sent, found.new_from, log)
-    if strange:
-        # Who answers a call under a name of its own speaks for the turn that made it.
-        return _find_new(_apart(sent, strange), log)
-    return found if open_from is None else _beside(found, sent, log, open_from)
+    renamed = _renamed_calls(sent, found.new_from, log)
+    if renamed:
+        # The client answers a call under another id: its version of the turn replaces ours.
+        return _find_new(_with_unique_calls(sent, renamed), log)
+    return found if open_from is None else _spare_open_turn(found, sent, log, open_from)
 
 
-def _beside(
-    found: Novelty, sent: Sequence[SentItem], log: Sequence[LogEntry], open_from: int
-) -> Novelty:
-    """Return what is new beside a turn that goes on: nothing of it is hidden.
+def _spare_open_turn(
+    found: HistoryDiff, sent: Sequence[SentItem], log: Sequence[LogEntry], open_from: int
+) -> HistoryDiff:
+    """Return a diff that hides nothing of the open turn.
 
-    An answer before it that is to be given again will stand behind it: so does its question then.
+    An earlier answer that is to be given again will stand behind the open turn, so its question
+    is repeated there too.
     """
     if found.rewind is None or found.rewind[0] >= open_from - 1:
-        return Novelty(found.new_from)
+        return HistoryDiff(found.new_from)
     after, upto = found.rewind[0], open_from - 1
     if found.new_from < len(sent) or after < log[0].seq:
-        return Novelty(found.new_from, (after, upto))
-    asked_upto = len(sent)
-    while asked_upto and _is_models(sent[asked_upto - 1]):
-        asked_upto -= 1
-    asked_from = asked_upto
-    while asked_from and not _is_models(sent[asked_from - 1]):
-        asked_from -= 1
+        return HistoryDiff(found.new_from, (after, upto))
+    question_end = len(sent)
+    while question_end and _is_models(sent[question_end - 1]):
+        question_end -= 1
+    question_start = question_end
+    while question_start and not _is_models(sent[question_start - 1]):
+        question_start -= 1
     before = [entry.seq for entry in log if entry.seq <= after]
-    place = max(len(before) - (asked_upto - asked_from), 0)
-    return Novelty(asked_from, (before[place] - 1, upto), asked_upto)
+    place = max(len(before) - (question_end - question_start), 0)
+    return HistoryDiff(question_start, (before[place] - 1, upto), question_end)
 
 
 def _is_models(item: SentItem) -> bool:
-    return item.repeats or item.fingerprint == NO_FINGERPRINT
+    return item.is_model_output or item.fingerprint == NO_FINGERPRINT
 
 
 def _renamed_calls(
     sent: Sequence[SentItem], new_from: int, log: Sequence[LogEntry]
 ) -> frozenset[str]:
-    """Return the calls whose outputs are new, and that the log has under other ids alone.
+    """Return the calls that have new outputs and that the log knows only under other ids.
 
-    An output finds its call by id: such a call has to be taken in as the client has it.
+    An output finds its call by id, so such a call must be stored as the client has it.
     """
     outputs = {
         item.call_id for item in sent[new_from:]
@@ -139,40 +141,42 @@ def _renamed_calls(
     )  # fmt: skip
 
 
-def _apart(sent: Sequence[SentItem], strange: frozenset[str]) -> list[SentItem]:
-    """Return the items with fingerprints by which the strange calls are nobody else's."""
+def _with_unique_calls(sent: Sequence[SentItem], call_ids: frozenset[str]) -> list[SentItem]:
+    """Return the items with fingerprints that match no other call for these ids."""
     return [
         msgspec.structs.replace(item, fingerprint=b"call " + item.call_id.encode())
-        if item.call_id is not None and item.call_id in strange
+        if item.call_id is not None and item.call_id in call_ids
         else item
         for item in sent
     ]
 
 
-def _find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> Novelty:
+def _find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> HistoryDiff:
     known = _comparable(log, sent)
     matched, at = _match([item.fingerprint for item in sent], [e.fingerprint for e in known])
     head = log[-1].seq
     if matched == 0:
-        return Novelty(0, (log[0].seq - 1, head))
+        return HistoryDiff(0, (log[0].seq - 1, head))
     new_from = _skip_reasoning(sent, matched)
     last = known[at].seq
     if new_from < len(sent):
         is_head = at == len(known) - 1
-        return Novelty(new_from, None if is_head else (last, head))
-    return _again(sent, known, at, head)
+        return HistoryDiff(new_from, None if is_head else (last, head))
+    return _regenerate(sent, known, at, head)
 
 
-def _again(sent: Sequence[SentItem], known: Sequence[LogEntry], at: int, head: int) -> Novelty:
-    """Nothing is new: the last question is to be answered again, from where it was asked."""
-    while at >= 0 and _is_assistant_entry(known[at], sent):
+def _regenerate(
+    sent: Sequence[SentItem], known: Sequence[LogEntry], at: int, head: int
+) -> HistoryDiff:
+    """Return the diff of a request without new items: answer its last question again."""
+    while at >= 0 and _is_answer(known[at], sent):
         at -= 1
     after = known[at].seq if at >= 0 else known[0].seq - 1
-    return Novelty(len(sent), (after, head) if after < head else None)
+    return HistoryDiff(len(sent), (after, head) if after < head else None)
 
 
-def _is_assistant_entry(entry: LogEntry, sent: Sequence[SentItem]) -> bool:
-    """Whether a recognised entry is the model's own: those at the end are what to do again."""
+def _is_answer(entry: LogEntry, sent: Sequence[SentItem]) -> bool:
+    """Whether a matched entry is the model's own."""
     if entry.kind.endswith(OUTPUT_SUFFIX):
         return False
     if entry.kind != "message":
@@ -181,14 +185,14 @@ def _is_assistant_entry(entry: LogEntry, sent: Sequence[SentItem]) -> bool:
 
 
 def _comparable(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> list[LogEntry]:
-    """Leave out what a client may rightly not have: reasoning, and answers that broke off.
+    """Return the entries that a client must have: no reasoning, no answers it has not seen.
 
-    Of a torn answer the client may have seen any part; if it sends one, that is the same answer.
+    Of an incomplete answer the client may have seen any part; if it sends one, it is that answer.
     """
     known: list[LogEntry] = []
     for entry in log:
-        if entry.torn_text is not None:
-            seen = _seen_part(entry.torn_text, sent)
+        if entry.partial_text is not None:
+            seen = _seen_part(entry.partial_text, sent)
             if seen is not None:
                 known.append(msgspec.structs.replace(entry, fingerprint=seen))
         elif entry.fingerprint != NO_FINGERPRINT:
@@ -196,18 +200,18 @@ def _comparable(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> list[LogEn
     return known
 
 
-def _seen_part(torn: str, sent: Sequence[SentItem]) -> bytes | None:
+def _seen_part(partial: str, sent: Sequence[SentItem]) -> bytes | None:
     for item in sent:
-        if item.role == ASSISTANT and item.text and torn.strip().startswith(item.text.strip()):
+        if item.role == ASSISTANT and item.text and partial.strip().startswith(item.text.strip()):
             return item.fingerprint
     return None
 
 
 def _match(sent: Sequence[bytes], known: Sequence[bytes]) -> tuple[int, int]:
-    """Return how much of `sent` is recognised, and where in `known` that ends.
+    """Return how many items of `sent` match, and where in `known` the match ends.
 
-    A match that ends at the head wins over any other; else the longest does, the latest of
-    equals. One pass over both (Knuth, Morris, Pratt); reasoning that is sent is stepped over.
+    A match that ends at the head wins over any other; else the longest wins, the latest of
+    equals. One pass over both (Knuth, Morris, Pratt); reasoning in `sent` is skipped.
     """
     pattern = [(place, print_) for place, print_ in enumerate(sent) if print_ != NO_FINGERPRINT]
     prints = [print_ for _, print_ in pattern]
@@ -230,6 +234,7 @@ def _match(sent: Sequence[bytes], known: Sequence[bytes]) -> tuple[int, int]:
 
 
 def _borders(prints: Sequence[bytes]) -> list[int]:
+    """Return the failure function of the pattern."""
     back = [0] * len(prints)
     length = 0
     for at in range(1, len(prints)):
@@ -242,7 +247,7 @@ def _borders(prints: Sequence[bytes]) -> list[int]:
 
 
 def _skip_reasoning(sent: Sequence[SentItem], matched: int) -> int:
-    """Reasoning with nothing new behind it belongs to what was recognised."""
+    """Count reasoning that nothing new follows as a part of the match."""
     if all(item.fingerprint == NO_FINGERPRINT for item in sent[matched:]):
         return len(sent)
     return matched

@@ -1,7 +1,7 @@
-"""The trail of a history: one short hash that two histories share when they say the same.
+"""The hash of a history (its *trail*): equal for two histories with the same content.
 
-It is what finds an earlier history that a request repeats, so that the request can point at it
-instead of storing it again. Call ids count, because what is new may answer a call by its id.
+It finds a stored history that a request repeats, so that the request can point to it instead of
+storing it again. Call ids count, because new items may answer a call by its id.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ Step = tuple[bytes, str | None]
 
 
 class TrailRow(msgspec.Struct, frozen=True):
-    """Where a history ends: the items of a session up to `seq`, under its records up to then."""
+    """Where a history ends: at `seq` of a session, with the session's records up to then."""
 
     session_id: SessionId
     seq: int
@@ -29,7 +29,7 @@ class TrailRow(msgspec.Struct, frozen=True):
 
 
 class ItemPlaceRow(msgspec.Struct, frozen=True):
-    """Where an item is that a later request may refer to by its id."""
+    """Where an item is stored that a later request may refer to by its id."""
 
     tenant: Tenant
     item_id: str
@@ -37,30 +37,30 @@ class ItemPlaceRow(msgspec.Struct, frozen=True):
     seq: int
 
 
-class Milestone(msgspec.Struct, frozen=True, gc=False):
-    """The trail of a request's first `count` items."""
+class PrefixHash(msgspec.Struct, frozen=True, gc=False):
+    """The hash of a request's first `count` items."""
 
     count: int
     trail: bytes
 
 
-def follow(trail: bytes, steps: Iterable[Step]) -> bytes:
-    """Return a trail after more items; what has no fingerprint leaves none."""
+def extend_hash(trail: bytes, steps: Iterable[Step]) -> bytes:
+    """Return a hash extended by more items; items without a fingerprint do not count."""
     for fingerprint, call_id in steps:
         if fingerprint:
-            said = b"\0".join((trail, fingerprint, (call_id or "").encode("utf-8", "replace")))
-            trail = hashlib.blake2b(said, digest_size=16).digest()
+            content = b"\0".join((trail, fingerprint, (call_id or "").encode("utf-8", "replace")))
+            trail = hashlib.blake2b(content, digest_size=16).digest()
     return trail
 
 
-def milestones(sent: Sequence[SentItem], call_ids: Sequence[str | None]) -> list[Milestone]:
-    """Return the trails behind each thing that a model said, but for the request's last item."""
-    found: list[Milestone] = []
+def prefix_hashes(sent: Sequence[SentItem], call_ids: Sequence[str | None]) -> list[PrefixHash]:
+    """Return the hash after each output of a model that something else follows."""
+    found: list[PrefixHash] = []
     trail = NO_TRAIL
     for index, item in enumerate(sent[:-1]):
-        trail = follow(trail, [(item.fingerprint, call_ids[index])])
+        trail = extend_hash(trail, [(item.fingerprint, call_ids[index])])
         if _is_models(item) and not _is_models(sent[index + 1]):
-            found.append(Milestone(index + 1, trail))
+            found.append(PrefixHash(index + 1, trail))
     return found
 
 

@@ -1,6 +1,6 @@
-"""Chat Completions in terms of items, and back.
+"""Translates Chat Completions to items and back.
 
-With a session, system and developer messages are instructions of their turn, not history.
+In a session, system and developer messages are instructions of their turn, not history.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,13 +28,13 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
             instructions.append(text_of(message.get("content")))
         else:
             items.extend(_items_of(message, index))
-    return "\n\n".join(instructions) or None, _paired(items)
+    if len(items) > 1:
+        items = _with_custom_outputs(items)
+    return "\n\n".join(instructions) or None, items
 
 
-def _paired(items: list[Item]) -> list[Item]:
-    """Return the items with outputs of custom calls as what they are; Chat has one word for all."""
-    if len(items) < 2:
-        return items
+def _with_custom_outputs(items: list[Item]) -> list[Item]:
+    """Return items in which outputs of custom calls have their own type; Chat has one for all."""
     custom = {item["call_id"] for item in items if item["type"] == "custom_tool_call"}
     return [
         {**item, "type": "custom_tool_call_output"}
@@ -54,7 +54,7 @@ def _items_of(message: Message, index: int) -> list[Item]:
         case "tool" | "function":
             call_id = message.get("tool_call_id") or message.get("name")
             if not isinstance(call_id, str):
-                raise InvalidInput(f"messages[{index}] answers no tool_call_id")
+                raise InvalidInput(f"messages[{index}] needs a tool_call_id")
             _check_content(message, index)
             output = message.get("content")
             return [{"type": "function_call_output", "call_id": call_id,
@@ -74,7 +74,7 @@ def _input(message: Message, index: int) -> Any:
 
 def _input_part(part: Any, index: int) -> dict[str, Any]:
     if not isinstance(part, dict):
-        raise InvalidInput(f"messages[{index}] has a content part that is no object")
+        raise InvalidInput(f"messages[{index}] has a content part that is not an object")
     match part.get("type"):
         case "text":
             if not isinstance(part.get("text", ""), str):
@@ -94,18 +94,18 @@ def _input_part(part: Any, index: int) -> dict[str, Any]:
 
 
 def _inner(part: dict[str, Any], name: str, index: int) -> dict[str, Any]:
-    """Return the object in which a part says what it is about."""
+    """Return the object that holds the fields of a part."""
     inner = part.get(name) or {}
     if not isinstance(inner, dict):
-        raise InvalidInput(f"messages[{index}] has {name} that is no object")
+        raise InvalidInput(f"messages[{index}]: {name} must be an object")
     return inner
 
 
 def _check_content(message: Message, index: int) -> None:
-    """Refuse content that is neither text nor parts, or parts whose text is none."""
+    """Raise for content that is neither text nor parts with text."""
     content = message.get("content")
     if not isinstance(message.get("refusal") or "", str):
-        raise InvalidInput(f"messages[{index}] has a refusal that is no text")
+        raise InvalidInput(f"messages[{index}]: refusal must be text")
     if content is None or isinstance(content, str):
         return
     parts = content if isinstance(content, list) else [None]
@@ -125,22 +125,22 @@ def _assistant_items(message: Message, index: int) -> list[Item]:
         items.append({"type": "message", "role": "assistant", "content": [part]})
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise InvalidInput(f"messages[{index}].tool_calls is a list")
+        raise InvalidInput(f"messages[{index}].tool_calls must be a list")
     return items + [_call_item(call, f"messages[{index}].tool_calls[{n}]")
                     for n, call in enumerate(calls)]  # fmt: skip
 
 
 def _call_item(call: Any, where: str) -> Item:
     kind = call.get("type", "function") if isinstance(call, dict) else None
-    said = call.get(kind) if isinstance(call, dict) and isinstance(kind, str) else None
-    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+    inner = call.get(kind) if isinstance(call, dict) and isinstance(kind, str) else None
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
         raise InvalidInput(f"{where} names no function")
     if not isinstance(call.get("id"), str):
         raise InvalidInput(f"{where} has no id")
-    text = said.get("input" if kind == "custom" else "arguments", "")
+    text = inner.get("input" if kind == "custom" else "arguments", "")
     if not isinstance(text, str):
-        raise InvalidInput(f"{where} has arguments that are no text")
-    made = {"call_id": call["id"], "name": said["name"]}
+        raise InvalidInput(f"{where}: arguments must be text")
+    made = {"call_id": call["id"], "name": inner["name"]}
     if kind == "custom":
         return {"type": "custom_tool_call", **made, "input": text}
     return {"type": "function_call", **made, "arguments": text}
@@ -183,7 +183,7 @@ def message_of(items: Iterable[bytes]) -> Message:
 
 
 def call_of(item: Item) -> dict[str, Any]:
-    """Return a call as Chat writes it."""
+    """Return a call in Chat's format."""
     if item.get("type") == "custom_tool_call":
         custom = {"name": item.get("name"), "input": item.get("input", "")}
         return {"id": item.get("call_id"), "type": "custom", "custom": custom}
@@ -195,7 +195,7 @@ def call_of(item: Item) -> dict[str, Any]:
 
 
 def logprobs_of(items: Iterable[bytes]) -> dict[str, Any] | None:
-    """Return the probabilities of an answer's tokens, where it has any."""
+    """Return the log probabilities of an answer's tokens, if it has any."""
     found: list[Any] = []
     for body in items:
         if b'"logprobs"' in body:
@@ -215,14 +215,14 @@ def finish_reason(message: Message, incomplete_reason: str | None) -> str:
 
 
 def chat_usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return usage in Chat's words."""
+    """Return usage in Chat's format."""
     if usage is None:
         return None
-    given, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+    prompt, completion = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
     return {
-        "prompt_tokens": given,
-        "completion_tokens": made,
-        "total_tokens": given + made,
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
         "prompt_tokens_details": usage.get("input_tokens_details") or {"cached_tokens": 0},
         "completion_tokens_details": usage.get("output_tokens_details") or {"reasoning_tokens": 0},
     }
@@ -230,11 +230,11 @@ def chat_usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:
 
 CHAT = "a Chat server"
 DROPPED = frozenset({"reasoning"})
-"""Kinds that Chat has no words for and that may be left out without changing what was said."""
+"""Kinds that Chat cannot express and that may be left out."""
 
 
 def messages_of(items: Iterable[Item]) -> list[Message]:
-    """Return the messages that say what the items say; calls join the answer they belong to."""
+    """Return items as Chat messages; calls join the answer that they belong to."""
     messages: list[Message] = []
     for item in items:
         kind = item.get("type") or "message"

@@ -1,4 +1,4 @@
-"""Encrypted reasoning: kept for the model that made it, shown to clients that asked for it."""
+"""Encrypted reasoning: stored for the model that created it, sent to clients that ask for it."""
 
 from typing import Any
 
@@ -6,31 +6,31 @@ import msgspec
 
 from holdfast.core.model.request import TurnRequest
 
-SEALED_REASONING = "reasoning.encrypted_content"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _FIELD = "encrypted_content"
-SEAL_MARK = b'"encrypted_content"'
-"""An item without it has no seal."""
+ENCRYPTED_MARK = b'"encrypted_content"'
+"""Occurs in every item with encrypted content."""
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def shows_sealed(request: TurnRequest) -> bool:
-    """Whether the client asked to be given encrypted reasoning."""
+def shows_encrypted(request: TurnRequest) -> bool:
+    """Whether the client asked for encrypted reasoning."""
     raw = request.fields.get("include")
-    return raw is not None and SEALED_REASONING.encode() in bytes(raw)
+    return raw is not None and ENCRYPTED_REASONING.encode() in bytes(raw)
 
 
-def open_item(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item of an event without what is sealed."""
+def without_encrypted(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an event's item without its encrypted content."""
     if item.get("type") != "reasoning" or _FIELD not in item:
         return item
     return {name: value for name, value in item.items() if name != _FIELD}
 
 
-def open_body(body: bytes) -> bytes:
-    """Return an item without what is sealed; one that has no seal is not even read."""
-    if SEAL_MARK not in body:
+def body_without_encrypted(body: bytes) -> bytes:
+    """Return an item's body without encrypted content; a body without any is not parsed."""
+    if ENCRYPTED_MARK not in body:
         return body
     fields = _decode(body)
     if bytes(fields.get("type", b"")) != b'"reasoning"' or _FIELD not in fields:

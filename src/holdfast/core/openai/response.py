@@ -1,4 +1,4 @@
-"""The Response object: every key the standard requires, the request echoed, items as bytes."""
+"""The Response object of the OpenAI API, built from a request and its recorded answer."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -8,7 +8,11 @@ import msgspec
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.core.model.turn import RUN_AGAIN, Outcome, Run, Turn, TurnStatus
-from holdfast.core.openai.encrypted_reasoning import SEAL_MARK, open_body, shows_sealed
+from holdfast.core.openai.encrypted_reasoning import (
+    ENCRYPTED_MARK,
+    body_without_encrypted,
+    shows_encrypted,
+)
 
 ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
 
@@ -44,18 +48,18 @@ OUTCOME_STATUS: dict[Outcome, ResponseStatus] = {
 
 
 class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a failed run keeps beside its code and message: whoever asks again is told the same."""
+    """What is stored of a failure beside code and message, so that a repeat gets the same error."""
 
     is_providers: bool = False
     status: int | None = None
     provider_type: str | None = None
     param: str | None = None
     retry_at: float | None = None
-    """When the provider may be asked again, if it said so."""
+    """When the provider may be called again, if it said so."""
 
 
 class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a run's result keeps beside the items: everything else a Response object needs."""
+    """What is stored of an answer beside its items: everything else that a Response needs."""
 
     status: ResponseStatus = "completed"
     incomplete_reason: str | None = None
@@ -66,7 +70,7 @@ class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 def status_of(turn: Turn, run: Run | None, turn_status: TurnStatus, step: int) -> ResponseStatus:
-    """Return the state of the response that a step of a turn gives, `run` being its last run."""
+    """Return the status of a turn's response; `run` is the last run of the step."""
     if run is not None and run.outcome == "completed":
         return decode_answer(run.result).status if run.result else "completed"
     if turn.outcome is not None:
@@ -84,18 +88,18 @@ ERROR_CODES = frozenset(
         "insufficient_quota",
     }
 )  # fmt: skip
-"""Those that an upstream of any make may give and that clients act upon, listed by the API or not:
-one that is told of a window compacts, one that is told of a quota stops."""
+"""Error codes that clients act on: with `context_length_exceeded` they compact, with
+`insufficient_quota` they stop. Any other code is reported as `server_error`."""
 
 
 def error_value(code: str | None, message: str | None) -> dict[str, Any]:
-    """Return the error of a failed response; codes that no client knows are not shown."""
-    shown = code if code in ERROR_CODES else "server_error"
-    return {"code": shown, "message": message or "the turn failed"}
+    """Return the error of a failed response; unknown codes become `server_error`."""
+    known = code if code in ERROR_CODES else "server_error"
+    return {"code": known, "message": message or "the turn failed"}
 
 
 class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a response at some moment."""
+    """The state of a response."""
 
     id: str
     request: TurnRequest
@@ -105,7 +109,7 @@ class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):
     answer: RecordedAnswer | None = None
     conversation_id: str | None = None
     error: dict[str, Any] | None = None
-    shows_sealed: bool = False
+    shows_encrypted: bool = False
     """Whether encrypted reasoning is shown although the request did not ask for it."""
 
 
@@ -128,7 +132,7 @@ def response_value(facts: ResponseFacts) -> dict[str, Any]:
         "error": facts.error,
         "incomplete_details": _incomplete(answer) if facts.status == "incomplete" else None,
         "model": request.model,
-        "output": _shown(facts),
+        "output": _output(facts),
         "previous_response_id": request.previous_response_id,
         "store": request.is_stored,
         "usage": answer.usage if answer else None,
@@ -143,16 +147,16 @@ def response_value(facts: ResponseFacts) -> dict[str, Any]:
     return value
 
 
-def _shown(facts: ResponseFacts) -> list[msgspec.Raw]:
-    """Return the items of a response; their seals only to whoever asked for them."""
-    is_open = facts.shows_sealed or (
-        "include" in facts.request.fields and shows_sealed(facts.request)
+def _output(facts: ResponseFacts) -> list[msgspec.Raw]:
+    """Return the output items; encrypted content only where the client asked for it."""
+    shows_all = facts.shows_encrypted or (
+        "include" in facts.request.fields and shows_encrypted(facts.request)
     )
-    shown: list[msgspec.Raw] = []
+    output: list[msgspec.Raw] = []
     for body in facts.output:
-        is_as_kept = is_open or SEAL_MARK not in body
-        shown.append(msgspec.Raw(body if is_as_kept else open_body(body)))
-    return shown
+        is_unchanged = shows_all or ENCRYPTED_MARK not in body
+        output.append(msgspec.Raw(body if is_unchanged else body_without_encrypted(body)))
+    return output
 
 
 def write_response(facts: ResponseFacts) -> bytes:
@@ -166,7 +170,7 @@ def _incomplete(answer: RecordedAnswer | None) -> dict[str, str]:
 
 
 def usage_value(usage: Usage) -> bytes:
-    """Return usage as the Responses API writes it."""
+    """Return usage in the format of the Responses API."""
     return _encode(
         {
             "input_tokens": usage.input_tokens,
@@ -178,16 +182,16 @@ def usage_value(usage: Usage) -> bytes:
     )
 
 
-def whole_usage(told: Any) -> bytes:
-    """Return usage as a server told it, with the details that it left out as none."""
-    if isinstance(told, dict):
-        told = {**told}
+def complete_usage(usage: Any) -> bytes:
+    """Return a server's usage; details that it left out are zero."""
+    if isinstance(usage, dict):
+        usage = {**usage}
         for name, none in _NO_DETAILS:
-            if name not in told or told[name] is None:
-                told[name] = none
-            elif isinstance(told[name], dict):
-                told[name] = {**none, **told[name]}
-    return _encode(told)
+            if name not in usage or usage[name] is None:
+                usage[name] = none
+            elif isinstance(usage[name], dict):
+                usage[name] = {**none, **usage[name]}
+    return _encode(usage)
 
 
 _NO_DETAILS: tuple[tuple[str, dict[str, int]], ...] = (

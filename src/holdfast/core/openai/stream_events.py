@@ -1,7 +1,8 @@
-"""A response's stream: its events as they go out, and those that the record alone can tell.
+"""The events of a response's stream, as they are sent.
 
-Every event has a number, without gaps. The first ones and the last one show the response itself,
-so they are written from what is recorded of it; what lies between comes from the model.
+Events are numbered without gaps. The first ones and the last one show the response itself, so
+they are written from its record; what lies between comes from the model. Most events are deltas of
+text: such an event stays a value, and its JSON is written only when a reader or a journal wants it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.openai.event_batches import KeptEvent
+from holdfast.core.openai.event_batches import JournalEvent
 from holdfast.core.openai.response import ResponseFacts, ResponseStatus, response_value
 
 CREATED = "response.created"
@@ -23,14 +24,16 @@ TERMINAL: dict[ResponseStatus, str] = {
     "incomplete": "response.incomplete",
     "cancelled": "response.incomplete",
 }
+DELTA_BYTES = 160
+"""About the size of a delta's JSON beside its text."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Delta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A model's most frequent event, some more of a text: its words, their place, nothing else.
+    """The most frequent event of a model: some more of a text, and its place.
 
-    Read and written by its fields; an event with any other, or values of other kinds, is none.
+    An event with other fields, or with fields of other types, is not decoded as a delta.
     """
 
     type: str
@@ -44,90 +47,100 @@ class Delta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     obfuscation: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class StreamEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event as it goes out: its JSON, number included.
-
-    `status` is set where the event shows the response: it is all that a journal keeps of it.
-    """
+class StreamEvent(msgspec.Struct, gc=False):
+    """One numbered event of a stream."""
 
     type: str
     number: int
-    body: bytes
+    encoded: bytes | None
+    """Its JSON, number included; None until a delta is encoded."""
     status: ResponseStatus | None = None
+    """Set where the event shows the response: a journal keeps nothing else of it."""
+    delta: Delta | None = None
+    """The event itself, where it is a delta."""
+    size: int = 0
+    """About how many bytes it takes; 0 where nobody counts."""
 
-    def kept(self) -> KeptEvent:
+    @property
+    def body(self) -> bytes:
+        """The event's JSON, written once."""
+        if self.encoded is None:
+            self.encoded = _encode(self.delta)
+        return self.encoded
+
+    def journal_event(self) -> JournalEvent:
         """Return the event as a journal keeps it."""
-        return KeptEvent(self.type, self.status.encode() if self.status else self.body)
+        return JournalEvent(self.type, self.status.encode() if self.status else self.body)
 
 
-def model_event(kind: str, number: int, data: dict[str, Any]) -> StreamEvent:
-    """Number an event of a model."""
+def number_event(kind: str, number: int, data: dict[str, Any]) -> StreamEvent:
+    """Return an event of a model with its number."""
     value = {"type": kind, "sequence_number": number, **data}
-    # Whatever the model's own event says of these, they are ours.
+    # The model's event may have these fields too; ours are the ones that count.
     value["type"], value["sequence_number"] = kind, number
     body = _encode(value)
-    return StreamEvent(kind, number, body)
+    return StreamEvent(kind, number, body, size=len(body))
 
 
-def numbered(delta: Delta, number: int) -> StreamEvent:
-    """Number some more of a text; the number that its server gave it is gone."""
-    delta.sequence_number = number
-    return StreamEvent(delta.type, number, _encode(delta))
-
-
-def shown(kind: str, number: int, facts: ResponseFacts) -> StreamEvent:
-    """Return the event that shows the response as it is in `facts`."""
+def response_event(kind: str, number: int, facts: ResponseFacts) -> StreamEvent:
+    """Return an event that shows the response as `facts` describe it."""
     value = {"type": kind, "sequence_number": number, "response": response_value(facts)}
-    return StreamEvent(kind, number, _encode(value), facts.status)
+    body = _encode(value)
+    return StreamEvent(kind, number, body, facts.status, size=len(body))
 
 
-def begun(kind: str, number: int, facts: ResponseFacts, status: ResponseStatus) -> StreamEvent:
+def lifecycle_event(
+    kind: str, number: int, facts: ResponseFacts, status: ResponseStatus
+) -> StreamEvent:
     """Return an event from before there was an answer."""
     before = replace(facts, status=status, output=(), answer=None, error=None)
-    return shown(kind, number, before)
+    return response_event(kind, number, before)
 
 
-def terminal(number: int, facts: ResponseFacts) -> StreamEvent:
+def terminal_event(number: int, facts: ResponseFacts) -> StreamEvent:
     """Return the event that ends the stream of a response that has ended."""
-    return shown(TERMINAL[facts.status], number, facts)
+    return response_event(TERMINAL[facts.status], number, facts)
 
 
-def recall(kept: KeptEvent, number: int, facts: ResponseFacts) -> StreamEvent:
-    """Return an event of a journal as it went out."""
+def restore_event(kept: JournalEvent, number: int, facts: ResponseFacts) -> StreamEvent:
+    """Return an event of a journal as it was sent."""
     if kept.type not in LIFECYCLE:
-        return StreamEvent(kept.type, number, kept.body)
+        return StreamEvent(kept.type, number, kept.body, size=len(kept.body))
     status = msgspec.convert(kept.body.decode(), ResponseStatus)
-    return begun(kept.type, number, facts, status)
+    return lifecycle_event(kept.type, number, facts, status)
 
 
 def prologue(facts: ResponseFacts) -> list[StreamEvent]:
-    """Return how every background stream begins: it can be told before anything is written."""
-    return [begun(CREATED, 0, facts, "queued"), begun(QUEUED, 1, facts, "queued")]
+    """Return the first events of every background stream: they need no journal."""
+    return [
+        lifecycle_event(CREATED, 0, facts, "queued"),
+        lifecycle_event(QUEUED, 1, facts, "queued"),
+    ]
 
 
-def retold(facts: ResponseFacts) -> list[StreamEvent]:
-    """Return the stream that a response without a journal would have had, but for its end."""
+def rebuild_events(facts: ResponseFacts) -> list[StreamEvent]:
+    """Return the stream that a response without a journal would have had, except its end."""
     events = prologue(facts) if facts.request.is_background else []
     if not events:
-        events.append(begun(CREATED, 0, facts, "in_progress"))
-    events.append(begun(IN_PROGRESS, len(events), facts, "in_progress"))
+        events.append(lifecycle_event(CREATED, 0, facts, "in_progress"))
+    events.append(lifecycle_event(IN_PROGRESS, len(events), facts, "in_progress"))
     for index, body in enumerate(facts.output):
         for kind, data in item_events(index, msgspec.json.decode(body)):
-            events.append(model_event(kind, len(events), data))
+            events.append(number_event(kind, len(events), data))
     return events
 
 
 def item_events(index: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the events that an item, which is there as a whole, would have come in."""
+    """Yield the events that a finished item would have been streamed in."""
     kind = item.get("type")
     parts = item.get("content") if kind == "message" else None
     parts = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
-    begun_item = {**item, "status": "in_progress"}
+    added = {**item, "status": "in_progress"}
     if parts:
-        begun_item["content"] = []
+        added["content"] = []
     if kind == "function_call":
-        begun_item["arguments"] = ""
-    yield "response.output_item.added", {"output_index": index, "item": begun_item}
+        added["arguments"] = ""
+    yield "response.output_item.added", {"output_index": index, "item": added}
     at = {"item_id": item.get("id"), "output_index": index}
     for place, part in enumerate(parts):
         yield from _part_events({**at, "content_index": place}, part)

@@ -1,7 +1,7 @@
-"""The ids of calls in one request: unique, short, and of letters that every server takes.
+"""The call ids of one request: unique, short, and of characters that every server accepts.
 
-A call keeps its id where it can. A second call of the same id, and one that no server would take,
-go by a name that depends on nothing but the log, so that it is the same in every request.
+A call keeps its id where possible. A duplicate id, and one that some server would reject, is
+replaced by one that depends only on the log, so that it is the same in every request.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from holdfast.core.model.items import StoredItem
 from holdfast.core.model.synthetic_outputs import OUTPUT_OF
 
 MAX_CALL_ID = 40
-"""The longest call id that every kind of server takes."""
+"""The longest call id that every kind of server accepts."""
 _is_plain = re.compile(r"[A-Za-z0-9_-]{1,40}").fullmatch
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -21,31 +21,31 @@ _encode = msgspec.json.Encoder().encode
 
 
 def is_sendable(call_id: str) -> bool:
-    """Whether every kind of server takes this call id."""
+    """Whether every kind of server accepts this call id."""
     return _is_plain(call_id) is not None
 
 
 def sendable(call_id: str, salt: str = "") -> str:
-    """Return a call id that every server takes, always the same for the same one."""
+    """Return a call id that every server accepts, always the same one for the same input."""
     if not salt and is_sendable(call_id):
         return call_id
-    told = f"{call_id}\0{salt}".encode("utf-8", "surrogatepass")
-    return "call_" + hashlib.blake2b(told, digest_size=12).hexdigest()
+    text = f"{call_id}\0{salt}".encode("utf-8", "surrogatepass")
+    return "call_" + hashlib.blake2b(text, digest_size=12).hexdigest()
 
 
-class CallNames:
-    """Gives the calls of one request their names."""
+class CallIdAllocator:
+    """Assigns the call ids of one request."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._given: dict[int, str] = {}
 
-    def name_of(self, call: StoredItem) -> str:
-        """Return the name that a call was given."""
+    def id_of(self, call: StoredItem) -> str:
+        """Return the id that a call was assigned."""
         return self._given[call.seq]
 
     def of_call(self, call: StoredItem) -> bytes:
-        """Return a call under its name."""
+        """Return the body of a call with its assigned id."""
         assert call.call_id is not None
         name = sendable(call.call_id)
         if name in self._taken:
@@ -55,7 +55,7 @@ class CallNames:
         return call.body if name == call.call_id else _renamed(call, {"call_id": name})
 
     def of_output(self, call: StoredItem, output: StoredItem) -> bytes:
-        """Return the output of a call under the call's name, and as the kind that it wants."""
+        """Return the body of an output with the id of its call, and of the kind the call needs."""
         changed = {}
         if self._given[call.seq] != output.call_id:
             changed["call_id"] = self._given[call.seq]

@@ -1,7 +1,7 @@
-"""Items in the form that every server takes, whatever form they came in.
+"""Normalizes items to a form that every server accepts.
 
-Servers and clients send messages without a content, texts that are null, arguments that are no
-text, names with letters that others refuse. The log keeps them so; a request has them mended.
+Servers and clients send messages without content, texts that are null, arguments that are not
+text, names with characters that others reject. The log keeps them; a request has them repaired.
 """
 
 import re
@@ -13,14 +13,14 @@ from holdfast.core.model.items import ROLES, item_value
 
 MAX_NAME = 64
 NOT_SHOWN_HERE = "[something that cannot be shown here]"
-"""Stands in an assistant's message for what no assistant can have said."""
-_ODD_LETTERS = re.compile(r"[^A-Za-z0-9_-]")
+"""Replaces, in an assistant's message, a part that no assistant can have produced."""
+_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 _TEXTS = frozenset({"input_text", "output_text", "text"})
-_THOUGHTS = frozenset(
+_REASONING_PARTS = frozenset(
     {"summary_text", "reasoning_text", "thinking", "redacted_thinking", "reasoning"}
 )
-_MADE = frozenset({"output_text", "refusal"})
-_SAID = frozenset({"input_text", "input_image", "input_file", "input_audio"})
+_OUTPUT_PARTS = frozenset({"output_text", "refusal"})
+_INPUT_PARTS = frozenset({"input_text", "input_image", "input_file", "input_audio"})
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
@@ -61,13 +61,13 @@ _encode = msgspec.json.Encoder().encode
 Kind = Literal["input_text", "output_text"]
 
 
-def well_formed(kind: str, body: bytes) -> bytes | None:
-    """Return an item's body as every server takes it; None where nothing is left to be said.
+def normalize_item(kind: str, body: bytes) -> bytes | None:
+    """Return an item's body in a form that every server accepts; None where nothing is left.
 
-    The bytes of one that is in order, which is nearly every one, are given back as they are.
+    A valid body, which is nearly every one, is returned as it is.
     """
     if kind == "message":
-        return body if _is_message(body) else _mended_message(item_value(body))
+        return body if is_valid_message(body) else _repaired_message(item_value(body))
     read = _READ.get(kind)
     if read is None:
         return body
@@ -76,23 +76,24 @@ def well_formed(kind: str, body: bytes) -> bytes | None:
     except msgspec.DecodeError:
         found = None
     if isinstance(found, _Output) and not isinstance(found.output, str):
-        found = found if all(_is_part(part, _SAID) for part in found.output) else None
-    return body if found is not None else _mended(kind, item_value(body))
+        found = found if all(_is_part(part, _INPUT_PARTS) for part in found.output) else None
+    return body if found is not None else _repaired(kind, item_value(body))
 
 
 def plain_name(name: Any) -> str:
-    """Return the name of a tool in letters that every server takes."""
-    return _ODD_LETTERS.sub("_", str(name or "tool"))[:MAX_NAME]
+    """Return the name of a tool in characters that every server accepts."""
+    return _INVALID_CHARACTERS.sub("_", str(name or "tool"))[:MAX_NAME]
 
 
 def as_text(value: Any, otherwise: str = "") -> str:
-    """Return a value that should have been a text as one."""
+    """Return a value that should have been text as text."""
     if value is None:
         return otherwise
     return value if isinstance(value, str) else _encode(value).decode()
 
 
-def _is_message(body: bytes) -> bool:
+def is_valid_message(body: bytes) -> bool:
+    """Whether the body of a message needs no change for any server."""
     try:
         found = _read_message(body)
     except msgspec.DecodeError:
@@ -101,10 +102,12 @@ def _is_message(body: bytes) -> bool:
     if not content or found.role not in ROLES:
         return False
     if not isinstance(content, str):
-        is_made = found.role == "assistant"
-        kind, kinds = ("output_text", _MADE) if is_made else ("input_text", _SAID)
+        is_assistant = found.role == "assistant"
+        kind, kinds = (
+            ("output_text", _OUTPUT_PARTS) if is_assistant else ("input_text", _INPUT_PARTS)
+        )
         for part in content:
-            # Nearly every part is a text that says something.
+            # Nearly every part is a non-empty text.
             is_text = part.type == kind and part.text and part.refusal is msgspec.UNSET
             if not is_text and not _is_part(part, kinds):
                 return False
@@ -112,20 +115,20 @@ def _is_message(body: bytes) -> bool:
 
 
 def _is_part(part: _Part, kinds: frozenset[str]) -> bool:
-    """Whether a part is one of its kind, and says something if it is a text."""
+    """Whether a part is valid: of one of these kinds, and not an empty text."""
     if part.type in _TEXTS:
         return part.type in kinds and bool(part.text) and part.refusal is msgspec.UNSET
     if part.type == "refusal":
         return part.type in kinds and bool(part.refusal)
-    # Kinds that we do not know are the server's to judge.
-    return kinds is _SAID
+    # The server judges kinds that are unknown here.
+    return kinds is _INPUT_PARTS
 
 
-def _mended_message(value: dict[str, Any]) -> bytes | None:
+def _repaired_message(value: dict[str, Any]) -> bytes | None:
     if value.get("role") not in ROLES:
-        return None  # nobody whom every server knows said it
-    is_made = value.get("role") == "assistant"
-    kind: Kind = "output_text" if is_made else "input_text"
+        return None  # not a role that every server knows
+    is_assistant = value.get("role") == "assistant"
+    kind: Kind = "output_text" if is_assistant else "input_text"
     content = value.get("content")
     if isinstance(content, str):
         return _encode(value) if content else None
@@ -134,10 +137,10 @@ def _mended_message(value: dict[str, Any]) -> bytes | None:
 
 
 def _parts(content: Any, kind: Kind) -> list[Any]:
-    """Return the parts of a content that say something, each as it should be."""
+    """Return the non-empty parts of a content, each in its valid form."""
     listed = content if isinstance(content, list) else [content]
-    found = (_part(one, kind) for one in listed)
-    return [one for one in found if one is not None]
+    found = (_part(each, kind) for each in listed)
+    return [part for part in found if part is not None]
 
 
 def _part(part: Any, kind: Kind) -> dict[str, Any] | None:
@@ -148,7 +151,7 @@ def _part(part: Any, kind: Kind) -> dict[str, Any] | None:
     if named in _TEXTS or named == "refusal" or not isinstance(named, str):
         return _text_part(part, kind)
     if kind == "output_text":
-        return None if named in _THOUGHTS else {"type": kind, "text": NOT_SHOWN_HERE}
+        return None if named in _REASONING_PARTS else {"type": kind, "text": NOT_SHOWN_HERE}
     return part
 
 
@@ -164,17 +167,17 @@ def _text_part(part: dict[str, Any], kind: Kind) -> dict[str, Any] | None:
     return {"type": kind, "text": text}
 
 
-def _mended(kind: str, value: dict[str, Any]) -> bytes:
-    mended: dict[str, Any]
+def _repaired(kind: str, value: dict[str, Any]) -> bytes:
+    repaired: dict[str, Any]
     match kind:
         case "function_call":
             name = plain_name(value.get("name"))
-            mended = {"name": name, "arguments": as_text(value.get("arguments"), "{}")}
+            repaired = {"name": name, "arguments": as_text(value.get("arguments"), "{}")}
         case "custom_tool_call":
-            mended = {"name": plain_name(value.get("name")), "input": as_text(value.get("input"))}
+            repaired = {"name": plain_name(value.get("name")), "input": as_text(value.get("input"))}
         case _:
             output = value.get("output")
             is_listed = isinstance(output, list)
-            mended = {"output": _parts(output, "input_text") if is_listed else as_text(output)}
-            mended["output"] = mended["output"] or ""
-    return _encode({**value, **mended})
+            repaired = {"output": _parts(output, "input_text") if is_listed else as_text(output)}
+            repaired["output"] = repaired["output"] or ""
+    return _encode({**value, **repaired})

@@ -1,6 +1,6 @@
-"""What stands for something that cannot be shown: pictures that are gone, items that are refused.
+"""Placeholders for items that cannot be sent: images that are gone, items a server rejected.
 
-Only a request has these; the log keeps what it was given.
+Only requests contain them; the log keeps what it was given.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ LEFT_OUT = "[left out: the model's server could not take this]"
 MEDIA = frozenset(
     {"input_image", "input_file", "input_audio", "image_url", "file", "computer_screenshot"}
 )
-"""Kinds of parts whose bytes lie elsewhere, or may be unreadable."""
+"""Kinds of parts whose bytes are stored elsewhere, or may be unreadable."""
 _MEDIA_MARKS = tuple(f'"{kind}"'.encode() for kind in sorted(MEDIA))
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal"})
 _ROLES = frozenset({"user", "assistant", "system", "developer"})
@@ -24,52 +24,52 @@ _encode = msgspec.json.Encoder().encode
 
 
 def has_media(item: StoredItem) -> bool:
-    """Whether an item may hold a picture, a file or a sound; its text is not read for it."""
+    """Whether an item may contain an image, a file or audio; it is not parsed for that."""
     return any(mark in item.body for mark in _MEDIA_MARKS)
 
 
 def placeholder(item: StoredItem) -> bytes | None:
-    """Return what is shown in the place of a refused item; None when nothing is.
+    """Return the placeholder of a rejected item; None where the item is left out.
 
-    Whatever was wrong with it, this is not: only what makes it an item of its kind is kept, and
-    the texts around something else that may have been at fault.
+    It keeps only what makes it an item of its kind, and the texts around parts that may have
+    caused the rejection.
     """
     value = item_value(item.body)
     match item.kind:
         case "message":
-            said = _message(value)
+            fields = _message(value)
         case "function_call":
-            said = {"name": plain_name(value.get("name")), "arguments": "{}"}
+            fields = {"name": plain_name(value.get("name")), "arguments": "{}"}
         case "custom_tool_call":
-            said = {"name": plain_name(value.get("name")), "input": LEFT_OUT}
+            fields = {"name": plain_name(value.get("name")), "input": LEFT_OUT}
         case "computer_call_output":
-            said = {"output": {"type": "computer_screenshot", "image_url": BLANK_PICTURE}}
+            fields = {"output": {"type": "computer_screenshot", "image_url": BLANK_PICTURE}}
         case "shell_call_output":
             outcome = {"type": "exit", "exit_code": 0}
-            said = {"output": [{"stdout": LEFT_OUT, "stderr": "", "outcome": outcome}]}
+            fields = {"output": [{"stdout": LEFT_OUT, "stderr": "", "outcome": outcome}]}
         case "apply_patch_call_output":
-            said = {"status": "completed", "output": LEFT_OUT}
+            fields = {"status": "completed", "output": LEFT_OUT}
         case _ if item.call_id and item.kind.endswith(OUTPUT_SUFFIX):
             output = value.get("output")
             is_listed = isinstance(output, list)
-            said = {"output": _spared(output, "input_text") if is_listed else LEFT_OUT}
+            fields = {"output": _kept_texts(output, "input_text") if is_listed else LEFT_OUT}
         case _:
             return None
     called = {"call_id": item.call_id} if item.call_id else {}
-    return _encode({"type": item.kind, **called, **said})
+    return _encode({"type": item.kind, **called, **fields})
 
 
 def _message(value: dict[str, Any]) -> dict[str, Any]:
     role = value.get("role")
     role = role if role in _ROLES else "user"
     part = "output_text" if role == "assistant" else "input_text"
-    return {"role": role, "content": _spared(value.get("content"), part)}
+    return {"role": role, "content": _kept_texts(value.get("content"), part)}
 
 
-def _spared(content: Any, part: str) -> list[dict[str, str]]:
-    """Return the texts of a content, if something else in it may have been at fault."""
+def _kept_texts(content: Any, part: str) -> list[dict[str, str]]:
+    """Return the texts of a content, if another part of it may have caused the rejection."""
     stand_in = {"type": part, "text": LEFT_OUT}
-    texts = [_text_of(one) for one in content] if isinstance(content, list) else []
+    texts = [_text_of(each) for each in content] if isinstance(content, list) else []
     if all(text is not None for text in texts):
         return [stand_in]
     return [stand_in if text is None else {"type": part, "text": text} for text in texts]

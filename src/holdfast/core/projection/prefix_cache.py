@@ -1,42 +1,60 @@
-"""What was made of the beginning of a list, kept for when the list comes back longer.
+"""Results computed from the beginning of a list, reused when the list comes back longer.
 
-It is found again by what the list holds, item for item, never by a name or a number alone: what is
-found can therefore not be out of date. Bounded in bytes; the longest unused goes first.
-A list that only grows is held once, by everybody who has seen some of it: whether one beginning
-goes on from another is then known without a look at their items.
+A cached result is found by the content of the list, item for item, never by a name or a number
+alone, so it cannot be stale. A list that only grows is held once and shared by everybody who has
+seen a part of it: whether one beginning continues another is then known without comparing items.
 """
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import is_
 from typing import Generic, TypeVar, overload
 
 import msgspec
 
+from holdfast.core.lru import SizedLru
+
 ItemT = TypeVar("ItemT")
-MadeT = TypeVar("MadeT")
+ResultT = TypeVar("ResultT")
 
 
-class Strand(Sequence[ItemT]):
-    """The first `length` items of a list that is only ever added to; it is never changed."""
+class SharedPrefix(Sequence[ItemT]):
+    """The first `length` items of a list that is only ever appended to; immutable itself."""
 
     __slots__ = ("length", "shared")
 
-    def __init__(self, shared: list[ItemT]) -> None:
+    def __init__(self, shared: list[ItemT], length: int | None = None) -> None:
         self.shared = shared
-        self.length = len(shared)
+        self.length = len(shared) if length is None else length
 
-    def grown(self, new: Iterable[ItemT]) -> "Strand[ItemT]":
-        """Return a longer one; where another grew from here before, it is a list of its own."""
-        shared = self.shared if len(self.shared) == self.length else self[:]
+    def grown(self, new: Iterable[ItemT]) -> "SharedPrefix[ItemT]":
+        """Return a longer prefix.
+
+        It shares the list, unless another prefix has grown from here before: then it copies it.
+        """
+        shared = self.shared if len(self.shared) == self.length else self.shared[: self.length]
         shared += new
-        return Strand(shared)
+        return SharedPrefix(shared)
 
-    def upto(self, length: int) -> "Strand[ItemT]":
-        """Return a shorter one."""
-        shorter = Strand(self.shared)
-        shorter.length = length
-        return shorter
+    def upto(self, length: int) -> "SharedPrefix[ItemT]":
+        """Return a shorter prefix."""
+        return SharedPrefix(self.shared, min(length, self.length))
+
+    def common_length(self, other: "SharedPrefix[ItemT]") -> int:
+        """Return how many first items are the same in both.
+
+        Prefixes of one list are not compared. Otherwise items are compared by identity and, from
+        the first that is another object, by value.
+        """
+        shorter = min(self.length, other.length)
+        if self.shared is other.shared:
+            return shorter
+        mine, others = self.shared, other.shared
+        same = list(map(is_, islice(mine, shorter), others))
+        length = same.index(False) if False in same else shorter
+        while length < shorter and mine[length] == others[length]:
+            length += 1
+        return length
 
     def __len__(self) -> int:
         return self.length
@@ -49,64 +67,77 @@ class Strand(Sequence[ItemT]):
     @overload
     def __getitem__(self, at: slice) -> list[ItemT]: ...
     def __getitem__(self, at: int | slice) -> ItemT | list[ItemT]:
-        return self.shared[: self.length][at]
+        if isinstance(at, slice):
+            start, stop, step = at.indices(self.length)
+            if step > 0:
+                return self.shared[start:stop:step]
+            return [self.shared[index] for index in range(start, stop, step)]
+        index = at + self.length if at < 0 else at
+        if not 0 <= index < self.length:
+            raise IndexError(f"index {at} is outside a prefix of {self.length} items")
+        return self.shared[index]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        if isinstance(other, Strand) and other.shared is self.shared:
+        if isinstance(other, SharedPrefix) and other.shared is self.shared:
             return other.length == self.length
         return self[:] == list(other)
 
     __hash__ = None  # type: ignore[assignment] # as lists have none
 
 
-class Prefix(msgspec.Struct, Generic[ItemT, MadeT], frozen=True):
-    """The beginning of a list, and what was made of it."""
+def share(items: Sequence[ItemT]) -> SharedPrefix[ItemT]:
+    """Return items as a prefix; one that is a prefix already is returned as it is."""
+    return items if isinstance(items, SharedPrefix) else SharedPrefix(list(items))
 
-    items: Strand[ItemT]
-    made: MadeT
+
+class Prefix(msgspec.Struct, Generic[ItemT, ResultT], frozen=True):
+    """The beginning of a list, and what was computed from it."""
+
+    items: SharedPrefix[ItemT]
+    made: ResultT
     size: int
     """About how many bytes the two take."""
 
 
-class Prefixes(Generic[ItemT, MadeT]):
-    """One beginning for each key."""
+class PrefixCache(Generic[ItemT, ResultT]):
+    """One beginning for each key, bounded in bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[Hashable, Prefix[ItemT, MadeT]] = OrderedDict()
-        self.held_bytes = 0
+        self._cache: SizedLru[Hashable, Prefix[ItemT, ResultT]] = SizedLru(max_bytes)
 
-    def find(self, key: Hashable, items: Strand[ItemT]) -> Prefix[ItemT, MadeT] | None:
-        """Return what is known of how `items` begin."""
-        if key not in self._kept:
-            return None
-        kept = self._kept[key]
-        length = kept.items.length
-        if length > items.length:
-            return None
-        if kept.items.shared is not items.shared and items[:length] != kept.items[:]:
-            return None
-        self._kept.move_to_end(key)
-        return kept
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the entries take."""
+        return self._cache.held
 
-    def keep(self, key: Hashable, prefix: Prefix[ItemT, MadeT]) -> None:
-        """Remember a beginning in the place of the one that was known, as the newest of all."""
+    def find(self, key: Hashable, items: SharedPrefix[ItemT]) -> Prefix[ItemT, ResultT] | None:
+        """Return the cached beginning of `items`, if there is one."""
+        found = self._cache.get(key)
+        if found is None or found.items.length > items.length:
+            return None
+        if found.items.shared is items.shared or found.items.common_length(items) == len(
+            found.items
+        ):
+            return found
+        return None
+
+    def latest(self, key: Hashable) -> Prefix[ItemT, ResultT] | None:
+        """Return what was kept last under a key, whether or not it begins a list."""
+        return self._cache.get(key)
+
+    def keep(self, key: Hashable, prefix: Prefix[ItemT, ResultT]) -> None:
+        """Cache a beginning in place of the one that the key had.
+
+        One that would take more than a quarter of the cache is not kept: it would evict the rest.
+        """
         if prefix.size * 4 > self._max_bytes:
-            self.drop(key)
-            return
-        if key in self._kept:
-            self.held_bytes -= self._kept[key].size
-            self._kept.move_to_end(key)
-        self._kept[key] = prefix
-        self.held_bytes += prefix.size
-        while self.held_bytes > self._max_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self.held_bytes -= oldest.size
+            self._cache.pop(key)
+        else:
+            self._cache.put(key, prefix, prefix.size)
 
     def drop(self, key: Hashable) -> None:
-        """Forget what is known under a key."""
-        before = self._kept.pop(key, None)
-        if before is not None:
-            self.held_bytes -= before.size
+        """Remove the entry of a key."""
+        self._cache.pop(key)

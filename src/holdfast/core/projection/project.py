@@ -1,8 +1,8 @@
-"""From a transcript to what a model may be shown: every call with its output, every output once.
+"""Projects a transcript to a valid model request: every call with one output, every output once.
 
-The log is never changed for this. A call that never ended gets a synthetic output here; a late
-one takes its place, at its call. What holds for every server is settled here; what one kind of
-server wants besides is settled by its provider, from the same bytes.
+The log is never changed for this. A call that never ended gets a synthetic output; a late output
+replaces it, next to its call. What every server requires is done here; what one kind of server
+requires besides is done by its provider, from the same bytes.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -16,15 +16,15 @@ from holdfast.core.model.synthetic_outputs import (
     OUTPUT_OF,
     interrupted_output,
 )
-from holdfast.core.projection.call_ids import CallNames
-from holdfast.core.projection.normalize import well_formed
+from holdfast.core.projection.call_ids import CallIdAllocator
+from holdfast.core.projection.normalize import is_valid_message, normalize_item
 from holdfast.core.projection.placeholders import placeholder
 
-__all__ = ["INTERRUPTED", "Shown", "continue_after", "project", "show"]
+__all__ = ["INTERRUPTED", "ProjectedItem", "continue_after", "project", "show"]
 
 
-class Shown(msgspec.Struct, frozen=True, gc=False):
-    """One item of a request: where it stands in the log, and the call that it answers, if any."""
+class ProjectedItem(msgspec.Struct, frozen=True, gc=False):
+    """One item of a request, its place in the log, and the call that it answers, if any."""
 
     body: bytes
     seq: int | None
@@ -32,20 +32,27 @@ class Shown(msgspec.Struct, frozen=True, gc=False):
 
 
 def project(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[bytes]:
-    """Return the bodies of a valid request: pairs together, orphans mended, nothing rewritten.
+    """Return the bodies of a valid request: pairs together, orphans completed, nothing rewritten.
 
     Items that are `quarantined` are shown as placeholders.
     """
-    return [shown.body for shown in show(items, quarantined)]
+    listed = items if isinstance(items, Sequence) else list(items)
+    bodies: list[bytes] = []
+    for item in listed:
+        # Most of a conversation is plain messages, which need no pairing.
+        is_plain = item.kind == "message" and not item.call_id and not quarantined
+        if not is_plain or not is_valid_message(item.body):
+            return [shown.body for shown in show(listed, quarantined)]
+        bodies.append(item.body)
+    return bodies
 
 
 def continue_after(
     items: Iterable[StoredItem], covers_seq: int, quarantined: Collection[int] = ()
 ) -> list[bytes] | None:
-    """Return what is new to somebody who was shown everything up to `covers_seq`.
+    """Return what is new to a provider that has everything up to `covers_seq`.
 
-    None when it cannot be told by adding alone: an output came late, in the place of one that was
-    made up and shown.
+    None when appending is not enough: a late output replaces a synthetic one that was sent.
     """
     listed = list(items)
     covered = [item.turn_number for item in listed if item.seq <= covers_seq]
@@ -58,54 +65,54 @@ def continue_after(
         if call is None or call.seq > covers_seq or call.turn_number == last_turn:
             new.append(shown.body)
         elif shown.seq is not None:
-            # A call of an earlier turn was answered, if only by a made-up output, when it passed.
+            # The call of an earlier turn was sent with an output, if only a synthetic one.
             return None
     return new
 
 
-def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[Shown]:
+def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[ProjectedItem]:
     """Return the items of a valid request, each with its place in the log."""
     listed = _presentable(items, quarantined)
     answers = _pair(listed)
-    names = CallNames()
-    shown: list[Shown] = []
-    breath: list[int] = []
+    names = CallIdAllocator()
+    shown: list[ProjectedItem] = []
+    batch: list[int] = []
     for index, item in enumerate(listed):
         if item.call_id is not None and _is_output(item):
-            shown += _answer(listed, breath, answers, names)
+            shown += _answer(listed, batch, answers, names)
             continue
         if item.call_id:
-            # Calls made in one breath stay together, and so do their outputs behind them.
-            breath.append(index)
-            shown.append(Shown(names.of_call(item), item.seq))
+            # Parallel calls stay together, and so do their outputs behind them.
+            batch.append(index)
+            shown.append(ProjectedItem(names.of_call(item), item.seq))
             continue
         if item.kind == "reasoning":
             leads_to = _leads_to(listed, index)
             if leads_to is None:
                 continue
-            if breath and not leads_to.call_id:
-                shown += _answer(listed, breath, answers, names)
-        elif breath:
-            shown += _answer(listed, breath, answers, names)
-        shown.append(Shown(item.body, item.seq))
-    if breath:
-        shown += _answer(listed, breath, answers, names)
+            if batch and not leads_to.call_id:
+                shown += _answer(listed, batch, answers, names)
+        elif batch:
+            shown += _answer(listed, batch, answers, names)
+        shown.append(ProjectedItem(item.body, item.seq))
+    if batch:
+        shown += _answer(listed, batch, answers, names)
     return shown
 
 
 def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> list[StoredItem]:
-    """Leave out what says nothing; put placeholders where something cannot be shown."""
+    """Drop items without content; replace items that cannot be sent by placeholders."""
     listed: list[StoredItem] = []
     for item in items:
         if item.is_partial and (item.call_id or item.kind == "reasoning"):
-            continue  # half a call or half a thought is worth nothing
+            continue  # an incomplete call or incomplete reasoning is useless
         if not item.call_id and (item.kind in OUTPUT_OF or item.kind in OUTPUT_KINDS):
             continue
-        # What stands for a range (turn 0) has the number of its last item, and is not that item.
-        is_refused = item.seq in quarantined and item.turn_number > 0
-        body = placeholder(item) if is_refused else item.body
+        # A summary (turn 0) has the sequence number of its last item, but is not that item.
+        is_quarantined = item.seq in quarantined and item.turn_number > 0
+        body = placeholder(item) if is_quarantined else item.body
         if body is not None:
-            body = well_formed(item.kind, body)
+            body = normalize_item(item.kind, body)
         if body is None:
             continue
         listed.append(item if body is item.body else msgspec.structs.replace(item, body=body))
@@ -115,24 +122,24 @@ def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> l
 def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
     """Return the output of each call, by the call's index.
 
-    An output belongs to the nearest call before it with its id that has none; where there is no
-    such call before it at all, to the first behind it. Every other output is one too many.
+    An output belongs to the nearest call before it that has its id and no output; where no such
+    call comes before it, to the first one behind it. Every other output is dropped.
     """
     answers: dict[int, StoredItem] = {}
     waiting: dict[str, list[tuple[int, int]]] = {}
     early: dict[str, list[StoredItem]] = {}
-    breath = 0
+    batch = 0
     for index, item in enumerate(listed):
         name = item.call_id
         if not name:
-            breath += item.kind != "reasoning"
+            batch += item.kind != "reasoning"
         elif not _is_output(item):
             if early.get(name):
                 answers[index] = early[name].pop(0)
             else:
-                waiting.setdefault(name, []).append((breath, index))
+                waiting.setdefault(name, []).append((batch, index))
         else:
-            breath += 1
+            batch += 1
             found = waiting.get(name)
             if found:
                 last = found[-1][0]
@@ -144,18 +151,20 @@ def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
 
 
 def _answer(
-    listed: Sequence[StoredItem], breath: list[int], answers: dict[int, StoredItem],
-    names: CallNames,
-) -> list[Shown]:  # fmt: skip
-    """Return the outputs of the calls of one breath, and begin another."""
-    given: list[Shown] = []
-    for index in breath:
+    listed: Sequence[StoredItem], batch: list[int], answers: dict[int, StoredItem],
+    names: CallIdAllocator,
+) -> list[ProjectedItem]:  # fmt: skip
+    """Return the outputs of a batch of parallel calls, and empty the batch."""
+    given: list[ProjectedItem] = []
+    for index in batch:
         call, output = listed[index], answers.get(index)
         if output is not None:
-            given.append(Shown(names.of_output(call, output), output.seq, call))
+            given.append(ProjectedItem(names.of_output(call, output), output.seq, call))
         elif call.kind in OUTPUT_OF:
-            given.append(Shown(interrupted_output(call.kind, names.name_of(call)), None, call))
-    breath.clear()
+            given.append(
+                ProjectedItem(interrupted_output(call.kind, names.id_of(call)), None, call)
+            )
+    batch.clear()
     return given
 
 
@@ -164,7 +173,7 @@ def _is_output(item: StoredItem) -> bool:
 
 
 def _leads_to(listed: Sequence[StoredItem], index: int) -> StoredItem | None:
-    """Reasoning travels with the item it led to, of the same turn, or not at all."""
+    """Return the item of the same turn that reasoning led to; without it reasoning is dropped."""
     turn_number = listed[index].turn_number
     for place in range(index + 1, len(listed)):
         following = listed[place]

@@ -1,4 +1,4 @@
-"""Compaction asked for on its own: a short turn in the lane, behind whatever runs."""
+"""Compaction on request: a short turn in the lane, behind the turn that runs."""
 
 import asyncio
 
@@ -10,16 +10,16 @@ from holdfast.core.model.request import read_request
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy
 from holdfast.core.transaction.commands import Accept, Finish, Repeated
-from holdfast.engine.model_call.context_fitter import Fitting
+from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 
-_LOOK_BACK = 20
-"""Turns that are looked at for a model that may write a summary."""
+_SEARCHED_TURNS = 20
+"""How many turns are searched for a model that may write the summary."""
 
 
-class CompactionWanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which session is to be compacted, and how."""
+class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which session to compact, and how."""
 
     tenant: Tenant
     session_id: SessionId
@@ -31,40 +31,40 @@ class CompactionWanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionTurns:
-    """Compacts sessions, one turn each."""
+    """Compacts sessions, each in a turn of its own."""
 
-    def __init__(self, gateway: Gateway, fitting: Fitting) -> None:
+    def __init__(self, gateway: Gateway, fitter: ContextFitter) -> None:
         self._gateway = gateway
-        self._fitting = fitting
+        self._fitter = fitter
 
-    async def compact(self, wanted: CompactionWanted) -> Session:
-        """Return the session once one summary stands for what was said, if that is less."""
+    async def compact(self, request: CompactionRequest) -> Session:
+        """Return the session once its history is compacted, if that is shorter."""
         admission = await self._gateway.accept(
             Accept(
-                tenant=wanted.tenant,
+                tenant=request.tenant,
                 turn_id=TurnId(self._gateway.ids.new("turn")),
                 run_id=RunId(self._gateway.ids.new("run")),
                 worker=self._gateway.worker.id,
                 candidate_id=self._gateway.new_session_id(),
-                session_id=wanted.session_id,
+                session_id=request.session_id,
                 source="system",
-                on_busy=wanted.on_busy,
-                idempotency_key=wanted.idempotency_key,
-                body_hash=wanted.body_hash,
+                on_busy=request.on_busy,
+                idempotency_key=request.idempotency_key,
+                body_hash=request.body_hash,
                 limits=self._gateway.limits,
             )
         )
         if isinstance(admission, Repeated):
-            return await self._done_before(admission)
+            return await self._result_of_repeat(admission)
         run = await self._gateway.enter(admission)
         try:
-            return await self._while_ours(run, wanted)
+            return await self._run(run, request)
         finally:
             self._gateway.leave(run)
 
-    async def _while_ours(self, run: ActiveRun, wanted: CompactionWanted) -> Session:
-        """Carry the compaction out; stop as soon as the lane is taken away, the model too."""
-        work = asyncio.ensure_future(self._carry_out(run, wanted))
+    async def _run(self, run: ActiveRun, request: CompactionRequest) -> Session:
+        """Run the compaction; stop it, and its model call, as soon as the lane is lost."""
+        work = asyncio.ensure_future(self._compact(run, request))
 
         def stop() -> None:
             work.cancel()
@@ -82,10 +82,10 @@ class CompactionTurns:
                 raise await self._gateway.why_lost(run.turn) from exc
             raise
 
-    async def _carry_out(self, run: ActiveRun, wanted: CompactionWanted) -> Session:
+    async def _compact(self, run: ActiveRun, request: CompactionRequest) -> Session:
         try:
-            model = wanted.model or await self._last_model(run)
-            made = await self._fitting.compact(run, model=model, prompt=wanted.prompt)
+            model = request.model or await self._last_model(run)
+            result = await self._fitter.compact(run, model=model, prompt=request.prompt)
         except HoldfastError as error:
             if not run.is_lost:
                 failed = Finish(
@@ -95,12 +95,12 @@ class CompactionTurns:
                 await run.finish(failed)
             raise
         ended = await run.finish(
-            Finish(fence=run.fence, outcome="completed", usage=made.usage)
+            Finish(fence=run.fence, outcome="completed", usage=result.usage)
         )  # fmt: skip
         return ended.session
 
-    async def _done_before(self, repeated: Repeated) -> Session:
-        """Wait for the one turn of a repeated request, and take its end as this one's."""
+    async def _result_of_repeat(self, repeated: Repeated) -> Session:
+        """Wait for the turn of a repeated request, and return its result."""
         turn = repeated.turn
         if turn.is_open:
             turn = (await self._gateway.wait_until_ended(turn.tenant, turn.id)).turn
@@ -114,9 +114,9 @@ class CompactionTurns:
         raise TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
 
     async def _last_model(self, run: ActiveRun) -> str | None:
-        """Return the model that was asked last in the session."""
+        """Return the model that was called last in the session."""
         turns = await self._gateway.read.turns(
-            run.session.id, after=run.turn.number, limit=_LOOK_BACK, order="desc"
+            run.session.id, after=run.turn.number, limit=_SEARCHED_TURNS, order="desc"
         )
         for view in turns:
             if view.turn.request:

@@ -1,8 +1,8 @@
-"""Keeps what a model is shown within its window: before it is sent, after it was refused, on wish.
+"""Keeps what a model is shown within its window: before a call, after a rejection, on request.
 
-What is left out is recorded over the log by the run that owns it. A summary that cannot be had
-from a model is made up of what is known; a request that cannot be made shorter goes as it is, and
-its provider judges it.
+What is left out is recorded over the log by the run that owns it. Where no model can write the
+summary, it is made by rule; a request that cannot be shortened is sent as it is, and its provider
+judges it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,8 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.compaction.budget import Plan, Room, plan, role_of
-from holdfast.core.compaction.context_options import Wish, read_wish, wanted_output
+from holdfast.core.compaction.budget import Plan, TokenBudget, plan, role_of
+from holdfast.core.compaction.context_options import (
+    ContextOptions,
+    max_output_tokens,
+    read_context_options,
+)
 from holdfast.core.compaction.records import (
     NOT_SHOWN,
     SUMMARY_OPENING,
@@ -19,18 +23,18 @@ from holdfast.core.compaction.records import (
     CompactionReason,
     Elision,
     Name,
-    carriable,
     compaction_item,
     expand,
-    shortened,
+    summary_capacity,
+    truncate_output,
 )
 from holdfast.core.compaction.summary_prompts import (
     clip,
-    left_out_note,
-    quoted,
-    standing_words,
-    told_alone,
+    elision_note,
+    standalone_summary,
+    standing_instructions,
     transcript,
+    with_first_request,
 )
 from holdfast.core.compaction.token_estimate import Scale, field_tokens
 from holdfast.core.errors import ProviderFailure, SessionMoved
@@ -38,53 +42,45 @@ from holdfast.core.model.items import NewItem, StoredItem, message, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction.commands import Compact, RecordHeal
-from holdfast.engine.context.model_limits import Estimates
-from holdfast.engine.context.summarizer import Summariser, Summary
+from holdfast.engine.context.model_limits import ModelLimits
+from holdfast.engine.context.summarizer import Summarizer, Summary
 from holdfast.engine.logging import log
-from holdfast.engine.model_call.context_fitter import Asked, Made
+from holdfast.engine.model_call.attempt import CallAttempt
+from holdfast.engine.model_call.context_fitter import CompactionResult
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings
 from holdfast.ports.provider import ModelCall, Provider
 
 Windows = Callable[[str], int | None]
-"""The context window of a model, where it is configured."""
-LEAST_ROOM = 64
-WHOLE_BYTES = 16 * 1024
-"""How much of a log too short to be compacted is carried by its item as it is."""
-LEAST_DIGEST = 64
-"""How many bytes a summary that a client is to carry has at least, or there is none."""
+"""Returns the context window of a model, where it is configured."""
+MIN_BUDGET_TOKENS = 64
+SHORT_LOG_BYTES = 16 * 1024
+"""How much of a log that is too short to be compacted its compaction item quotes."""
+MIN_SUMMARY_BYTES = 64
+"""The smallest space for a summary that a client carries; with less there is none."""
 OUTDATED_TRIES = 2
-"""How often a summary is made anew because something of its range was hidden meanwhile."""
-_SHARE_AFTER_REFUSAL = 0.6
-"""How much of a request that was refused as too long is sent at most."""
+"""How often a summary is written again because its range was changed meanwhile."""
+_SHARE_AFTER_REJECTION = 0.6
+"""The largest share of a request to send again that was rejected as too long."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How many tokens a request may have, and how many are left once it had more."""
+    """How many tokens a request may have, and how many it is reduced to once it has more."""
 
-    most: int
+    limit: int
     goal: int
 
 
-class Put(msgspec.Struct, frozen=True):
-    """What is asked of whom; the size of it is judged by this."""
-
-    upstream: str
-    model: str
-    request: TurnRequest
-    turn_number: int
-
-
-class Passed(msgspec.Struct, frozen=True):
-    """A request of which nothing is kept, as it is sent, and what its answer begins with."""
+class FittedInput(msgspec.Struct, frozen=True):
+    """The input of a request of which nothing is stored, and the items its answer begins with."""
 
     items: list[bytes]
     preface: tuple[bytes, ...] = ()
 
 
 class Compactor:
-    """Fits requests into windows; see `fitting.Fitting`."""
+    """Fits requests into context windows; see `engine.model_call.context_fitter`."""
 
     def __init__(
         self,
@@ -96,158 +92,173 @@ class Compactor:
         self._gateway = gateway
         self._windows: Windows = windows or (lambda _: None)
         self.settings = settings or ContextSettings()
-        self.estimates = Estimates()
-        self._summariser = Summariser(route, gateway.meter)
+        self.model_limits = ModelLimits()
+        self._summarizer = Summarizer(route, gateway.meter)
 
-    # ── before and after ────────────────────────────────────────────────────────────────────
+    # ── before and after a call ─────────────────────────────────────────────────────────────
 
-    async def fit(self, asked: Asked) -> Sequence[StoredItem]:
-        """Return what to show: the history, or less of it where it would not fit."""
-        wish = read_wish(asked.request.fields)
-        if wish.truncation == "disabled" and not wish.compacts:
-            return asked.history
-        bounds = self._bounds(asked.provider.name, asked.model, asked.request, wish)
-        if bounds is None:
-            return asked.history
-        put = _put(asked)
-        if self._tokens(put, asked.history) <= bounds.most:
-            return asked.history
-        if wish.truncation == "auto" and not wish.compacts:
-            return self._truncated(put, asked.history, bounds)
-        reason: CompactionReason = "threshold" if wish.compacts else "budget"
-        return await self._shorten(asked, bounds, reason) or asked.history
-
-    def sent(self, request: TurnRequest) -> TurnRequest:
-        """Return a request without the compaction that is ours to do."""
+    def strip_gateway_fields(self, request: TurnRequest) -> TurnRequest:
+        """Return a request without the compaction that the gateway does itself."""
         if "context_management" not in request.fields or self.settings.mode == "off":
             return request
         fields = {k: raw for k, raw in request.fields.items() if k != "context_management"}
         return replace(request, fields=fields)
 
-    async def shrink(self, asked: Asked, failure: ProviderFailure) -> Sequence[StoredItem] | None:
-        """Return less than was refused, or None."""
-        wish = read_wish(asked.request.fields)
-        put = _put(asked)
-        before = self._tokens(put, asked.history)
-        self.estimates.refused(put.upstream, put.model, failure, before)
-        if wish.truncation == "disabled" and not wish.compacts:
+    def is_unbounded(self, attempt: CallAttempt) -> bool:
+        """Whether neither the request nor anything known of its model limits its size."""
+        fields = attempt.request.fields
+        if "truncation" in fields or "context_management" in fields:
+            return False
+        if self._windows(attempt.model) is not None:
+            return False
+        if not self.model_limits.has_windows:
+            return True
+        return self.model_limits.of(attempt.provider.name, attempt.model).window is None
+
+    async def fit(self, attempt: CallAttempt) -> Sequence[StoredItem]:
+        """Return the history to send, or less of it where it would not fit."""
+        options = read_context_options(attempt.request.fields)
+        if options.truncation == "disabled" and not options.compacts:
+            return attempt.history
+        bounds = self._bounds(attempt, options)
+        if bounds is None or self._tokens(attempt, attempt.history) <= bounds.limit:
+            return attempt.history
+        if options.truncation == "auto" and not options.compacts:
+            return self._truncated(attempt, bounds)
+        reason: CompactionReason = "threshold" if options.compacts else "budget"
+        return await self._shorten(attempt, bounds, reason) or attempt.history
+
+    async def shrink(
+        self, attempt: CallAttempt, failure: ProviderFailure
+    ) -> Sequence[StoredItem] | None:
+        """Return less than was rejected, or None."""
+        options = read_context_options(attempt.request.fields)
+        before = self._tokens(attempt, attempt.history)
+        self.model_limits.rejected(attempt.provider.name, attempt.model, failure, before)
+        if options.truncation == "disabled" and not options.compacts:
             return None
-        bounds = self._bounds(put.upstream, put.model, put.request, wish)
-        goal = int(before * _SHARE_AFTER_REFUSAL)
+        bounds = self._bounds(attempt, options)
+        goal = int(before * _SHARE_AFTER_REJECTION)
         bounds = Bounds(goal, min(goal, bounds.goal) if bounds is not None else goal)
-        if wish.truncation == "auto" and not wish.compacts:
-            less = self._truncated(put, asked.history, bounds)
-            return less if less is not asked.history else None
-        return await self._shorten(asked, bounds, "overflow")
+        if options.truncation == "auto" and not options.compacts:
+            less = self._truncated(attempt, bounds)
+            return less if less is not attempt.history else None
+        return await self._shorten(attempt, bounds, "overflow")
 
-    def learn(self, provider: Provider, call: ModelCall, usage: Usage | None) -> None:
-        """Take in what a call was counted as."""
-        if usage is not None:
-            self.estimates.learn(provider.name, call, usage.input_tokens)
+    def learn(self, provider: Provider, call: ModelCall, usage: Usage) -> None:
+        """Learn from the number of input tokens that a provider counted."""
+        self.model_limits.learn(provider.name, call, usage.input_tokens)
 
-    # ── how much there may be ───────────────────────────────────────────────────────────────
+    # ── how much may be sent ────────────────────────────────────────────────────────────────
 
-    def _scale(self, put: Put) -> Scale:
-        return self.estimates.of(put.upstream, put.model).scale
+    def _scale(self, attempt: CallAttempt) -> Scale:
+        return self.model_limits.of(attempt.provider.name, attempt.model).scale
 
-    def _tokens(self, put: Put, history: Sequence[StoredItem]) -> int:
-        scale = self._scale(put)
-        fixed = field_tokens(put.request.fields, scale)
+    def _tokens(self, attempt: CallAttempt, history: Sequence[StoredItem]) -> int:
+        scale = self._scale(attempt)
+        fixed = field_tokens(attempt.request.fields, scale)
         return fixed + sum(scale.item(item.body) for item in history)
 
     def window(self, upstream: str, model: str) -> int | None:
-        """Return the window of a model: as configured, or less where its server has refused it."""
-        told, learned = self._windows(model), self.estimates.of(upstream, model).window
-        if told is None or learned is None:
-            return learned if told is None else told
-        return min(told, learned)
+        """Return a model's window: as configured, or less where its server has rejected that."""
+        configured, learned = self._windows(model), self.model_limits.of(upstream, model).window
+        if configured is None or learned is None:
+            return learned if configured is None else configured
+        return min(configured, learned)
 
-    def _bounds(self, upstream: str, model: str, request: TurnRequest, wish: Wish) -> Bounds | None:
-        """Return the bounds of a request; None where nothing is known and nothing was wished."""
-        settings = self.settings
-        if settings.mode == "off" and wish.truncation != "auto":
+    def _bounds(self, attempt: CallAttempt, options: ContextOptions) -> Bounds | None:
+        """Return the bounds of a request; None where nothing is known and nothing requested."""
+        settings, request = self.settings, attempt.request
+        if settings.mode == "off" and options.truncation != "auto":
             return None
-        found: list[int] = []
-        window = self.window(upstream, model)
+        limits: list[int] = []
+        window = self.window(attempt.provider.name, attempt.model)
         if window is not None:
-            wanted = wanted_output(request.fields, request.chat_fields)
+            wanted = max_output_tokens(request.fields, request.chat_fields)
             reserve = min(wanted or settings.reserve_tokens, window // 2)
-            found.append(int((window - reserve) * settings.threshold))
-        if wish.compact_threshold is not None:
-            found.append(wish.compact_threshold)
-        if not found:
+            limits.append(int((window - reserve) * settings.threshold))
+        if options.compact_threshold is not None:
+            limits.append(options.compact_threshold)
+        if not limits:
             return None
-        most = min(found)
-        return Bounds(most, int(most * settings.target / settings.threshold))
+        limit = min(limits)
+        return Bounds(limit, int(limit * settings.target / settings.threshold))
 
-    def _room(self, put: Put, tokens: int) -> Room:
-        scale = self._scale(put)
-        left = max(tokens - field_tokens(put.request.fields, scale), LEAST_ROOM)
-        return Room(
+    def _budget(self, attempt: CallAttempt, tokens: int) -> TokenBudget:
+        scale = self._scale(attempt)
+        left = max(tokens - field_tokens(attempt.request.fields, scale), MIN_BUDGET_TOKENS)
+        return TokenBudget(
             tokens=left,
             scale=scale,
-            turn_number=put.turn_number,
+            turn_number=attempt.turn_number,
             summary_tokens=min(self.settings.summary_tokens, left // 4),
             elides_first=self.settings.mode == "elide",
         )
 
-    # ── leaving out ─────────────────────────────────────────────────────────────────────────
+    # ── shortening ──────────────────────────────────────────────────────────────────────────
 
-    def _truncated(
-        self, put: Put, history: Sequence[StoredItem], bounds: Bounds
-    ) -> Sequence[StoredItem]:
+    def _truncated(self, attempt: CallAttempt, bounds: Bounds) -> Sequence[StoredItem]:
         """Return the history without its oldest part, for this request alone."""
-        made = plan(history, replace(self._room(put, bounds.most), summary_tokens=0))
+        history = attempt.history
+        made = plan(history, replace(self._budget(attempt, bounds.limit), summary_tokens=0))
         return history if made is None else truncated(history, made)
 
     async def _shorten(
-        self, asked: Asked, bounds: Bounds, reason: CompactionReason
+        self, attempt: CallAttempt, bounds: Bounds, reason: CompactionReason
     ) -> Sequence[StoredItem] | None:
         """Compact until the request is within its bounds, or nothing more can be left out."""
         if self.settings.mode == "off":
             return None
+        assert attempt.run is not None
         history: Sequence[StoredItem] | None = None
-        put = _put(asked)
-        room = self._room(put, bounds.goal)
+        budget = self._budget(attempt, bounds.goal)
         for is_last in (False, True):
-            made = plan(asked.history, replace(room, elides_first=room.elides_first or is_last))
+            elides_first = budget.elides_first or is_last
+            made = plan(attempt.history, replace(budget, elides_first=elides_first))
             try:
-                if made is None or not await self._record(asked, made, room, reason):
+                if made is None or not await self._record(attempt, made, budget, reason):
                     break
             except SessionMoved:
-                log.info("compaction.outdated", session_id=asked.run.session.id)
-            history = await asked.run.items()
-            asked = replace(asked, history=history)
-            if self._tokens(put, history) <= bounds.most:
+                log.info("compaction.outdated", session_id=attempt.run.session.id)
+            history = await attempt.run.items()
+            attempt = replace(attempt, history=history)
+            if self._tokens(attempt, history) <= bounds.limit:
                 break
         return history
 
-    async def _record(self, asked: Asked, made: Plan, room: Room, reason: CompactionReason) -> bool:
-        model, prompt = self.settings.model or asked.model, self.settings.prompt
+    async def _record(
+        self, attempt: CallAttempt, made: Plan, budget: TokenBudget, reason: CompactionReason
+    ) -> bool:
+        assert attempt.run is not None
+        model, prompt = self.settings.model or attempt.model, self.settings.prompt
         summary = None
         if made.to_seq and self.settings.mode == "model":
-            summary = await self._summarise(made, room, model, prompt, asked.run)
+            summary = await self._summarize(made, budget, model, prompt, attempt.run)
         name = self._gateway.ids.new("cmp")
-        compaction = _compaction(name, made, room, reason, summary)
+        compaction = _compaction(name, made, budget, reason, summary)
         if made.to_seq and compaction is None:
             return False
-        record = await self._write(asked.run, made, name, reason, compaction)
-        if compaction is not None and read_wish(asked.request.fields).compacts:
-            text = told_alone(asked.history, made.keeps, compaction.text)
-            asked.run.preface = (compaction_item(name, text, record),)
+        record = await self._write(attempt.run, made, name, reason, compaction)
+        if compaction is not None and read_context_options(attempt.request.fields).compacts:
+            text = standalone_summary(attempt.history, made.keeps, compaction.text)
+            attempt.run.preface = (compaction_item(name, text, record),)
         return True
 
-    async def _summarise(
-        self, made: Plan, room: Room, model: str, prompt: str, run: ActiveRun | None = None
+    async def _summarize(
+        self, made: Plan, budget: TokenBudget, model: str, prompt: str, run: ActiveRun | None = None
     ) -> Summary | None:
-        """Return a model's summary; that there is none is a fact of the run, if there is one."""
+        """Return a model's summary; a failure is recorded with the run, if there is one."""
         window = self._windows(model)
-        reserve = 2 * room.summary_tokens
+        reserve = 2 * budget.summary_tokens
         readable = max(window - reserve, window // 2) if window else made.tokens_before // 2
-        found = await self._summariser.summarise(
-            made, model=model, prompt=prompt, room=readable, most=room.summary_tokens,
-            scale=room.scale,
-        )  # fmt: skip
+        found = await self._summarizer.summarize(
+            made,
+            model=model,
+            prompt=prompt,
+            input_tokens=readable,
+            max_tokens=budget.summary_tokens,
+            scale=budget.scale,
+        )
         if isinstance(found, Summary):
             return found
         log.warning("summary.failed", model=model, code=found.code)
@@ -260,7 +271,7 @@ class Compactor:
         self, run: ActiveRun, made: Plan, name: str, reason: CompactionReason,
         compaction: Compaction | None,
     ) -> Name:  # fmt: skip
-        """Record a plan, and return the record of its summary."""
+        """Record a plan, and return the name of its summary's record."""
         elision = None
         if made.cuts:
             elision = Elision(
@@ -275,39 +286,80 @@ class Compactor:
         self._gateway.meter.compacted(mode, reason)
         return session.id, session.record_no - bool(made.cuts)
 
-    # ── where nothing is kept ───────────────────────────────────────────────────────────────
+    # ── requests of which nothing is stored ─────────────────────────────────────────────────
 
-    async def pass_on(
+    async def fit_stateless(
         self, request: TurnRequest, provider: Provider, items: Sequence[NewItem]
-    ) -> Passed:
-        """Return a request of which nothing is kept as short as it asked to be."""
-        wish = read_wish(request.fields)
-        if not wish.compacts and wish.truncation != "auto":
-            return Passed([expand(item.body) for item in items if item.kind not in NOT_SHOWN])
-        history = as_stored(items)
-        put = Put(provider.name, request.model, request, history[-1].turn_number if history else 1)
-        bounds = self._bounds(put.upstream, put.model, put.request, wish)
-        if bounds is None or self._tokens(put, history) <= bounds.most:
-            return Passed([item.body for item in history])
-        if not wish.compacts:
-            return Passed([item.body for item in self._truncated(put, history, bounds)])
-        room = self._room(put, bounds.goal)
-        made = plan(history, room)
+    ) -> FittedInput:
+        """Return the input of a stateless request, as short as the request asks for."""
+        options = read_context_options(request.fields)
+        if not options.compacts and options.truncation != "auto":
+            return FittedInput([expand(item.body) for item in items if item.kind not in NOT_SHOWN])
+        history = as_stored_items(items)
+        attempt = CallAttempt(
+            request=request,
+            provider=provider,
+            model=request.model,
+            history=history,
+            turn_number=history[-1].turn_number if history else 1,
+        )
+        bounds = self._bounds(attempt, options)
+        if bounds is None or self._tokens(attempt, history) <= bounds.limit:
+            return FittedInput([item.body for item in history])
+        if not options.compacts:
+            return FittedInput([item.body for item in self._truncated(attempt, bounds)])
+        return await self._compact_stateless(attempt, bounds)
+
+    async def _compact_stateless(self, attempt: CallAttempt, bounds: Bounds) -> FittedInput:
+        """Replace the oldest part of a stateless request by a summary that its client carries."""
+        history, budget = attempt.history, self._budget(attempt, bounds.goal)
+        unchanged = FittedInput([item.body for item in history])
+        made = plan(history, budget)
         if made is None or not made.to_seq:
-            return Passed([item.body for item in history])
+            return unchanged
         summary = None
         if self.settings.mode == "model":
-            model = self.settings.model or request.model
-            summary = await self._summarise(made, room, model, self.settings.prompt)
+            model = self.settings.model or attempt.model
+            summary = await self._summarize(made, budget, model, self.settings.prompt)
         name = self._gateway.ids.new("cmp")
-        compaction = _compaction(name, made, room, "threshold", summary)
+        compaction = _compaction(name, made, budget, "threshold", summary)
         if compaction is None:
-            return Passed([item.body for item in history])
-        item = compaction_item(name, told_alone(history, made.keeps, compaction.text))
-        shown = [expand(item), *(one.body for one in truncated(history, made, keeps=False))]
-        return Passed(shown, (item,))
+            return unchanged
+        item = compaction_item(name, standalone_summary(history, made.keeps, compaction.text))
+        rest = truncated(history, made, keeps=False)
+        return FittedInput([expand(item), *(each.body for each in rest)], (item,))
 
-    # ── on wish ─────────────────────────────────────────────────────────────────────────────
+    async def summarize_items(
+        self, items: Sequence[StoredItem], *, model: str, prompt: str | None, max_bytes: int
+    ) -> tuple[str | None, Usage | None]:
+        """Return a summary of items that are stored nowhere, and what it cost.
+
+        None, without a call, where no summary is short enough to be carried in `max_bytes`.
+        """
+        instructions = standing_instructions(items)
+        left = summary_capacity(max_bytes) - len(instructions.encode())
+        if left < MIN_SUMMARY_BYTES:
+            return None, None
+        budget = self._whole_budget(items, -1)
+        everything = Plan(
+            to_seq=len(items), replaced=tuple(items),
+            tokens_before=sum(budget.scale.item(item.body) for item in items),
+        )  # fmt: skip
+        summary = None
+        if self.settings.mode == "model":
+            summary = await self._summarize(
+                everything,
+                budget,
+                self.settings.model or model,
+                prompt or self.settings.prompt,
+            )
+        # Where no model writes the summary, the beginning and the end of the transcript do.
+        size = min(int(self.settings.summary_tokens * budget.scale.bytes_per_token), left)
+        text = clip(summary.text, left) if summary is not None else transcript(items, size)
+        usage = summary.usage if summary else None
+        return (f"{instructions}\n\n{text}" if instructions else text), usage
+
+    # ── on request ──────────────────────────────────────────────────────────────────────────
 
     async def compact(
         self,
@@ -316,8 +368,8 @@ class Compactor:
         model: str | None,
         reason: CompactionReason = "asked",
         prompt: str | None = None,
-    ) -> Made:
-        """Have one summary stand for all that was said so far, if that is less."""
+    ) -> CompactionResult:
+        """Replace the whole history by one summary, if that is shorter."""
         for _ in range(OUTDATED_TRIES):
             try:
                 return await self._compact(run, model, reason, prompt)
@@ -327,59 +379,34 @@ class Compactor:
 
     async def _compact(
         self, run: ActiveRun, model: str | None, reason: CompactionReason, prompt: str | None
-    ) -> Made:
+    ) -> CompactionResult:
         history = await run.items()
-        room = self._whole_room(history, run.turn.number)
-        made = plan(history, room)
+        budget = self._whole_budget(history, run.turn.number)
+        made = plan(history, budget)
         name = self._gateway.ids.new("cmp")
         summary, compaction = None, None
         if made is not None:
-            asked = self.settings.model or model
-            if self.settings.mode != "elide" and asked is not None:
-                told = prompt or self.settings.prompt
-                summary = await self._summarise(made, room, asked, told, run)
-            compaction = _compaction(name, made, room, reason, summary)
+            writer = self.settings.model or model
+            if self.settings.mode != "elide" and writer is not None:
+                text = prompt or self.settings.prompt
+                summary = await self._summarize(made, budget, writer, text, run)
+            compaction = _compaction(name, made, budget, reason, summary)
         usage = summary.usage if summary is not None else None
         if made is None or compaction is None:
-            text = transcript(history, WHOLE_BYTES)
+            text = transcript(history, SHORT_LOG_BYTES)
             item = compaction_item(name, text, (run.session.id, 0))
-            return Made(item, usage, is_recorded=False)
-        # The run that was made for this counts what it cost.
+            return CompactionResult(item, usage, is_recorded=False)
+        # The run that exists for this compaction counts its usage; the record must not do so too.
         compaction = replace(compaction, usage=None)
         record = await self._write(run, made, name, reason, compaction)
-        text = told_alone(history, made.keeps, compaction.text)
-        return Made(compaction_item(name, text, record), usage)
+        text = standalone_summary(history, made.keeps, compaction.text)
+        return CompactionResult(compaction_item(name, text, record), usage)
 
-    async def digest(
-        self, items: Sequence[StoredItem], *, model: str, prompt: str | None, most_bytes: int
-    ) -> tuple[str | None, Usage | None]:
-        """Return a summary of items that are kept nowhere, and what it cost.
-
-        None where no summary is short enough to be carried in so many bytes: then nobody is asked.
-        """
-        told = standing_words(items)
-        left = carriable(most_bytes) - len(told.encode())
-        if left < LEAST_DIGEST:
-            return None, None
-        room = self._whole_room(items, -1)
-        everything = Plan(
-            to_seq=len(items), replaced=tuple(items),
-            tokens_before=sum(room.scale.item(item.body) for item in items),
-        )  # fmt: skip
-        summary = None
-        if self.settings.mode == "model":
-            name = self.settings.model or model
-            summary = await self._summarise(everything, room, name, prompt or self.settings.prompt)
-        # Where no model sums it up, the beginning and the end of what was said stand for it.
-        size = min(int(self.settings.summary_tokens * room.scale.bytes_per_token), left)
-        text = clip(summary.text, left) if summary is not None else transcript(items, size)
-        return f"{told}\n\n{text}" if told else text, summary.usage if summary else None
-
-    def _whole_room(self, items: Sequence[StoredItem], turn_number: int) -> Room:
+    def _whole_budget(self, items: Sequence[StoredItem], turn_number: int) -> TokenBudget:
         scale = Scale()
         used = sum(scale.item(item.body) for item in items)
-        return Room(
-            tokens=max(used, LEAST_ROOM),
+        return TokenBudget(
+            tokens=max(used, MIN_BUDGET_TOKENS),
             scale=scale,
             turn_number=turn_number,
             summary_tokens=min(self.settings.summary_tokens, max(used // 3, 1)),
@@ -388,28 +415,27 @@ class Compactor:
 
 
 def _compaction(
-    name: str, made: Plan, room: Room, reason: CompactionReason, summary: Summary | None
+    name: str, made: Plan, budget: TokenBudget, reason: CompactionReason, summary: Summary | None
 ) -> Compaction | None:
-    """Return what stands for the range, if a range is replaced and that is less."""
+    """Return the compaction of a plan, if it replaces a range and the result is shorter."""
     if not made.to_seq:
         return None
-    size = int(room.summary_tokens * room.scale.bytes_per_token)
-    # Where everything goes, its beginning and its end are told, or nothing would be known of it.
-    texts = [transcript(made.replaced, size) if room.is_whole else left_out_note(made, size)]
+    size = int(budget.summary_tokens * budget.scale.bytes_per_token)
+    # If everything is replaced, quote its beginning and its end: nothing else tells of it.
+    texts = [transcript(made.replaced, size) if budget.is_whole else elision_note(made, size)]
     if summary is not None:
         texts.insert(0, summary.text)
     for text in texts:
-        told = quoted(made, text, size // 2)
-        size_shown = room.scale.item(message("user", SUMMARY_OPENING + told).body)
-        extra = size_shown - room.summary_tokens
-        after = made.tokens_after + max(extra, 0)
+        full = with_first_request(made, text, size // 2)
+        shown_tokens = budget.scale.item(message("user", SUMMARY_OPENING + full).body)
+        after = made.tokens_after + max(shown_tokens - budget.summary_tokens, 0)
         if after < made.tokens_before:
             is_model = summary is not None and text == summary.text
             return Compaction(
                 id=name,
                 mode="model" if is_model else "elide",
                 reason=reason,
-                text=told,
+                text=full,
                 keeps=made.keeps,
                 left_out=len(made.replaced),
                 model=summary.model if summary is not None and is_model else None,
@@ -420,32 +446,28 @@ def _compaction(
     return None
 
 
-def _put(asked: Asked) -> Put:
-    return Put(asked.provider.name, asked.model, asked.request, asked.run.turn.number)
-
-
-def as_stored(items: Iterable[NewItem]) -> list[StoredItem]:
-    """Return items that are kept nowhere as a log would have them: a turn for each question."""
+def as_stored_items(items: Iterable[NewItem]) -> list[StoredItem]:
+    """Return items that are stored nowhere as a log would have them: a turn for each request."""
     found: list[StoredItem] = []
-    turn, was_asked = 1, True
+    turn, was_user = 1, True
     for seq, item in enumerate(items, 1):
         if item.kind in NOT_SHOWN:
             continue
         shown = read_item(expand(item.body))
-        one = StoredItem("", seq, turn, shown.kind, None, shown.call_id, b"", False, shown.body)
-        is_asked = role_of(one) == "user"
-        turn += is_asked and not was_asked
-        was_asked = is_asked
-        found.append(replace(one, turn_number=turn))
+        stored = StoredItem("", seq, turn, shown.kind, None, shown.call_id, b"", False, shown.body)
+        is_user = role_of(stored) == "user"
+        turn += is_user and not was_user
+        was_user = is_user
+        found.append(replace(stored, turn_number=turn))
     return found
 
 
 def truncated(items: Sequence[StoredItem], made: Plan, *, keeps: bool = True) -> list[StoredItem]:
-    """Return items as a plan leaves them, with nothing in the place of what is gone."""
+    """Return items as a plan leaves them, with nothing in place of what is left out."""
     cuts = dict(made.cuts)
     kept = set(made.keeps) if keeps else set()
     return [
-        shortened(item, cuts[item.seq]) if item.seq in cuts else item
+        truncate_output(item, cuts[item.seq]) if item.seq in cuts else item
         for item in items
         if item.seq > made.to_seq or item.seq in kept
     ]

@@ -1,73 +1,73 @@
-"""What this process has learned about models: bytes to a token, and where their windows end.
+"""What this process has learned about models: bytes per token, and where their windows end.
 
-A cache, bounded in count: after a restart it is learned again.
+A cache, bounded in entries: after a restart it is learned again.
 """
 
 import re
-from collections import OrderedDict
 
 import msgspec
 
-from holdfast.core.compaction.token_estimate import DEFAULT_SCALE, Scale, teaches, text_bytes
+from holdfast.core.compaction.token_estimate import DEFAULT_SCALE, Scale, is_informative, text_bytes
 from holdfast.core.errors import ProviderFailure
+from holdfast.core.lru import SizedLru
 from holdfast.ports.provider import ModelCall
 
-MOST_MODELS = 512
-LEAST_WINDOW = 512
-LONG_CALL, SELDOM = 64, 32
-"""A longer call is measured only every so often: it would cost more than it tells."""
+MAX_MODELS = 512
+MIN_WINDOW = 512
+LONG_CALL, SAMPLED_EVERY = 64, 32
+"""Of calls with more than so many items only every so-manieth is measured: it costs too much."""
 _STATED = re.compile(
     r"(?:maximum context length is|context (?:window|length) (?:of|is)|>)\s*(\d{3,9})(?!\d)",
     re.IGNORECASE,
 )
+ModelKey = tuple[str, str]
+"""An upstream and one of its models."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class LearnedLimits(msgspec.Struct, frozen=True):
     """What is known of one model at one upstream."""
 
     scale: Scale = DEFAULT_SCALE
     window: int | None = None
-    """The window that it stated, or what was refused as too long."""
+    """The window that the server stated, or the size that it rejected."""
 
 
-_NOTHING = Known()
+_UNKNOWN = LearnedLimits()
 
 
-class Estimates:
-    """Learns from what providers report and refuse."""
+class ModelLimits:
+    """Learns from what providers count and reject."""
 
-    def __init__(self, most: int = MOST_MODELS) -> None:
-        self._most = most
-        self._known: OrderedDict[tuple[str, str], Known] = OrderedDict()
+    def __init__(self, max_models: int = MAX_MODELS) -> None:
+        self._known: SizedLru[ModelKey, LearnedLimits] = SizedLru(max_models)
+        self.has_windows = False
+        """Whether the window of any model was learned."""
 
-    def of(self, upstream: str, model: str) -> Known:
+    def of(self, upstream: str, model: str) -> LearnedLimits:
         """Return what is known of a model."""
-        return self._known.get((upstream, model), _NOTHING)
+        return self._known.get((upstream, model)) or _UNKNOWN
 
     def __len__(self) -> int:
         return len(self._known)
 
     def learn(self, upstream: str, call: ModelCall, input_tokens: int) -> None:
-        """Take in how many tokens a call was counted as."""
+        """Learn from the number of tokens that a provider counted for a call."""
         count = len(call.items)
-        if (count > LONG_CALL and count % SELDOM) or not teaches(count, input_tokens):
+        if (count > LONG_CALL and count % SAMPLED_EVERY) or not is_informative(count, input_tokens):
             return
         known = self.of(upstream, call.model)
         size = text_bytes(call.items, call.fields)
         scale = known.scale.learned(size, count, input_tokens)
         if scale != known.scale:
-            self._keep(upstream, call.model, msgspec.structs.replace(known, scale=scale))
+            known = msgspec.structs.replace(known, scale=scale)
+            self._known.put((upstream, call.model), known, 1)
 
-    def refused(self, upstream: str, model: str, failure: ProviderFailure, tokens: int) -> None:
-        """Take in that a request was too long: by its estimate, if the server does not say how."""
+    def rejected(self, upstream: str, model: str, failure: ProviderFailure, tokens: int) -> None:
+        """Learn that a request was too long: by its estimate, unless the server states a limit."""
         known = self.of(upstream, model)
         stated = _STATED.search(failure.message.replace(",", ""))
         window = int(stated[1]) if stated is not None else tokens
-        if window >= LEAST_WINDOW and (known.window is None or window < known.window):
-            self._keep(upstream, model, msgspec.structs.replace(known, window=window))
-
-    def _keep(self, upstream: str, model: str, known: Known) -> None:
-        self._known[upstream, model] = known
-        self._known.move_to_end((upstream, model))
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
+        if window >= MIN_WINDOW and (known.window is None or window < known.window):
+            known = msgspec.structs.replace(known, window=window)
+            self._known.put((upstream, model), known, 1)
+            self.has_windows = True

@@ -1,4 +1,4 @@
-"""Summaries by a model: asked once, bounded in what it reads and writes, never in a turn's way."""
+"""Summaries written by a model: one call, bounded in input and output; a failure fails no turn."""
 
 import time
 from collections.abc import Callable
@@ -16,19 +16,19 @@ from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, ModelCall, Provider
 
 _SHARE_OF_WINDOW = 0.8
-"""How much of its window a summary's model is given to read: estimates may be wrong."""
+"""How much of its window the summarizing model is given to read: estimates may be wrong."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a model wrote, and what that cost."""
+    """A summary that a model wrote, and what it cost."""
 
     text: str
     model: str
     usage: Usage | None
 
 
-class NoSummary(msgspec.Struct, frozen=True):
-    """A model that was asked for a summary and gave none: who, and how it went."""
+class SummaryFailure(msgspec.Struct, frozen=True):
+    """Why a model wrote no summary."""
 
     model: str
     upstream: str
@@ -39,7 +39,7 @@ class NoSummary(msgspec.Struct, frozen=True):
 
     @property
     def heal(self) -> Heal:
-        """What is kept of it with the run: its part of the log is summed up by rule instead."""
+        """The record kept with the run: the summary is made by rule instead."""
         return Heal(
             failure_class=self.failure_class,
             action="summed_up_by_rule",
@@ -51,25 +51,23 @@ class NoSummary(msgspec.Struct, frozen=True):
         )
 
 
-class Summariser:
-    """Asks a model to sum up what a plan leaves out."""
+class Summarizer:
+    """Has a model summarize what a plan leaves out."""
 
     def __init__(self, route: Callable[[str], Provider], meter: Meter) -> None:
         self._route = route
         self._meter = meter
 
-    async def summarise(
-        self, plan: Plan, *, model: str, prompt: str, room: int, most: int, scale: Scale
-    ) -> Summary | NoSummary:
-        """Return a summary of at most `most` tokens, or why not: a model that fails fails no turn.
-
-        `room` is how many tokens the model may be given.
-        """
-        size = int(max(room * _SHARE_OF_WINDOW, most) * scale.bytes_per_token)
-        said = message("user", transcript(plan.replaced, size))
+    async def summarize(
+        self, plan: Plan, *, model: str, prompt: str, input_tokens: int, max_tokens: int,
+        scale: Scale,
+    ) -> Summary | SummaryFailure:  # fmt: skip
+        """Return a summary of at most `max_tokens`, from at most `input_tokens` of transcript."""
+        size = int(max(input_tokens * _SHARE_OF_WINDOW, max_tokens) * scale.bytes_per_token)
+        text = message("user", transcript(plan.replaced, size))
         call = ModelCall(
             model=model,
-            items=[said.body],
+            items=[text.body],
             fields={"instructions": msgspec.Raw(msgspec.json.encode(prompt))},
             keeps_state=False,
         )
@@ -85,15 +83,17 @@ class Summariser:
         finally:
             self._meter.upstream_answered(upstream, outcome, time.monotonic() - began)
         if answer.status != "completed":
-            return _none(model, upstream, answer.incomplete_reason or answer.status)
-        text = clip(_text(answer), int(most * scale.bytes_per_token)).strip()
-        return Summary(text, model, answer.usage) if text else _none(model, upstream, "empty")
+            return _empty(model, upstream, answer.incomplete_reason or answer.status)
+        summary = clip(_text(answer), int(max_tokens * scale.bytes_per_token)).strip()
+        if not summary:
+            return _empty(model, upstream, "empty")
+        return Summary(summary, model, answer.usage)
 
 
-def _failed(model: str, upstream: str, error: HoldfastError) -> NoSummary:
+def _failed(model: str, upstream: str, error: HoldfastError) -> SummaryFailure:
     if not isinstance(error, ProviderFailure):
-        return NoSummary(model, upstream, code=error.code, message=error.message)
-    return NoSummary(
+        return SummaryFailure(model, upstream, code=error.code, message=error.message)
+    return SummaryFailure(
         model,
         upstream,
         error.failure_class,
@@ -103,18 +103,18 @@ def _failed(model: str, upstream: str, error: HoldfastError) -> NoSummary:
     )
 
 
-def _none(model: str, upstream: str, code: str) -> NoSummary:
-    return NoSummary(model, upstream, code=code, message="the answer is no summary")
+def _empty(model: str, upstream: str, code: str) -> SummaryFailure:
+    return SummaryFailure(model, upstream, code=code, message="the answer is no summary")
 
 
 def _text(answer: Answer) -> str:
-    """Return what was said; a refusal sums nothing up."""
+    """Return the text of an answer; a refusal is no part of a summary."""
     values = map(item_value, answer.items)
     contents = [value.get("content") for value in values if value.get("type") == "message"]
-    return "\n".join(content_text(_unrefused(content)) for content in contents)
+    return "\n".join(content_text(_without_refusals(content)) for content in contents)
 
 
-def _unrefused(content: object) -> object:
+def _without_refusals(content: object) -> object:
     if not isinstance(content, list):
         return content
     return [p for p in content if not (isinstance(p, dict) and p.get("type") == "refusal")]

@@ -1,4 +1,4 @@
-"""The Python front door: sessions and turns as objects, with no server in between."""
+"""The Python API: sessions and turns as objects, without a server in between."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -29,23 +29,30 @@ from holdfast.core.transaction.commands import (
     Restore,
     UndoCompaction,
 )
-from holdfast.engine.context.compaction_turns import CompactionTurns, CompactionWanted
+from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.embedded.function_model import FunctionModel
-from holdfast.engine.embedded.turn_handle import Item, Said, TurnHandle
-from holdfast.engine.embedded.validation import a_choice, a_count, an_id, an_instance, as_items
+from holdfast.engine.embedded.turn_handle import Item, ItemInput, TurnHandle
+from holdfast.engine.embedded.validation import (
+    as_items,
+    require_choice,
+    require_count,
+    require_id,
+    require_instance,
+)
+from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextMode, ContextSettings
 from holdfast.ports.store import ItemQuery, SessionQuery, SessionView, TurnView
 
-Model: TypeAlias = Callable[[list[Item]], Awaitable["Said | Sequence[Said]"]]
+Model: TypeAlias = Callable[[list[Item]], Awaitable["ItemInput | Sequence[ItemInput]"]]
 
 
 class SessionHandle:
     """One conversation.
 
-    Asked for by its key it means the key's live generation, whatever is done with it and whoever
-    reset it; asked for by its id it means that one session, until a reset through it moves it on.
+    A handle made from a key means the key's live generation, whoever resets it. A handle made
+    from an id means that session, until a reset through this handle moves it on.
     """
 
     def __init__(
@@ -91,7 +98,7 @@ class SessionHandle:
 
     def turn(
         self,
-        said: Said | Iterable[Said] = (),
+        input: ItemInput | Iterable[ItemInput] = (),  # noqa: A002
         *,
         idempotency_key: str | None = None,
         on_busy: OnBusy | None = None,
@@ -100,7 +107,7 @@ class SessionHandle:
         request: bytes = b"",
     ) -> "TurnHandle":
         """Return a turn to enter with `async with`: serial in the session, durable once entered."""
-        items = as_items(said, "user")
+        items = as_items(input, "user")
         if idempotency_key is not None:
             read_idempotency_key(idempotency_key)
         accept = Accept(
@@ -110,9 +117,9 @@ class SessionHandle:
             worker=self._gateway.worker.id,
             candidate_id=self._gateway.new_session_id(),
             items=items,
-            request=an_instance("request", request, bytes),
-            source=a_choice("source", source, Source),
-            on_busy=a_choice("on_busy", on_busy or self._gateway.settings.on_busy, OnBusy),
+            request=require_instance("request", request, bytes),
+            source=require_choice("source", source, Source),
+            on_busy=require_choice("on_busy", on_busy or self._gateway.settings.on_busy, OnBusy),
             is_internal=internal,
             idempotency_key=idempotency_key,
             body_hash=_hash(self._session, items, request),
@@ -120,39 +127,48 @@ class SessionHandle:
             reset=self._policy,
             **self._target(),
         )
-        return TurnHandle(self._gateway, accept, self._follow)
+        return TurnHandle(self._gateway, accept, self._advance)
 
     def _target(self) -> dict[str, Any]:
         if self._is_pinned:
             return {"session_id": self._session.id}
         return {"key": self._session.key}
 
-    def _follow(self, session: Session) -> None:
-        """Take note of where a turn was; a repeat's may be of another generation."""
-        is_meant = session.id == self._session.id if self._is_pinned else session.is_live
-        if is_meant and session.is_visible:
+    def _advance(self, session: Session) -> None:
+        """Take a newer view of the session; a repeat may have run in another generation."""
+        is_ours = session.id == self._session.id if self._is_pinned else session.is_live
+        if is_ours and session.is_visible:
             self._session = session
 
     async def run(
-        self, said: Said | Iterable[Said], model: Model, *, idempotency_key: str | None = None
+        self,
+        input: ItemInput | Iterable[ItemInput],  # noqa: A002
+        model: Model,
+        *,
+        idempotency_key: str | None = None,
     ) -> list[Item]:
-        """Return what `model` answered, calling it at most once per idempotency key."""
+        """Return what `model` answers; it is called at most once per idempotency key."""
         if not callable(model):
-            raise InvalidInput(f"a model is called with items, {type(model).__name__} cannot be")
-        async with self.turn(said, idempotency_key=idempotency_key) as turn:
+            raise InvalidInput(f"model must be callable with items, not {type(model).__name__}")
+        async with self.turn(input, idempotency_key=idempotency_key) as turn:
             if not turn.is_done:
                 answer = await model(await turn.context())
                 turn.add(answer)
         return await turn.output()
 
     async def append(
-        self, said: Said | Iterable[Said], *, role: str = "user", batch_id: str | None = None
+        self,
+        input: ItemInput | Iterable[ItemInput],  # noqa: A002
+        *,
+        role: str = "user",
+        batch_id: str | None = None,
     ) -> None:
-        """Add items without a run; with a `batch_id`, once, however often it is sent."""
-        items = as_items(said, role)
+        """Add items without a run; with a `batch_id` once, however often it is sent."""
+        items = as_items(input, role)
         if batch_id is not None:
             read_idempotency_key(batch_id)
-        appended = await self._gateway.append(
+        appended = await append_items(
+            self._gateway,
             Append(
                 tenant=self._tenant,
                 turn_id=TurnId(self._gateway.ids.new("turn")),
@@ -162,16 +178,16 @@ class SessionHandle:
                 idempotency_key=batch_id,
                 body_hash=_hash(self._session, items, b"append"),
                 **self._target(),
-            )
+            ),
         )
-        self._follow(appended.session)
+        self._advance(appended.session)
 
     async def items(
         self, *, last: int | None = None, view: Literal["visible", "log"] = "visible"
     ) -> list[Item]:
-        """Return the transcript, oldest first: all of it, or its last so many items."""
-        a_count("last", last)
-        a_choice("view", view, Literal["visible", "log"])
+        """Return the transcript, oldest first: all of it, or its `last` items."""
+        require_count("last", last)
+        require_choice("view", view, Literal["visible", "log"])
         session = (await self.view()).session
         order: Literal["asc", "desc"] = "asc" if last is None else "desc"
         stored = await self._gateway.read.items(
@@ -183,14 +199,14 @@ class SessionHandle:
 
     async def turns(self, *, limit: int = 20) -> list[TurnView]:
         """Return the latest turns, newest first."""
-        a_count("limit", limit)
+        require_count("limit", limit)
         session = (await self.view()).session
         return await self._gateway.read.turns(session.id, limit=limit, order="desc")
 
     async def reset(self, *, expected_session_id: str | None = None) -> str:
         """Start the next generation under the key; return its id. The old one stays readable."""
         if expected_session_id is not None:
-            an_id("expected_session_id", expected_session_id)
+            require_id("expected_session_id", expected_session_id)
         session = (await self.view()).session
         fresh = await self._gateway.submit(
             Reset(
@@ -205,7 +221,7 @@ class SessionHandle:
 
     async def restore(self, session_id: str) -> None:
         """Make an old generation of this key live again."""
-        old_id = SessionId(an_id("session_id", session_id))
+        old_id = SessionId(require_id("session_id", session_id))
         view = await self._gateway.read.session(self._tenant, session_id=old_id)
         if view is None or view.session.key != self.key:
             raise SessionNotFound(f"the key has no generation {old_id}")
@@ -213,7 +229,7 @@ class SessionHandle:
 
     async def fork(self, *, after_item: int | None = None) -> "SessionHandle":
         """Return a new, keyless session that shares the history up to an item."""
-        a_count("after_item", after_item)
+        require_count("after_item", after_item)
         session = (await self.view()).session
         child = await self._gateway.submit(
             Fork(
@@ -226,35 +242,35 @@ class SessionHandle:
         return SessionHandle(self._gateway, self._tenant, child, NEVER)
 
     async def compact(self, model: Model | None = None) -> bool:
-        """Have one summary stand for what was said so far; return whether that was less.
+        """Replace the history by one summary; return whether that was shorter.
 
-        `model` writes the summary; without one it is the beginning and the end of what was said.
+        `model` writes the summary; without one it quotes the beginning and the end.
         """
         if model is not None and not callable(model):
-            raise InvalidInput(f"a model is called with items, {type(model).__name__} cannot be")
+            raise InvalidInput(f"model must be callable with items, not {type(model).__name__}")
         session = (await self.view()).session
         mode: ContextMode = "elide" if model is None else "model"
         writer = FunctionModel(model) if model is not None else None
         compactor = Compactor(
-            self._gateway, lambda _: _present(writer), settings=ContextSettings(mode=mode)
+            self._gateway, lambda _: _required(writer), settings=ContextSettings(mode=mode)
         )
-        wanted = CompactionWanted(tenant=self._tenant, session_id=session.id, model="function")
-        done = await CompactionTurns(self._gateway, compactor).compact(wanted)
-        self._follow(done)
+        request = CompactionRequest(tenant=self._tenant, session_id=session.id, model="function")
+        done = await CompactionTurns(self._gateway, compactor).compact(request)
+        self._advance(done)
         return done.record_no > session.record_no
 
     async def compactions(self) -> list[CompactionView]:
-        """Return what was done to keep the session within a window, oldest first."""
+        """Return the compactions of the session, oldest first."""
         session = (await self.view()).session
         return list_compactions(session, await self._gateway.read.records(session))
 
     async def undo_compaction(self, compaction_id: str) -> None:
-        """Have the log shown as if a compaction had not been."""
+        """Undo a compaction: the log is shown as if it had never been."""
         self._session = await self._gateway.submit(
             UndoCompaction(
                 tenant=self._tenant,
                 session_id=(await self.view()).session.id,
-                compaction_id=an_id("compaction_id", compaction_id),
+                compaction_id=require_id("compaction_id", compaction_id),
             )
         )
 
@@ -266,7 +282,7 @@ class SessionHandle:
         )
 
 
-def _present(writer: FunctionModel | None) -> FunctionModel:
+def _required(writer: FunctionModel | None) -> FunctionModel:
     if writer is None:
         raise ModelNotFound("no model was given")
     return writer
@@ -281,7 +297,7 @@ def _hash(session: Session, items: Sequence[NewItem], more: bytes) -> bytes:
 
 
 class Holdfast:
-    """An open store with an engine: what `holdfast.open` gives."""
+    """An open store with an engine: what `holdfast.open` returns."""
 
     def __init__(self, gateway: Gateway, tenant: Tenant, reset: ResetPolicy) -> None:
         self.gateway = gateway
@@ -289,11 +305,11 @@ class Holdfast:
         self._policy = reset
 
     async def session(self, key: str | None = None, *, id: str | None = None) -> SessionHandle:  # noqa: A002
-        """Return the conversation of a key, made if it is new; or the session of an id."""
+        """Return the conversation of a key, created if it is new, or the session of an id."""
         if id is not None:
             if key is not None:
-                raise InvalidInput("a session is asked for by its key or by its id, not by both")
-            return await self._session_of_id(SessionId(an_id("id", id)))
+                raise InvalidInput("pass a key or an id, not both")
+            return await self._session_of_id(SessionId(require_id("id", id)))
         checked: Key | None = read_key(key) if key is not None else None
         if checked is not None:
             view = await self.gateway.read.session(self._tenant, key=checked)
@@ -318,7 +334,7 @@ class Holdfast:
         query = SessionQuery(
             key=read_key(key) if key is not None else None,
             generations=bool(generations),
-            limit=a_count("limit", limit) or 0,
-            after=SessionId(an_id("after", after)) if after is not None else None,
+            limit=require_count("limit", limit) or 0,
+            after=SessionId(require_id("after", after)) if after is not None else None,
         )
         return await self.gateway.read.sessions(self._tenant, query)

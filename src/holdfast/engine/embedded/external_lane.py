@@ -1,7 +1,7 @@
-"""A session's lane in somebody else's hand: an agent loop that is not ours runs in it.
+"""A session's lane for an agent loop outside this gateway.
 
-It takes the lane, adds what it said batch by batch, and gives the lane back; a lane that is left
-otherwise ends its turn as interrupted.
+The loop acquires the lane, adds its items batch by batch, and releases the lane. A lane that is
+left without a release ends its turn as interrupted.
 """
 
 import asyncio
@@ -34,104 +34,106 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.engine.sessions.active_run import ActiveRun, Batch
+from holdfast.engine.sessions.appending import append_batch
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import ItemQuery, SessionQuery
 
 EXTEND_TRIES = 4
 PAUSE_SECONDS = 0.1
-LATEST = 8
+SEARCHED_GENERATIONS = 8
 """Generations in which a parked run is looked for."""
 
 
-class LaneAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose lane is wanted, and for which run."""
+class LaneRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose lane is requested, and for which run."""
 
     tenant: Tenant
     key: Key
     run_id: str | None = None
-    """Of one id there is one run: torn off it is begun anew, done it is not begun again."""
-    asked: bytes = b""
+    """There is one run of an id: an interrupted one restarts, a completed one does not."""
+    body: bytes = b""
+    """What a repeat of the run must have in common with it."""
     is_once: bool = False
-    """A second time is refused, whatever became of the first."""
+    """Whether a second run is rejected, whatever became of the first."""
     is_own: bool = False
-    """No other run can have this id. Where one may, an equal run parked later is another one."""
+    """Whether no other run can have this id; else an equal run parked later is another run."""
     resumes: tuple[str, ...] = ()
-    """The calls that a parked run waits to make; what it said so far is brought to the head."""
+    """The calls that a parked run waits for; its items so far are moved to the head."""
 
 
 class LaneEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run in a lane came to its end."""
+    """How a run in a lane ended."""
 
     outcome: Outcome = "completed"
     code: str | None = None
     message: str | None = None
     result: str | None = None
-    """What is left for a repeat of the run."""
+    """What a repeat of the run gets."""
 
 
-class Done(msgspec.Struct, frozen=True):
-    """A run of the same id was carried out before, and left this."""
+class CompletedRun(msgspec.Struct, frozen=True):
+    """An earlier run of the same id, and its result."""
 
     turn_id: TurnId
     result: str | None
 
 
-class Elsewhere(msgspec.Struct, frozen=True):
-    """A parked run stands in a retired generation, and goes on there."""
+class InRetiredGeneration(msgspec.Struct, frozen=True):
+    """A parked run belongs to a retired generation, and continues there."""
 
     session_id: SessionId
     turn_id: TurnId
     ordinal: int
 
 
-class HeldLane:
-    """One lane, from the wish for it to its end."""
+class ExternalLane:
+    """One lane, from the request for it to its release."""
 
-    def __init__(self, gateway: Gateway, asked: LaneAsked) -> None:
+    def __init__(self, gateway: Gateway, request: LaneRequest) -> None:
         self._gateway = gateway
-        self._asked = asked
+        self._request = request
         self._held: ActiveRun | None = None
-        self._late = 0
+        self._late_batches = 0
         self._adding = asyncio.Lock()
         self._batches: dict[str, Batch] = {}
-        """Those that this attempt was given."""
-        self.elsewhere: Elsewhere | None = None
+        """The batches that this attempt has added."""
+        self.elsewhere: InRetiredGeneration | None = None
 
     @property
     def run(self) -> ActiveRun:
         """The run, while it has the lane."""
-        assert self._held is not None, "take the lane first"
+        assert self._held is not None, "acquire the lane first"
         return self._held
 
-    # ── taking it ───────────────────────────────────────────────────────────────────────────
+    # ── acquiring ───────────────────────────────────────────────────────────────────────────
 
-    async def take(self) -> Done | None:
-        """Wait for the lane; it is held afterwards, unless a run of this id is done."""
+    async def acquire(self) -> CompletedRun | None:
+        """Wait for the lane; it is held afterwards, unless a run of this id has completed."""
         gateway, accept = self._gateway, self._accept()
         while True:
             admission = await gateway.accept(accept)
-            if self._asked.is_once and admission.turn.id != accept.turn_id:
-                accept = await self._once_more(admission, accept)
+            if self._request.is_once and admission.turn.id != accept.turn_id:
+                accept = await self._accept_again(admission, accept)
                 continue
             if not isinstance(admission, Repeated):
                 await self._enter(admission)
                 return None
-            done = await self._carried_out(admission)
+            done = await self._completed_run(admission)
             if done is not None:
                 return done
             accept = replace(accept, run_id=RunId(gateway.ids.new("run")))
 
     def _accept(self) -> Accept:
-        gateway, asked = self._gateway, self._asked
+        gateway, request = self._gateway, self._request
         return Accept(
-            tenant=asked.tenant,
+            tenant=request.tenant,
             turn_id=TurnId(gateway.ids.new("turn")),
             run_id=RunId(gateway.ids.new("run")),
             worker=gateway.worker.id,
             candidate_id=gateway.new_session_id(),
-            key=asked.key,
-            idempotency_key=asked.run_id,
-            body_hash=_hash(asked),
+            key=request.key,
+            idempotency_key=request.run_id,
+            body_hash=_hash(request),
             limits=gateway.limits,
         )
 
@@ -140,9 +142,9 @@ class HeldLane:
         try:
             turn = run.turn
             if turn.first_seq is not None and turn.last_seq is not None:
-                # What an attempt left that was torn off: this one says it anew.
+                # Items of an interrupted attempt: this one adds them again.
                 await self._hide((turn.first_seq, turn.last_seq), "retry")
-            if self._asked.resumes:
+            if self._request.resumes:
                 await self._resume()
         except BaseException:
             self.leave()
@@ -162,27 +164,27 @@ class HeldLane:
             )
         )
 
-    async def _once_more(self, admission: Started | Queued | Repeated, accept: Accept) -> Accept:
-        """Refuse a second time, unless an equal run was parked since: that one is another.
+    async def _accept_again(self, admission: Started | Queued | Repeated, accept: Accept) -> Accept:
+        """Reject a second run, unless an equal run was parked since: that is another one.
 
-        A first time that was torn off stays so, for good.
+        A first run that was interrupted stays so for good.
         """
         if not isinstance(admission, Repeated):
             self._held = await self._gateway.enter(admission)
-            message = "it was torn off, and its tools may have run"
+            message = "the run was interrupted, and its tools may have run"
             await self.end(LaneEnd(outcome="failed", code=RunStateUsed.code, message=message))
-        if self._asked.is_own or not await self._is_parked_after(admission.turn):
+        if self._request.is_own or not await self._is_parked_after(admission.turn):
             raise RunStateUsed(
                 f"this run was resumed before, as turn {admission.turn.id}; its tools may have run"
             )
-        return replace(accept, idempotency_key=f"{self._asked.run_id}:{admission.turn.id}")
+        return replace(accept, idempotency_key=f"{self._request.run_id}:{admission.turn.id}")
 
-    async def _carried_out(self, repeated: Repeated) -> Done | None:
-        """Wait for the one turn of this id; return its end, if it is one that counts."""
-        gateway, turn, is_torn = self._gateway, repeated.turn, False
+    async def _completed_run(self, repeated: Repeated) -> CompletedRun | None:
+        """Wait for the turn of this id; return it if it completed, None if it may run again."""
+        gateway, turn, is_interrupted = self._gateway, repeated.turn, False
         if not repeated.is_settled:
             view = await gateway.wait_until_ended(turn.tenant, turn.id, step=repeated.step)
-            turn, is_torn = view.turn, view.status == "interrupted"
+            turn, is_interrupted = view.turn, view.status == "interrupted"
         if turn.outcome == "cancelled":
             raise TurnCancelled(turn.id, turn.error_code)
         if turn.outcome == "failed" and not turn.is_retryable:
@@ -190,68 +192,68 @@ class HeldLane:
                 turn.error_message or "the run failed",
                 failure_code=turn.error_code or TurnFailed.code,
             )
-        if is_torn or turn.outcome == "failed":
+        if is_interrupted or turn.outcome == "failed":
             return None
         runs = await gateway.read.runs(turn.id)
-        left = runs[-1].result if runs else None
-        return Done(turn.id, left.decode() if left is not None else None)
+        result = runs[-1].result if runs else None
+        return CompletedRun(turn.id, result.decode() if result is not None else None)
 
-    # ── a run that was parked ───────────────────────────────────────────────────────────────
+    # ── resuming a parked run ───────────────────────────────────────────────────────────────
 
     async def _resume(self) -> None:
-        """Have a parked run go on where it stands: at the head, or in its own generation."""
+        """Continue a parked run: at the head, or in its own generation."""
         parked = await self._parked()
         if parked is None:
             return
         session, block = parked
         if session.id == self.run.session.id:
-            await self._bring_up(block)
+            await self._move_to_head(block)
             return
         after = block[0].turn_number - 1
         turn = (await self._gateway.read.turns(session.id, after=after, limit=1))[0].turn
-        self.elsewhere = Elsewhere(session.id, turn.id, turn.step + 1)
+        self.elsewhere = InRetiredGeneration(session.id, turn.id, turn.step + 1)
 
     async def _parked(self) -> tuple[Session, list[StoredItem]] | None:
-        """Return what the latest run said that waits for these calls, and where it stands."""
+        """Return the items of the latest run that waits for these calls, and their session."""
         for session in await self._generations():
             items = await self._gateway.read.items(session, ItemQuery())
-            number = parked_turn(items, self._asked.resumes)
+            number = parked_turn(items, self._request.resumes)
             if number is not None:
                 return session, [item for item in items if item.turn_number == number]
         return None
 
     async def _generations(self) -> list[Session]:
-        query = SessionQuery(key=self._asked.key, generations=True, limit=LATEST)
-        views = await self._gateway.read.sessions(self._asked.tenant, query)
-        return sorted((view.session for view in views), key=lambda one: -one.generation)
+        query = SessionQuery(key=self._request.key, generations=True, limit=SEARCHED_GENERATIONS)
+        views = await self._gateway.read.sessions(self._request.tenant, query)
+        return sorted((view.session for view in views), key=lambda session: -session.generation)
 
     async def _is_parked_after(self, turn: Turn) -> bool:
-        """Whether a run waits for these calls that was parked later than that turn."""
-        parked = await self._parked() if self._asked.resumes else None
+        """Whether a run that waits for these calls was parked later than a turn."""
+        parked = await self._parked() if self._request.resumes else None
         if parked is None:
             return False
         session, block = parked
         if session.id == turn.session_id:
             return block[0].turn_number > turn.number
         view = await self._gateway.read.session(turn.tenant, session_id=turn.session_id)
-        # Resumed under another key, or in what is erased: nothing here is a run of its own.
-        if view is None or view.session.key != self._asked.key:
+        # The turn ran under another key, or was erased: what is parked here is the same run.
+        if view is None or view.session.key != self._request.key:
             return False
         return session.generation > view.session.generation
 
-    async def _bring_up(self, block: list[StoredItem]) -> None:
-        """Move items from further back to the head, before what the run adds: they are its own."""
+    async def _move_to_head(self, block: list[StoredItem]) -> None:
+        """Move items of the run from further back to the head, before it adds more."""
         first, last = block[0].seq, block[-1].seq
         if last < self.run.session.head_seq:
             await self._hide((first, last), "move")
             await self.run.extend([item.anew() for item in block])
 
-    # ── using it ────────────────────────────────────────────────────────────────────────────
+    # ── adding ──────────────────────────────────────────────────────────────────────────────
 
     async def add(self, items: tuple[NewItem, ...], batch: Batch | None = None) -> None:
-        """Append to the run's block; what comes after a clear stays in the old generation.
+        """Append items to the turn; after a clear they stay in the old generation.
 
-        A batch counts once; what an attempt left that was torn off is no reason to leave it out.
+        A batch counts once per attempt: an interrupted attempt is no reason to leave it out.
         """
         async with self._adding:
             if batch is None:
@@ -283,36 +285,37 @@ class HeldLane:
             except StoreUnavailable:
                 if not left:
                     raise
-                given = ()  # the run has them in hand, and brings them along
+                given = ()  # the run keeps them, and includes them in its next write
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             return
 
     async def _add_late(self, items: tuple[NewItem, ...], batch: Batch | None) -> None:
-        """The lane is lost: to a clear, whose old generation keeps the tail, or to another run."""
+        """Append after the lane was lost: to the old generation of a clear, or not at all."""
         gateway, turn, session = self._gateway, self.run.turn, self.run.session
         view = await gateway.read.session(turn.tenant, session_id=session.id)
         if view is None or view.session.is_live:
-            raise RunFenced(f"run {self.run.fence.run_id} was taken for dead, and lost its lane")
-        self._late += 1
-        await gateway.continue_turn(
+            raise RunFenced(f"run {self.run.fence.run_id} lost its lane: another worker took over")
+        self._late_batches += 1
+        await append_batch(
+            gateway,
             Continue(
                 tenant=turn.tenant,
                 turn_id=turn.id,
-                ordinal=turn.step + self._late,
+                ordinal=turn.step + self._late_batches,
                 worker=gateway.worker.id,
                 candidate_id=gateway.new_session_id(),
                 session_id=session.id,
                 items=items,
                 idempotency_key=batch.id if batch is not None else None,
                 body_hash=batch.body_hash if batch is not None else None,
-            )
+            ),
         )
 
-    # ── giving it back ──────────────────────────────────────────────────────────────────────
+    # ── releasing ───────────────────────────────────────────────────────────────────────────
 
     async def end(self, end: LaneEnd) -> None:
-        """End the run; not even a cancelled caller keeps the end from being written."""
+        """End the run; a cancelled caller still waits until its end is written."""
         run = self.run
         try:
             if not run.is_lost:
@@ -327,7 +330,7 @@ class HeldLane:
             result=end.result.encode() if end.result is not None else None,
             error_code=end.code,
             error_message=end.message,
-            is_retryable=end.outcome != "completed" and not self._asked.is_once,
+            is_retryable=end.outcome != "completed" and not self._request.is_once,
         )
         ending = asyncio.ensure_future(run.finish(command))
         try:
@@ -336,28 +339,28 @@ class HeldLane:
             await asyncio.gather(ending, return_exceptions=True)
             raise
         except RunFenced:
-            # Cleared or taken over at the last moment: what was added is where it belongs.
+            # Cleared or taken over at the last moment: the items are committed already.
             return
 
     def leave(self) -> None:
-        """Go, with or without an end; one that is lacking is written as interrupted."""
+        """Release the lane; a run without an end is ended as interrupted."""
         run, self._held = self._held, None
         if run is not None:
             self._gateway.leave(run)
 
 
-def _hash(asked: LaneAsked) -> bytes:
-    """Return what a repeat must have in common with the first: the session, and what was asked.
+def _hash(request: LaneRequest) -> bytes:
+    """Return what a repeat must have in common with the first request: session and body.
 
-    A parked run is one under whatever key it is resumed.
+    A parked run is the same one under whatever key it is resumed.
     """
-    if asked.is_once:
-        return asked.asked
-    return hashlib.blake2b(asked.key.encode() + b"\0" + asked.asked, digest_size=16).digest()
+    if request.is_once:
+        return request.body
+    return hashlib.blake2b(request.key.encode() + b"\0" + request.body, digest_size=16).digest()
 
 
 def parked_turn(items: Sequence[StoredItem], call_ids: Collection[str]) -> int | None:
-    """Return the number of the turn whose calls, of these ids, have no outputs yet."""
+    """Return the number of the latest turn with calls of these ids that have no outputs."""
     answered: set[str] = set()
     for item in reversed(items):
         if item.call_id is None or item.call_id not in call_ids:

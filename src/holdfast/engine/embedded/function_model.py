@@ -1,4 +1,4 @@
-"""A plain async function as a model, for the Python front door, where others have servers."""
+"""A plain async function as a model: the provider of the Python API."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +11,7 @@ Function = Callable[[list[dict[str, Any]]], Awaitable[Any]]
 
 
 class FunctionModel:
-    """Asks a function; see `ports.provider.Provider`."""
+    """Calls a function; see `ports.provider.Provider`."""
 
     name = "function"
 
@@ -19,28 +19,28 @@ class FunctionModel:
         self._function = function
 
     def check(self, call: ModelCall) -> None:
-        """Anything may be asked."""
+        """Accept any call."""
 
     def state_use(self, model: str) -> StateUse | None:
-        """A function remembers nothing for us."""
+        """Return None: a function stores no state."""
 
     async def answer(self, call: ModelCall) -> Answer:
-        """Return what the function says; instructions come to it as a developer's message."""
+        """Return what the function returns; instructions are passed as a developer message."""
         items = [item_value(body) for body in call.items]
-        told = call.fields.get("instructions")
-        if told is not None:
-            text = item_value(b'{"said":' + bytes(told) + b"}")["said"]
+        instructions = call.fields.get("instructions")
+        if instructions is not None:
+            text = item_value(b'{"text":' + bytes(instructions) + b"}")["text"]
             items.insert(0, {"type": "message", "role": "developer", "content": text})
-        said = await self._function(items)
-        return Answer(items=[item.body for item in as_items(said, "assistant")])
+        output = await self._function(items)
+        return Answer(items=[item.body for item in as_items(output, "assistant")])
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:  # noqa: ARG002 - silent
         """Return the whole answer."""
         return await self.answer(call)
 
     async def models(self) -> list[dict[str, Any]]:
-        """It has no list."""
+        """Return no models."""
         return []
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""

@@ -23,23 +23,30 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Accept, Finish, Queued, Repeated, Started
-from holdfast.engine.embedded.validation import a_provider_state, a_usage, as_items, described
+from holdfast.engine.embedded.validation import (
+    as_items,
+    describe_error,
+    require_provider_state,
+    require_usage,
+)
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.ports.store import ItemQuery
 
 Item: TypeAlias = dict[str, Any]
-Said: TypeAlias = str | Item | bytes
+ItemInput: TypeAlias = str | Item | bytes
 """Text, an item, or an item's own JSON bytes."""
 
 
 class TurnHandle:
     """One turn. Inside `async with`, this task alone writes to the session."""
 
-    def __init__(self, gateway: Gateway, accept: Accept, follow: Callable[[Session], None]) -> None:
+    def __init__(
+        self, gateway: Gateway, accept: Accept, on_session: Callable[[Session], None]
+    ) -> None:
         self._gateway = gateway
         self._accept = accept
-        self._follow = follow
+        self._on_session = on_session
         self._run: ActiveRun | None = None
         self._done: Turn | None = None
         self._added: list[NewItem] = []
@@ -47,59 +54,63 @@ class TurnHandle:
         self._state: ProviderState | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cancels = 0
+        """How many cancellations the task had when it entered the block."""
         self._is_entered = False
         self._is_aborted = False
         self._has_cancelled = False
+        """Whether the loss of the lane cancelled the task."""
 
     @property
     def id(self) -> str:
-        """The turn's id: that of the first request, for a repeat."""
+        """The turn's id; for a repeat, that of the first request."""
         if self._run is not None:
             return self._run.turn.id
         return self._done.id if self._done is not None else self._accept.turn_id
 
     @property
     def is_done(self) -> bool:
-        """Whether this request was carried out before; then there is nothing left to do."""
+        """Whether this request was executed before: then there is nothing left to do."""
         return self._run is None and self._done is not None
+
+    # ── entering ────────────────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> "TurnHandle":
         if self._is_entered:
-            raise InvalidInput("a turn is entered once; ask the session for another")
+            raise InvalidInput("a turn can be entered once; ask the session for another")
         self._is_entered = True
         while True:
             admission = await self._gateway.accept(self._accept)
-            self._follow(admission.session)
+            self._on_session(admission.session)
             if isinstance(admission, Repeated):
                 is_in = await self._attach(admission)
             else:
                 is_in = await self._enter(admission)
             if is_in:
                 return self
-            # It lost its worker or its caller while we stood by: now it is ours to carry on.
+            # The turn lost its worker or its caller while this task waited for it: run it here.
             self._accept = replace(self._accept, run_id=RunId(self._gateway.ids.new("run")))
 
     async def _enter(self, admission: Started | Queued) -> bool:
-        """Wait for the lane; a turn that others share may come to its end before it has it."""
+        """Wait for the lane; a turn that several requests share may end before it has it."""
         try:
             self._run = await self._gateway.enter(admission)
         except TurnInterrupted:
             if self._accept.idempotency_key is None:
                 raise
             return False
-        self._follow(self._run.session)
+        self._on_session(self._run.session)
         self._task = asyncio.current_task()
         self._cancels = self._task.cancelling() if self._task is not None else 0
         self._run.on_lost(self._abort)
         return True
 
     async def _attach(self, repeated: Repeated) -> bool:
-        """Wait for the one turn of this request, and take its end as ours, if it comes to one."""
-        turn, is_torn = repeated.turn, False
+        """Wait for the turn that this request repeats; return whether it has an end to share."""
+        turn, is_interrupted = repeated.turn, False
         if not repeated.is_settled:
             view = await self._gateway.wait_until_ended(turn.tenant, turn.id, step=repeated.step)
             turn = view.turn
-            is_torn = view.status == "interrupted"
+            is_interrupted = view.status == "interrupted"
         if turn.outcome == "cancelled":
             raise TurnCancelled(turn.id, turn.error_code)
         if turn.outcome == "failed":
@@ -107,7 +118,7 @@ class TurnHandle:
                 turn.error_message or "the turn failed",
                 failure_code=turn.error_code or "turn_failed",
             )
-        if is_torn and (turn.outcome is None or turn.is_retryable):
+        if is_interrupted and (turn.outcome is None or turn.is_retryable):
             return False
         self._done = turn
         return True
@@ -116,6 +127,8 @@ class TurnHandle:
         self._is_aborted = True
         if self._task is not None:
             self._has_cancelled = self._task.cancel()
+
+    # ── inside the block ────────────────────────────────────────────────────────────────────
 
     def _active(self) -> ActiveRun:
         if self._run is None:
@@ -126,30 +139,30 @@ class TurnHandle:
 
     async def context(self) -> list[Item]:
         """Return valid input items for a model call: the history and this turn's input."""
-        shown = await self._active().context()
-        return [item_value(body) for body in shown]
+        bodies = await self._active().context()
+        return [item_value(body) for body in bodies]
 
-    def add(self, said: Said | Iterable[Said]) -> None:
+    def add(self, items: ItemInput | Iterable[ItemInput]) -> None:
         """Add what the model answered; committed together when the block ends."""
         self._active()
-        self._added.extend(as_items(said, "assistant"))
+        self._added.extend(as_items(items, "assistant"))
 
     def spent(self, usage: Usage) -> None:
         """Record the tokens that were used."""
-        self._usage = a_usage(usage)
+        self._usage = require_usage(usage)
 
     def remember(self, state: ProviderState) -> None:
         """Keep provider state, if and only if the turn completes."""
-        self._state = a_provider_state(state)
+        self._state = require_provider_state(state)
 
     async def checkpoint(self) -> None:
-        """Commit what was added so far, so that a crash keeps it."""
+        """Commit what was added so far, so that it survives a crash."""
         run = self._active()
         added, self._added = tuple(self._added), []
         await run.extend(added)
 
     async def output(self) -> list[Item]:
-        """Return what the turn answered, as recorded."""
+        """Return the recorded answer of the turn."""
         turn = self._done
         if turn is None or turn.first_seq is None or turn.last_seq is None:
             return []
@@ -160,6 +173,8 @@ class TurnHandle:
         query = ItemQuery(after=first - 1, limit=max(turn.last_seq - first + 1, 0), view="log")
         stored = await self._gateway.read.items(view.session, query)
         return [item_value(item.body) for item in stored if not item.is_partial]
+
+    # ── leaving ─────────────────────────────────────────────────────────────────────────────
 
     async def __aexit__(
         self,
@@ -183,27 +198,28 @@ class TurnHandle:
         return False
 
     def _is_callers(self, error: BaseException | None) -> bool:
-        """Whether the caller itself was told to go: then it goes, whatever became of its turn."""
-        return _is_called_off(error) and not self._has_cancelled
+        """Whether the caller itself was cancelled: that passes, whatever became of its turn."""
+        return _is_cancellation(error) and not self._has_cancelled
 
     async def _is_cancelled_too(self, error: BaseException | None) -> bool:
-        """Take back the cancellation by which the block was stopped; say if there is another."""
+        """Take back the cancellation that stopped the block; return whether there is another."""
         task = self._task
         if task is None or not self._has_cancelled:
             return self._is_callers(error)
         if isinstance(error, asyncio.CancelledError):
             return task.uncancel() > self._cancels
-        # The block ended before our cancellation came through: it is due at the next await.
+        # The block ended before our cancellation was delivered: it arrives at the next await, and
+        # must not reach code outside the block.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         if task.uncancel() > self._cancels:
             raise asyncio.CancelledError
-        return _is_called_off(error)
+        return _is_cancellation(error)
 
     async def _finish(self, run: ActiveRun, error: BaseException | None) -> None:
-        """End the run; not even a cancelled caller keeps the end from being written."""
-        self._task = None  # from here on the end itself tells if the lane was lost
-        ending = asyncio.ensure_future(run.finish(self._ending(run, error)))
+        """End the run; a cancelled caller still waits until its end is written."""
+        self._task = None  # from here on the commit itself tells whether the lane was lost
+        ending = asyncio.ensure_future(run.finish(self._build_finish(run, error)))
         try:
             ended = await asyncio.shield(ending)
         except asyncio.CancelledError:
@@ -213,9 +229,9 @@ class TurnHandle:
             raise await self._why_lost(run) from exc
         self._done = ended.turn
         self._run = None
-        self._follow(ended.session)
+        self._on_session(ended.session)
 
-    def _ending(self, run: ActiveRun, error: BaseException | None) -> Finish:
+    def _build_finish(self, run: ActiveRun, error: BaseException | None) -> Finish:
         items = tuple(self._added)
         if error is None:
             return Finish(
@@ -225,14 +241,14 @@ class TurnHandle:
                 usage=self._usage,
                 provider_state=self._state,
             )
-        is_cancelled = _is_called_off(error)
+        is_cancelled = _is_cancellation(error)
         return Finish(
             fence=run.fence,
             outcome="interrupted" if is_cancelled else "failed",
             items=items,
             usage=self._usage,
             error_code="caller_left" if is_cancelled else "turn_failed",
-            error_message=described(error),
+            error_message=describe_error(error),
             is_retryable=True,
         )
 
@@ -243,6 +259,6 @@ class TurnHandle:
         return RunFenced(f"turn {run.turn.id} was taken over by another worker")
 
 
-def _is_called_off(error: BaseException | None) -> bool:
-    """Whether a block was left because its caller has to go, and not because it failed."""
+def _is_cancellation(error: BaseException | None) -> bool:
+    """Whether a block was left because its caller has to stop, not because it failed."""
     return error is not None and not isinstance(error, Exception)

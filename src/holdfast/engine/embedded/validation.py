@@ -1,4 +1,4 @@
-"""What callers of the Python front door hand in, judged before anything is done with it."""
+"""Checks of the arguments of the Python API, made before anything is done with them."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar, get_args
@@ -11,66 +11,67 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Usage
 
 ValueT = TypeVar("ValueT")
-MOST = 2**62
+MAX_COUNT = 2**62
 ROLES = ("user", "assistant", "system", "developer")
 
 
-def as_items(said: Any, role: str) -> tuple[NewItem, ...]:
-    """Return what a caller said as items: text as messages of a role, bytes as they are."""
+def as_items(value: Any, role: str) -> tuple[NewItem, ...]:
+    """Return a caller's input as items: text becomes messages of `role`, bytes stay as they are."""
     if role not in ROLES:
-        raise InvalidItem(f"a role is one of {', '.join(ROLES)}, not {role!r}")
-    if isinstance(said, str | dict | bytes):
-        return (_as_item(said, role),)
-    if not isinstance(said, Iterable):
-        raise InvalidItem(f"items are text, dicts or JSON bytes, not {type(said).__name__}")
-    return tuple(_as_item(one, role) for one in said)
+        raise InvalidItem(f"role must be one of {', '.join(ROLES)}, not {role!r}")
+    if isinstance(value, str | dict | bytes):
+        return (_as_item(value, role),)
+    if not isinstance(value, Iterable):
+        raise InvalidItem(f"items must be text, dicts or JSON bytes, not {type(value).__name__}")
+    return tuple(_as_item(each, role) for each in value)
 
 
-def _as_item(said: Any, role: str) -> NewItem:
-    match said:
+def _as_item(value: Any, role: str) -> NewItem:
+    match value:
         case str():
-            return message(role, said)
+            return message(role, value)
         case bytes():
-            return read_item(said)
+            return read_item(value)
         case dict():
-            return write_item(said)
+            return write_item(value)
         case _:
-            raise InvalidItem(f"an item is text, a dict or JSON bytes, not {type(said).__name__}")
+            kind = type(value).__name__
+            raise InvalidItem(f"an item must be text, a dict or JSON bytes, not {kind}")
 
 
-def a_choice(name: str, value: ValueT, choices: Any) -> ValueT:
-    """Return `value` if it is one of a closed choice."""
+def require_choice(name: str, value: ValueT, choices: Any) -> ValueT:
+    """Return `value` if it is one of the choices."""
     allowed = get_args(choices)
     if value not in allowed:
         raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
     return value
 
 
-def a_count(name: str, value: int | None) -> int | None:
-    """Return `value` if it is a number of things, or not given."""
+def require_count(name: str, value: int | None) -> int | None:
+    """Return `value` if it is a count, or None."""
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
-        raise InvalidInput(f"{name} must be a whole number from 0 on, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise InvalidInput(f"{name} must be a whole number, 0 or more, not {value!r}")
     return value
 
 
-def an_instance(name: str, value: ValueT, kind: type[ValueT]) -> ValueT:
-    """Return `value` if it is of its kind."""
+def require_instance(name: str, value: ValueT, kind: type[ValueT]) -> ValueT:
+    """Return `value` if it is an instance of `kind`."""
     if not isinstance(value, kind):
         raise InvalidInput(f"{name} must be of type {kind.__name__}, not {type(value).__name__}")
     return value
 
 
-def an_id(name: str, value: str) -> str:
-    """Return `value` if it can be looked up: text that any store can be asked for."""
-    if not _is_keepable(value):
+def require_id(name: str, value: str) -> str:
+    """Return `value` if it can be an id: text that every store can look up."""
+    if not _is_storable(value):
         raise InvalidInput(f"{name} must be an id, not {value!r}")
     return value
 
 
-def _is_keepable(value: object) -> bool:
-    """Whether a value is text that any store can keep."""
+def _is_storable(value: object) -> bool:
+    """Whether a value is text that every store can keep."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
@@ -80,29 +81,29 @@ def _is_keepable(value: object) -> bool:
     return True
 
 
-def a_usage(usage: Usage) -> Usage:
-    """Return `usage` if its counts can be counted."""
-    an_instance("usage", usage, Usage)
+def require_usage(usage: Usage) -> Usage:
+    """Return `usage` if its counts are in range."""
+    require_instance("usage", usage, Usage)
     if not usage.is_countable:
         counts = ", ".join(map(repr, msgspec.structs.astuple(usage)))
-        raise InvalidInput(f"tokens are counted in whole numbers up to 2**53, not {counts}")
+        raise InvalidInput(f"token counts must be whole numbers from 0 to 2**53, not {counts}")
     return usage
 
 
-def a_provider_state(state: ProviderState) -> ProviderState:
-    """Return `state` if it can be kept."""
-    an_instance("state", state, ProviderState)
-    for word in (state.provider, state.account, state.model):
-        if not _is_keepable(word):
-            raise InvalidInput(f"the maker of provider state must be text, not {word!r}")
-    an_instance("the value of provider state", state.value, bytes)
+def require_provider_state(state: ProviderState) -> ProviderState:
+    """Return `state` if it can be stored."""
+    require_instance("state", state, ProviderState)
+    for name in (state.provider, state.account, state.model):
+        if not _is_storable(name):
+            raise InvalidInput(f"provider state: its owner must be named in text, not {name!r}")
+    require_instance("the value of provider state", state.value, bytes)
     return state
 
 
-def described(error: BaseException) -> str:
-    """Return what went wrong as text that any store can keep."""
+def describe_error(error: BaseException) -> str:
+    """Return an error as text that every store can keep."""
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - an error that cannot even say what it is
+    except Exception:  # noqa: BLE001 - an error whose own text cannot be built
         text = type(error).__name__
     return text[:2000].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

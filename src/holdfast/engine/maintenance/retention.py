@@ -1,7 +1,7 @@
-"""Retention, where it is asked for: idle sessions are archived and erased, old traces forgotten.
+"""Retention, where it is configured: archive and erase idle sessions, prune old traces.
 
-What counts is the last activity, judged again in the transaction that erases. Whatever could not
-be archived stays.
+A session counts as idle by its last activity, checked again in the transaction that erases it.
+What cannot be archived stays.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ PAGE = 100
 MAX_PRUNES = 1000
 
 Archive = Callable[[Tenant, SessionId], Awaitable[None]]
-"""Keeps a session somewhere else; it may be erased only once this has returned."""
+"""Archives a session; it may be erased only after this has returned."""
 
 
 class Retention:
-    """Sweeps a store from time to time."""
+    """Sweeps a store at intervals."""
 
     def __init__(self, gateway: Gateway, settings: RetentionSettings, archive: Archive) -> None:
         self._gateway = gateway
@@ -31,18 +31,18 @@ class Retention:
         self._archive = archive
 
     async def run(self) -> None:
-        """Sweep until cancelled; a store that is away is swept the next time."""
+        """Sweep until cancelled; a sweep that fails is made up for by the next one."""
         while True:
             try:
                 await self.sweep()
             except HoldfastError as exc:
-                log.warning("retention.broke_off", code=exc.code)
+                log.warning("retention.failed", code=exc.code)
             except OSError as exc:
                 log.warning("retention.not_archived", reason=type(exc).__name__)
             await asyncio.sleep(self._settings.sweep_minutes * 60)
 
     async def sweep(self) -> int:
-        """Do what is due, and return how many sessions were erased."""
+        """Prune and erase what is due; return how many sessions were erased."""
         if self._settings.traces_days:
             await self._prune(self._settings.traces_days * DAY_SECONDS)
         if not self._settings.sessions_days:
@@ -71,7 +71,7 @@ class Retention:
         try:
             await self._gateway.submit(command)
         except (Conflict, NotFound) as exc:
-            # Somebody spoke to it in the meantime, or erased it.
+            # It was used in the meantime, or erased.
             log.info("retention.kept", session_id=session_id, code=exc.code)
             return 0
         log.info("retention.erased", session_id=session_id)

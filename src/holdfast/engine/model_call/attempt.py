@@ -1,100 +1,86 @@
-"""How a turn is put to a model at one moment; each heal makes another question of it."""
+"""One attempt at a model call: which model, with which context. Each heal derives the next one."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.healing.poison_items import find_suspects
+from holdfast.core.healing.poison_items import poison_candidates
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.projection.project import continue_after, show
-from holdfast.engine.model_call.projection_cache import Projections
-from holdfast.ports.provider import ModelCall, Provider, StateUse
+from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.ports.provider import Provider, StateUse
 
-Remembered = tuple[ProviderState, list[bytes]]
-"""What a provider remembers, and what is new to it."""
+ChainedState = tuple[ProviderState, list[bytes]]
+"""State that the provider has stored, and the items that are new to it."""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is asked, with what history, and how carefully."""
+class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt to answer a turn; `ports.provider.ModelCall` is what the provider gets of it."""
 
+    request: TurnRequest
     provider: Provider
     model: str
+    """The model to call; after a fall-back not the one that the request names."""
     history: Sequence[StoredItem]
+    """The context: the visible log with compactions applied, this turn's input included."""
     turn_number: int
+    run: ActiveRun | None = None
+    """The run that the call belongs to; None for a request of which nothing is stored."""
     use: StateUse | None = None
-    state: Remembered | None = None
+    state: ChainedState | None = None
     quarantined: frozenset[int] = frozenset()
-    """Items that some provider could not take."""
+    """Items that some provider could not process."""
     allows_opaque: bool = True
     is_plain: bool = False
 
-    def call(
-        self, request: TurnRequest, session_id: str, projections: Projections, *, is_stream: bool
-    ) -> ModelCall:
-        """Return the call that puts the question."""
-        return ModelCall(
-            model=self.model,
-            items=projections.project(session_id, self.history, self.quarantined),
-            fields=request.fields,
-            chat_fields=request.chat_fields,
-            is_stream=is_stream,
-            session_id=session_id,
-            keeps_state=request.is_stored,
-            state=self.state[0] if self.state else None,
-            new_items=self.state[1] if self.state else [],
-            allows_opaque=self.allows_opaque and not self.is_plain,
-            is_plain=self.is_plain,
-        )
-
-    def suspects(self, failure: ProviderFailure) -> tuple[int, ...]:
-        """Return the items that the provider may have been unable to take."""
+    def poison_candidates(self, failure: ProviderFailure) -> tuple[int, ...]:
+        """Return the items that the provider may have been unable to process."""
         is_poison = failure.failure_class == "poison"
         if not is_poison and failure.failure_class != "terminal":
             return ()
-        return find_suspects(
+        return poison_candidates(
             self.history,
-            # A refusal of anything may name a picture's address; only that of an item, a place.
-            named=self._named(failure) if is_poison else (),
+            # Any refusal may quote the address of an image; only one of an item names a position.
+            named=self._named_items(failure) if is_poison else (),
             words=failure.message,
             turn_number=self.turn_number,
             quarantined=self.quarantined,
             is_only_named=not is_poison,
         )
 
-    def _named(self, failure: ProviderFailure) -> set[int]:
-        """Return the items at the places that the provider names in what it was sent."""
-        shown = show(self.history, self.quarantined)
+    def _named_items(self, failure: ProviderFailure) -> set[int]:
+        """Return the items at the positions that the failure names in what was sent."""
+        sent = show(self.history, self.quarantined)
         if self.state is not None:
-            sent = set(self.state[1])
-            shown = [one for one in shown if one.body in sent]
-        places = [place for place in failure.places if place < len(shown)]
-        found = (shown[place] for place in places)
-        return {one.seq for one in found if one.seq is not None}
+            new = set(self.state[1])
+            sent = [item for item in sent if item.body in new]
+        found = (sent[place] for place in failure.places if place < len(sent))
+        return {item.seq for item in found if item.seq is not None}
 
 
 def find_state(
-    question: Question, states: Sequence[ProviderState], *, has_run_before: bool
-) -> Remembered | None:
-    """Return what the provider remembers and what is new to it, if that can be gone on from."""
-    use = question.use
+    attempt: CallAttempt, states: Sequence[ProviderState], *, has_run_before: bool
+) -> ChainedState | None:
+    """Return the provider state to continue from and what is new to it, if there is any."""
+    use = attempt.use
     if use is None:
         return None
     state = next((state for state in states if state.slot == use.slot), None)
     if state is None:
         return None
-    if use.is_mutable and (has_run_before or not _is_untouched(question, state)):
+    if use.is_mutable and (has_run_before or not _is_untouched(attempt, state)):
         return None
-    new = continue_after(question.history, state.covers_seq, question.quarantined)
+    new = continue_after(attempt.history, state.covers_seq, attempt.quarantined)
     return (state, new) if new else None
 
 
-def _is_untouched(question: Question, state: ProviderState) -> bool:
-    """Whether no other turn came between: one that broke may have left something there."""
+def _is_untouched(attempt: CallAttempt, state: ProviderState) -> bool:
+    """Whether no other turn came since: one that failed may have left something upstream."""
     return all(
-        item.turn_number == question.turn_number
-        for item in question.history
+        item.turn_number == attempt.turn_number
+        for item in attempt.history
         if item.seq > state.covers_seq
     )

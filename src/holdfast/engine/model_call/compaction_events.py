@@ -1,4 +1,4 @@
-"""Compaction told to the client that asked for it: an item before the model's, in its stream."""
+"""A compaction in a client's stream: items that come before those of the model."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,27 +6,22 @@ from msgspec.structs import replace
 
 from holdfast.core.model.items import item_value
 from holdfast.core.openai.stream_events import Delta
-from holdfast.ports.provider import AnyEvent, ModelEvent
+from holdfast.ports.provider import AnyEvent, EventSink, ModelEvent
 
 
-def told_compaction(body: bytes, index: int, *, is_sampled: bool = False) -> Iterator[ModelEvent]:
-    """Yield the events in which a stream tells of a compaction item."""
+def compaction_events(body: bytes, index: int, *, is_sampled: bool = False) -> Iterator[ModelEvent]:
+    """Yield the stream events of a compaction item."""
     item = item_value(body)
     place = {"output_index": index}
-    begun = {**item, "encrypted_content": ""}
-    yield ModelEvent("response.output_item.added", {**place, "item": begun})
+    added = {**item, "encrypted_content": ""}
+    yield ModelEvent("response.output_item.added", {**place, "item": added})
     if is_sampled:
         yield ModelEvent("response.compaction.compacting", {**place, "item_id": item["id"]})
     yield ModelEvent("response.output_item.done", {**place, "item": item})
 
 
-def announced(preface: Sequence[bytes]) -> list[AnyEvent]:
-    """Return the events of the items that an answer begins with before the model speaks."""
-    return [event for index, body in enumerate(preface) for event in told_compaction(body, index)]
-
-
-def shifted(event: AnyEvent, by: int) -> AnyEvent:
-    """Return a model's event as one of an answer that began with so many items of ours."""
+def shift_output_index(event: AnyEvent, by: int) -> AnyEvent:
+    """Return a model's event as part of an answer that begins with `by` items of the gateway."""
     if not by:
         return event
     if isinstance(event, Delta):
@@ -35,3 +30,31 @@ def shifted(event: AnyEvent, by: int) -> AnyEvent:
     if not isinstance(index, int):
         return event
     return replace(event, data={**event.data, "output_index": index + by})
+
+
+class PrefacedSink:
+    """An event sink that writes the preface of an answer before the model's first events."""
+
+    def __init__(self, sink: EventSink, preface: Sequence[bytes]) -> None:
+        self._sink = sink
+        self._preface = preface
+        self._is_begun = False
+        self.drain = sink.drain
+
+    def write(self, events: Sequence[AnyEvent]) -> bool:
+        """Write events, each with its index behind the preface."""
+        by = len(self._preface)
+        self.begin()
+        return self._sink.write([shift_output_index(event, by) for event in events])
+
+    def begin(self) -> None:
+        """Write the preface, unless that is done: a model may have no events of its own."""
+        if not self._is_begun:
+            self._is_begun = True
+            self._sink.write(
+                [
+                    event
+                    for index, body in enumerate(self._preface)
+                    for event in compaction_events(body, index)
+                ]
+            )

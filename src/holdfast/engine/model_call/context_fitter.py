@@ -1,8 +1,7 @@
-"""The seam between asking and compaction: somebody who keeps requests within a model's window.
+"""The port between model calls and compaction: keeps requests within a model's context window.
 
-What is shown to a model is a list of stored items; whoever fits it returns another such list, in
-which a summary or a shortened output may stand for a range of the log. The log itself is written
-by that somebody, fenced by the run; here it is only asked for.
+A fitter takes the items that a model would be shown and returns fewer of them: a summary or a
+shortened output may replace a range of the log. It records that over the log, fenced by the run.
 """
 
 from collections.abc import Sequence
@@ -15,45 +14,39 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
+from holdfast.engine.model_call.attempt import CallAttempt
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.ports.provider import ModelCall, Provider
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What is about to be sent, or was refused for its length."""
-
-    run: ActiveRun
-    request: TurnRequest
-    provider: Provider
-    model: str
-    """The model that is asked; after a fall-back not the one that the request names."""
-    history: Sequence[StoredItem]
-
-
-class Made(msgspec.Struct, frozen=True):
-    """A compaction: the item that carries it to a client, and what it cost."""
+class CompactionResult(msgspec.Struct, frozen=True):
+    """A compaction: the item that represents it to a client, and what it cost."""
 
     item: bytes
     usage: Usage | None = None
     is_recorded: bool = True
-    """False where the log is so short that a summary would be no less."""
+    """False where the log is so short that a summary would not be shorter."""
 
 
-class Fitting(Protocol):
-    """Keeps requests within the windows of models."""
+class ContextFitter(Protocol):
+    """Keeps requests within the context windows of models."""
 
-    def sent(self, request: TurnRequest) -> TurnRequest:
-        """Return a request without what it asks of us, not of its model."""
+    def strip_gateway_fields(self, request: TurnRequest) -> TurnRequest:
+        """Return a request without the fields that are addressed to the gateway."""
         ...
 
-    def learn(self, provider: Provider, call: ModelCall, usage: Usage | None) -> None:
-        """Take in how many tokens a call had, as its provider counted."""
+    def learn(self, provider: Provider, call: ModelCall, usage: Usage) -> None:
+        """Learn from the number of tokens that the provider counted for a call."""
         ...
 
-    async def fit(self, asked: Asked) -> Sequence[StoredItem]:
-        """Return what to show, before it is sent; the same list where nothing must be done.
+    def is_unbounded(self, attempt: CallAttempt) -> bool:
+        """Whether no limit is known for the request, so that `fit` would change nothing."""
+        ...
 
-        Raises nothing for a request that cannot be made to fit: its provider judges it.
+    async def fit(self, attempt: CallAttempt) -> Sequence[StoredItem]:
+        """Return the history to send; the same list where it fits.
+
+        A request that cannot be made to fit is not an error: its provider judges it.
         """
         ...
 
@@ -64,13 +57,15 @@ class Fitting(Protocol):
         model: str | None,
         reason: CompactionReason = "asked",
         prompt: str | None = None,
-    ) -> "Made":
-        """Have one summary stand for all that was said so far, if that is less."""
+    ) -> CompactionResult:
+        """Replace the whole history by one summary, if that is shorter."""
         ...
 
-    async def shrink(self, asked: Asked, failure: ProviderFailure) -> Sequence[StoredItem] | None:
-        """Return strictly less than was refused as too long; None when there is no less.
+    async def shrink(
+        self, attempt: CallAttempt, failure: ProviderFailure
+    ) -> Sequence[StoredItem] | None:
+        """Return strictly less than was rejected as too long; None if there is no less.
 
-        Provider state that holds the longer history is dropped by the caller, for this model.
+        The caller drops provider state that holds the longer history.
         """
         ...

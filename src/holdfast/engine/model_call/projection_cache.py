@@ -1,85 +1,134 @@
-"""Projections of the sessions that spoke last, extended instead of made anew.
+"""Projections of the sessions in use, extended turn by turn instead of computed anew.
 
-What a message ends is settled: whatever comes behind it changes nothing before it, but for calls
-and outputs that go by an id which stands there already; then everything is made anew.
+A message settles everything before it: later items change nothing there, unless they carry the id
+of a call that stands there. So a projection is kept together with the places at which it was
+settled. A longer history continues from the last of them; a history whose tail was rewound (an
+edit, a regenerate) from the last one that both have in common.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.core.lru import SizedLru
 from holdfast.core.model.items import StoredItem
-from holdfast.core.projection.prefix_cache import Prefix, Prefixes, Strand
+from holdfast.core.projection.prefix_cache import SharedPrefix, share
 from holdfast.core.projection.project import project
 
 MAX_BYTES = 16 * 1024 * 1024
 ITEM_BYTES = 64
 """What an item costs here beside its body, which others hold as well."""
+PART_ITEMS = 32
+"""About how many items of a long history are projected at once, when it is read for the first time.
+
+Smaller parts make rewinds cheaper and the first projection dearer.
+"""
+Mark = tuple[int, int]
+"""A place at which a projection is settled: its items, and the bodies they are shown as."""
 
 
-class _Made(msgspec.Struct, frozen=True):
-    bodies: Strand[bytes]
-    call_ids: frozenset[str]
+class _Projection(msgspec.Struct):
+    """A settled projection. Only the cache and the call that extends it hold one."""
+
+    items: SharedPrefix[StoredItem]
+    bodies: SharedPrefix[bytes]
     quarantined: frozenset[int]
+    call_ids: set[str]
+    """Every id of a call up to the last mark; after a rewind a few more, which costs only time."""
+    marks: list[Mark]
+    size: int
 
 
-class Projections:
-    """Shows histories to models; the same as `project`, but a long one only once."""
+class ProjectionCache:
+    """Returns what `project` returns, but projects no item of a known history twice."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._kept: Prefixes[StoredItem, _Made] = Prefixes(max_bytes)
+        self._max_bytes = max_bytes
+        self._cache: SizedLru[str, _Projection] = SizedLru(max_bytes)
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory they take."""
-        return self._kept.held_bytes
+        """About how much memory the projections take."""
+        return self._cache.held
 
     def project(
         self,
         session_id: str,
         history: Sequence[StoredItem],
         quarantined: frozenset[int] = frozenset(),
-    ) -> Strand[bytes]:
-        """Return the bodies of a valid request; see `core.context.project`."""
-        strand = history if isinstance(history, Strand) else Strand(list(history))
-        known = self._kept.find(session_id, strand)
-        if known is not None and _goes_on(known, strand, quarantined):
-            done, made, size = known.items.length, known.made, known.size
+    ) -> SharedPrefix[bytes]:
+        """Return the item bodies of a valid request; see `core.projection.project`."""
+        items = history if isinstance(history, SharedPrefix) else share(history)
+        known = self._cache.get(session_id)
+        if known is not None and known.quarantined == quarantined:
+            if known.items.shared is not items.shared or known.items.length > items.length:
+                known = _cut(known, items)
         else:
-            done, made, size = 0, _Made(Strand([]), frozenset(), quarantined), 0
-        new = strand.shared[done : strand.length]
-        settled = _settled(new)
-        ended = new if settled == len(new) else new[:settled]
-        bodies = project(ended, quarantined)
-        grown = made.bodies.grown(bodies)
-        shown = grown if ended is new else made.bodies.grown(project(new, quarantined))
-        # A message that is not shown ends nothing.
-        if bodies and bodies[-1] == ended[-1].body:
-            seen = strand if ended is new else strand.upto(done + settled)
-            named = set()
-            for item in ended:
-                size += len(item.body) + ITEM_BYTES
-                if item.call_id:
-                    named.add(item.call_id)
-            made = _Made(grown, made.call_ids | named if named else made.call_ids, quarantined)
-            self._kept.keep(session_id, Prefix(seen, made, size))
-        return shown
+            known = None
+        if known is None:
+            known = _Projection(items.upto(0), SharedPrefix([]), quarantined, set(), [], 0)
+        tail_from = _extend(known, items)
+        if tail_from is None:
+            # A call id occurs on both sides of a mark: pairing needs the whole history at once.
+            self._cache.pop(session_id)
+            return SharedPrefix(project(items, quarantined))
+        # A projection that would push out most others is not kept.
+        if known.size * 4 <= self._max_bytes:
+            self._cache.put(session_id, known, known.size)
+        else:
+            self._cache.pop(session_id)
+        if tail_from == items.length:
+            return known.bodies
+        return known.bodies.grown(project(items[tail_from:], quarantined))
 
 
-def _goes_on(
-    known: Prefix[StoredItem, _Made], history: Strand[StoredItem], quarantined: frozenset[int]
-) -> bool:
-    made = known.made
-    if made.quarantined != quarantined:
-        return False
-    if not made.call_ids:
-        return True
-    return not any(item.call_id in made.call_ids for item in history[known.items.length :])
+def _cut(known: _Projection, items: SharedPrefix[StoredItem]) -> _Projection | None:
+    """Return a projection up to its last mark within what it has in common with `items`."""
+    common = known.items.common_length(items)
+    place = bisect_right(known.marks, common, key=lambda mark: mark[0])
+    if not place:
+        return None
+    marks = known.marks if place == len(known.marks) else known.marks[:place]
+    item_count, body_count = marks[-1]
+    size = known.size * item_count // max(known.items.length, 1)
+    return _Projection(
+        items.upto(item_count),
+        known.bodies.upto(body_count),
+        known.quarantined,
+        known.call_ids,
+        marks,
+        size,
+    )
 
 
-def _settled(items: list[StoredItem]) -> int:
-    """Return how many items the last message ends, itself included."""
-    for count in range(len(items), 0, -1):
-        if items[count - 1].kind == "message" and not items[count - 1].call_id:
-            return count
-    return 0
+def _extend(known: _Projection, items: SharedPrefix[StoredItem]) -> int | None:
+    """Extend a projection to the last place of `items` that is settled, and return that place.
+
+    Return None where an item repeats the id of a call before the mark that it stands behind.
+    """
+    start = known.items.length
+    new = items.shared[start : items.length]
+    done, size = 0, 0
+    call_ids: set[str] = set()  # of the items since the last mark
+    last = len(new)
+    while last and (new[last - 1].kind != "message" or new[last - 1].call_id):
+        last -= 1
+    for count, item in enumerate(new, 1):
+        size += len(item.body) + ITEM_BYTES
+        if item.call_id:
+            if item.call_id in known.call_ids:
+                return None
+            call_ids.add(item.call_id)
+        elif item.kind == "message" and (count == last or count - done >= PART_ITEMS):
+            bodies = project(new[done:count], known.quarantined)
+            if not bodies or bodies[-1] != item.body:
+                continue  # a message that is not shown settles nothing
+            done = count
+            known.bodies = known.bodies.grown(bodies)
+            known.items = items.upto(start + count)
+            known.call_ids |= call_ids
+            known.size += size
+            known.marks.append((known.items.length, known.bodies.length))
+            call_ids, size = set(), 0
+    return start + done

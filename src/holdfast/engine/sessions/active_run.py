@@ -1,6 +1,9 @@
-"""One run: the only thing in the process that may write to its session, while it may."""
+"""A run that holds its lane: the only object of the process that may write to its session.
 
-import asyncio
+Every write carries the run's fence. The store refuses it once another worker owns the lane, and
+the run is then lost: its caller aborts the upstream call and reports what became of the turn.
+"""
+
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -23,49 +26,73 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.engine.logging import log
-from holdfast.engine.sessions.waiters import Waiter, Wakeups
+from holdfast.engine.sessions.submission import FINISH_TRIES, resubmit, submit
+from holdfast.engine.sessions.waiters import Waiter, WaiterRegistry
 from holdfast.ports.meter import Meter, NoMeter
 from holdfast.ports.store import Store
 
-FINISH_TRIES = 8
-FIRST_PAUSE_SECONDS = 0.05
+_NONE_QUARANTINED: frozenset[int] = frozenset()
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What a caller may send again, and counts once."""
+    """The id of a batch of items, which counts once however often it is sent."""
 
     id: str
     body_hash: bytes
 
 
 class ActiveRun:
-    """A run that was given its lane. `is_lost` once the lane was taken from it."""
+    """A run from the start of its lane to its end or its loss."""
+
+    __slots__ = (
+        "_finishing",
+        "_heal_count",
+        "_meter",
+        "_on_lost",
+        "_registry",
+        "_rejected",
+        "_shown_records",
+        "_store",
+        "_unsaved",
+        "ended",
+        "fence",
+        "is_lost",
+        "preface",
+        "session",
+        "turn",
+    )
 
     def __init__(
-        self, started: Started, store: Store, wakeups: Wakeups, meter: Meter | None = None
+        self,
+        started: Started,
+        store: Store,
+        registry: WaiterRegistry,
+        meter: Meter | None = None,
+        on_lost: Callable[[], object] | None = None,
     ) -> None:
         self._meter: Meter = meter or NoMeter()
         self.turn = started.turn
         self.session = started.session
         self.fence = started.fence
-        self.is_rolled_over = started.is_rolled_over
         self.is_lost = False
+        """Whether the lane was taken from the run."""
         self.preface: tuple[bytes, ...] = ()
-        """Items that its answer begins with: what was done before the model was asked."""
-        self._end: Ended | None = None
+        """Items that the answer begins with: the compaction that the client asked for."""
+        self.ended: Ended | None = None
+        """The committed end of the run."""
         self._finishing: Finish | None = None
-        self._refused: Finish | None = None
+        self._rejected: Finish | None = None
         self._unsaved: tuple[NewItem, ...] = ()
-        self._healed = 0
+        self._heal_count = 0
         self._shown_records = started.session.record_no
-        """The last record over the log that what was shown to the model knows of."""
+        """The last record over the log that the model's context takes into account."""
         self._store = store
-        self._wakeups = wakeups
-        self._on_lost: Callable[[], object] | None = None
-        wakeups.on_stop(self.fence.run_id, self._lose)
+        self._registry = registry
+        self._on_lost = on_lost
+        registry.register_run(self.fence.run_id, self._lose)
 
     def on_lost(self, callback: Callable[[], object]) -> None:
-        """Call back when the lane is taken away, so that upstream work can be aborted."""
+        """Call `callback` when the lane is lost, to abort upstream work; at once if it is."""
         self._on_lost = callback
         if self.is_lost:
             callback()
@@ -76,20 +103,24 @@ class ActiveRun:
         if self._on_lost is not None:
             self._on_lost()
 
+    # ── reading ─────────────────────────────────────────────────────────────────────────────
+
     async def items(self) -> Sequence[StoredItem]:
-        """Return what the turn may see: the history, compacted where it is, and its own items."""
+        """Return the turn's context: the history, compacted where it is, and its own items."""
         self._shown_records = self.session.record_no
         return await self._store.read.context(self.session)
 
     async def quarantined(self) -> frozenset[int]:
-        """Return the items that a provider could not take; a session without records has none."""
+        """Return the items that a provider could not process; without records there are none."""
         if not self.session.record_no and self.session.parent_id is None:
-            return frozenset()
+            return _NONE_QUARANTINED
         return quarantined(await self._store.read.lineage_records(self.session))
 
     async def context(self) -> list[bytes]:
         """Return the items of a valid model request."""
         return project(await self.items(), await self.quarantined())
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────
 
     async def extend(
         self,
@@ -98,10 +129,10 @@ class ActiveRun:
         journal: JournalEntry | None = None,
         batch: Batch | None = None,
     ) -> Session:
-        """Make finished items durable now, and remember unfinished ones in case of a crash.
+        """Commit finished items now, and checkpoint unfinished ones in case of a crash.
 
-        Items are given once: if the store is unavailable, the run's next write brings them along.
-        A batch that counts once is given alone, after all others.
+        Pass each item once: if the store is unavailable, the run's next write includes it.
+        Pass a batch with an id alone, after everything else is saved.
         """
         self._unsaved = (*self._unsaved, *items)
         command = Extend(
@@ -118,155 +149,153 @@ class ActiveRun:
         try:
             session = await self._store.submit(command)
         except RunFenced:
-            self._lose_quietly()
+            self._mark_lost()
             raise
         except IdempotencyMismatch:
             self._unsaved = ()
             raise
-        # Another write of this run may have been answered first: never go back.
-        self.session = max(self.session, session, key=lambda one: one.version)
+        self._advance(session)
         self._unsaved = self._unsaved[len(command.items) :]
         return self.session
 
     @property
     def has_unsaved(self) -> bool:
-        """Whether the run's next write brings something along."""
+        """Whether the run's next write includes items of an earlier one that failed."""
         return bool(self._unsaved)
 
     async def record_heal(self, command: RecordHeal) -> None:
-        """Note on the run what was done about a failure of its provider, once."""
-        await self._note(replace(command, number=self._healed))
-        self._healed += 1
+        """Record, once, how a failure of the provider was handled."""
+        await self._annotate(replace(command, number=self._heal_count))
+        self._heal_count += 1
 
     async def compact(self, command: Compact) -> Session:
-        """Record what stands for a part of the log; sent again if its outcome is not known.
+        """Record a compaction of a part of the log.
 
-        Raises `SessionMoved` if that part was changed since `items` was read: read it anew.
+        Raise `SessionMoved` if that part changed since `items` was read: the caller reads it again.
         """
         try:
-            return await self._note(replace(command, shown_records=self._shown_records))
+            return await self._annotate(replace(command, shown_records=self._shown_records))
         except SessionMoved:
-            await self._look_again()
+            view = await self._store.read.session(self.turn.tenant, session_id=self.session.id)
+            if view is not None and self.fence.holds(view.session):
+                self.session = view.session
             raise
 
-    async def _look_again(self) -> None:
-        """Take in what others wrote over the log."""
-        view = await self._store.read.session(self.turn.tenant, session_id=self.session.id)
-        if view is not None and self.fence.holds(view.session):
-            self.session = view.session
+    async def _annotate(self, command: Command[Session]) -> Session:
+        try:
+            session = await submit(self._store, command, tries=FINISH_TRIES)
+        except RunFenced:
+            self._mark_lost()
+            raise
+        self._advance(session)
+        return session
 
-    async def _note(self, command: Command[Session]) -> Session:
-        pause = FIRST_PAUSE_SECONDS
-        for left in reversed(range(FINISH_TRIES)):
-            try:
-                session = await self._store.submit(command)
-            except RunFenced:
-                self._lose_quietly()
-                raise
-            except StoreUnavailable:
-                if not left:
-                    raise
-                command = replace(command, again=True)
-                await asyncio.sleep(pause)
-                pause *= 2
-            else:
-                self.session = max(self.session, session, key=lambda one: one.version)
-                return session
-        raise AssertionError("the last try returns or raises")
+    def _advance(self, session: Session) -> None:
+        """Take a newer view of the session.
+
+        Two writes of one run may be in flight (a checkpoint and a heal) and be answered in any
+        order: an older answer must not set the view back.
+        """
+        if session.version > self.session.version:
+            self.session = session
 
     async def finish(self, command: Finish) -> Ended:
-        """End the run durably. An unknown outcome is asked about until it is known."""
-        next_one = self._wakeups.ending(self.fence.run_id, self.fence.session_id)
-        items = (*self._unsaved, *command.items) if self._unsaved else command.items
-        command = replace(
+        """End the run durably; return only once the outcome of the commit is known."""
+        # The waiter is named before the commit, so that the commit itself starts its run: the
+        # lane is never free in between, and the waiter needs no claim of its own.
+        waiter = self._registry.next_in_lane(self.fence.run_id, self.fence.session_id)
+        command = self._finishing = replace(
             command,
-            items=items,
+            items=(*self._unsaved, *command.items) if self._unsaved else command.items,
             after_seq=self.session.head_seq,
             shown_records=self._shown_records,
-            successor=next_one.successor if next_one is not None else None,
+            successor=waiter.successor if waiter is not None else None,
         )
-        self._finishing = command
-        pause = FIRST_PAUSE_SECONDS
-        for left in range(FINISH_TRIES - 1, -1, -1):
+        is_certain = True
+        try:
             try:
                 ended = await self._store.submit(command)
-            except RunFenced:
-                self._lose_quietly()
-                raise
             except StoreUnavailable:
-                if not left:
-                    raise
-                command = replace(command, again=True)
-                await asyncio.sleep(pause)
-                pause *= 2
-            except Exception as exc:
-                # It would be refused again: an end without what was refused frees the lane.
-                self._refused = refused_end(self.fence, exc)
-                raise
-            else:
-                self._end = ended
-                if next_one is None:
-                    self._wakeups.wake(ended.session.id)
-                else:
-                    self._pass_on(ended, next_one, is_certain=not command.again)
-                self._meter.run_ended(command.outcome)
-                log.info(
-                    "run.ended",
-                    run_id=self.fence.run_id,
-                    turn_id=self.turn.id,
-                    session_id=self.fence.session_id,
-                    outcome=command.outcome,
-                )
-                return ended
-        raise AssertionError("the last try returns or raises")
+                is_certain = False
+                ended = await resubmit(self._store, command, tries=FINISH_TRIES - 1)
+        except RunFenced:
+            self._mark_lost()
+            raise
+        except StoreUnavailable:
+            raise
+        except Exception as exc:
+            # The store would reject it again; an end without the rejected content frees the lane.
+            self._rejected = rejected_finish(self.fence, exc)
+            raise
+        self.ended = ended
+        if waiter is not None:
+            self._hand_over(ended, waiter, is_certain=is_certain)
+        else:
+            self._registry.wake(ended.session.id)
+        self._meter.run_ended(command.outcome)
+        log.info(
+            "run.ended",
+            run_id=self.fence.run_id,
+            turn_id=self.turn.id,
+            session_id=self.fence.session_id,
+            outcome=command.outcome,
+        )
+        return ended
 
-    def _pass_on(self, ended: Ended, next_one: Waiter, *, is_certain: bool) -> None:
-        """Have who is next go on: with the lane that it was handed, or by a look at it."""
+    def _hand_over(self, ended: Ended, waiter: Waiter, *, is_certain: bool) -> None:
+        """Let the next waiter start: with the run that the commit started, or by a claim.
+
+        After an uncertain commit the waiter may own the lane without anybody knowing the run, so
+        it keeps `may_own_lane` and claims the run that it was named with.
+        """
         if ended.successor is not None:
-            self._wakeups.hand_over(next_one, ended.successor)
+            self._registry.hand_over(waiter, ended.successor)
             return
         if is_certain:
-            next_one.is_named = False
-        self._wakeups.wake(ended.session.id)
+            waiter.may_own_lane = False
+        self._registry.wake(ended.session.id)
+
+    # ── leaving ─────────────────────────────────────────────────────────────────────────────
 
     @property
     def unwritten(self) -> Finish | None:
-        """The end that the run has if it is not known to be written."""
-        if self._refused is not None or self._finishing is None:
-            return self._refused
+        """The end that may not have been committed."""
+        if self._rejected is not None or self._finishing is None:
+            return self._rejected
         return replace(self._finishing, again=True, successor=None)
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing is left to be written for the run: it has its end, or lost its lane."""
-        return self._end is not None or self.is_lost
+        """Whether nothing is left to write: the end is committed, or the lane is lost."""
+        return self.ended is not None or self.is_lost
 
     def abandon(self) -> None:
-        """Leave the run as it is, for recovery to take up."""
-        self._wakeups.off_stop(self.fence.run_id)
+        """Leave the run open for recovery."""
+        self._registry.unregister_run(self.fence.run_id)
 
-    def _lose_quietly(self) -> None:
+    def _mark_lost(self) -> None:
+        """Note a loss that the caller learns from the exception: no callback, no log entry."""
         self.is_lost = True
-        self._wakeups.off_stop(self.fence.run_id)
+        self._registry.unregister_run(self.fence.run_id)
 
 
-def refused_end(fence: Fence, exc: Exception) -> Finish:
-    """Return the end of a run whose own end the store does not take."""
+def rejected_finish(fence: Fence, exc: Exception) -> Finish:
+    """Return the end of a run whose own end the store rejected."""
     return Finish(
         fence=fence,
         outcome="failed",
         error_code="turn_failed",
-        error_message=f"{type(exc).__name__}: its end was refused",
+        error_message=f"{type(exc).__name__}: the store rejected the end of the run",
         is_retryable=True,
     )
 
 
-def left_end(fence: Fence) -> Finish:
-    """Return the end of a run whose task went away without one."""
+def interrupted_finish(fence: Fence) -> Finish:
+    """Return the end of a run whose task stopped before it ended."""
     return Finish(
         fence=fence,
         outcome="interrupted",
         error_code="caller_left",
-        error_message="the turn was left before it ended",
+        error_message="the turn was abandoned before it ended",
         is_retryable=True,
     )

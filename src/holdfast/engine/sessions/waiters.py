@@ -1,4 +1,9 @@
-"""Who waits for what in this process: turns for their lanes, callers for ends, runs for a stop."""
+"""What tasks of this process wait for: turns for lanes, callers for ends, runs for a stop signal.
+
+Everything here happens on the event loop, without an await between reading and writing a field,
+so no lock is needed. What must not be lost is a wake-up between a caller's look at the store and
+its first wait: see `WaiterRegistry.tick`.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,121 +13,147 @@ from holdfast.core.model.turn import Successor
 from holdfast.core.transaction.commands import Started
 
 REMEMBERED = 4096
-"""Wake-ups of so many sessions, and stops of so many runs, are remembered for those to come."""
+"""How many sessions' wake-ups, and how many runs' stop signals, are remembered for later comers."""
 
 
 class Waiter:
-    """Somebody who wants to look again when a session changes."""
+    """A task that looks at its session again when it is woken."""
+
+    __slots__ = (
+        "_future",
+        "handed",
+        "has_left",
+        "is_woken",
+        "may_own_lane",
+        "position",
+        "session_id",
+        "successor",
+    )
 
     def __init__(
-        self, session_id: SessionId, place: int, successor: Successor | None = None
+        self, session_id: SessionId, position: int, successor: Successor | None = None
     ) -> None:
         self.session_id = session_id
-        self.place = place
+        self.position = position
+        """The turn's place in its lane; the first one is woken."""
         self.is_woken = False
         """Whether there is a reason to look again."""
-        self._waiting: asyncio.Future[None] | None = None
+        self._future: asyncio.Future[None] | None = None
         self.successor = successor
-        """What it begins with the lane, where it waits for one."""
-        self.is_named = False
-        """Whether the lane may have been handed to this one, by a run that ended."""
+        """The run to start when the lane is free; None for a caller that only watches."""
+        self.may_own_lane = False
+        """Whether a `Finish` named this waiter as the next owner.
+
+        Until the outcome of that commit is known, the lane may belong to it or not.
+        """
         self.handed: Started | None = None
-        """What it was handed."""
-        self.is_unserved = False
-        """Whether it left without the lane."""
+        """The run that the previous owner's commit started for this waiter."""
+        self.has_left = False
+        """Whether it stopped waiting without getting the lane."""
 
     async def wait(self, seconds: float) -> bool:
-        """Wait to be woken, for so long at most; return whether it happened."""
+        """Wait until woken, at most `seconds`; return whether it was."""
         if not self.is_woken:
             loop = asyncio.get_running_loop()
-            self._waiting = loop.create_future()
-            timer = loop.call_later(max(seconds, 0.0), _release, self._waiting)
+            self._future = loop.create_future()
+            timer = loop.call_later(max(seconds, 0.0), _release, self._future)
             try:
-                await self._waiting
+                await self._future
             finally:
                 timer.cancel()
-                self._waiting = None
+                self._future = None
         was_woken, self.is_woken = self.is_woken, False
         return was_woken
 
     def wake(self) -> None:
-        """Have it look, now or as soon as it waits."""
+        """Make it look, now or as soon as it waits."""
         self.is_woken = True
-        if self._waiting is not None:
-            _release(self._waiting)
+        if self._future is not None:
+            _release(self._future)
 
 
-def _release(waiting: "asyncio.Future[None]") -> None:
-    if not waiting.done():
-        waiting.set_result(None)
+def _release(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
-class Wakeups:
-    """The registry. In a lane only the first waiter is woken: nobody else could start.
+def _ignore(_: Started) -> None:
+    """Drop a run that nobody waits for."""
 
-    What is heard is remembered for a while: whoever begins to wait says since when it has not
-    looked, and finds out if something happened in between.
-    """
 
-    def __init__(self) -> None:
+class WaiterRegistry:
+    """The waiters of one process. Of a lane only the first is woken: no other could start."""
+
+    def __init__(self, on_unclaimed: Callable[[Started], None] = _ignore) -> None:
+        self._on_unclaimed = on_unclaimed
+        """Receives a run that was handed to a waiter that has left."""
         self._lanes: dict[SessionId, list[Waiter]] = {}
         self._watchers: dict[SessionId, list[Waiter]] = {}
-        self._stops: dict[RunId, Callable[[], None]] = {}
-        self._cared_for: dict[TurnId, int] = {}
-        self.moment = 0
+        self._running: dict[RunId, Callable[[], None]] = {}
+        self.claims: dict[TurnId, int] = {}
+        """The turns that a task of this process is responsible for, and since which tick."""
+        self.tick = 0
+        """Counts wake-ups.
+
+        A caller notes it before it looks at the store and passes it to `join_lane`: a wake-up in
+        between then counts, although nobody was waiting yet.
+        """
         self._woken_at: dict[SessionId, int] = {}
         self._all_woken_at = 0
-        self._stopped: dict[RunId, None] = {}
-        self.on_unwanted: Callable[[Started], None] = lambda _: None
-        """Told of a lane that was handed to somebody who had left."""
+        self._stopped_early: dict[RunId, None] = {}
+        """Runs whose stop signal came before they were registered."""
 
-    def begin_care(self, turn_id: TurnId, since: int | None = None) -> bool:
-        """Say that a task of this process cares for the turn; `False` if one does already.
+    # ── turns that a task of this process is responsible for ────────────────────────────────
 
-        `since` is the moment at which its lane was last looked at, if that is not now.
+    def claim_turn(self, turn_id: TurnId, since: int | None = None) -> bool:
+        """Make a task responsible for a turn; return False if another one is already.
+
+        `since` is the tick at which the turn's lane was last looked at, if that is not now.
         """
-        if turn_id in self._cared_for:
+        if turn_id in self.claims:
             return False
-        self._cared_for[turn_id] = self.moment if since is None else since
+        self.claims[turn_id] = self.tick if since is None else since
         return True
 
-    def cared_since(self, turn_id: TurnId) -> int:
-        """Return when a task began to care for the turn; for one that nobody does, the first."""
-        return self._cared_for.get(turn_id, -1)
+    def claimed_at(self, turn_id: TurnId) -> int:
+        """Return the tick of a turn's claim; the one before all others if nobody claimed it."""
+        return self.claims.get(turn_id, -1)
 
-    def is_cared_for(self, turn_id: TurnId, run_id: RunId | None = None) -> bool:
-        """Whether a task of this process answers for the turn, or for its run."""
-        return turn_id in self._cared_for or run_id in self._stops
+    def is_claimed(self, turn_id: TurnId, run_id: RunId | None = None) -> bool:
+        """Whether a task of this process is responsible for the turn, or for its run."""
+        return turn_id in self.claims or run_id in self._running
 
-    def end_care(self, turn_id: TurnId) -> None:
-        """The turn ended, or its task did."""
-        self._cared_for.pop(turn_id, None)
+    def release_turn(self, turn_id: TurnId) -> None:
+        """End the responsibility for a turn."""
+        self.claims.pop(turn_id, None)
 
     @property
-    def is_anybody_waiting(self) -> bool:
-        """Whether there is a reason to look at what other processes do."""
-        return bool(self._lanes or self._watchers or self._stops)
+    def has_waiters(self) -> bool:
+        """Whether anybody here depends on what other processes write."""
+        return bool(self._lanes or self._watchers or self._running)
 
-    def queue(
+    # ── waiting for a lane ──────────────────────────────────────────────────────────────────
+
+    def join_lane(
         self,
         session_id: SessionId,
-        place: int,
+        position: int,
         *,
         since: int,
         successor: Successor | None = None,
     ) -> Waiter:
-        """Join a lane's queue in this process; woken already, if the lane was since a moment."""
-        waiter = Waiter(session_id, place, successor)
+        """Add a waiter to a lane; it is woken at once if the lane was woken after `since`."""
+        waiter = Waiter(session_id, position, successor)
         if max(self._all_woken_at, self._woken_at.get(session_id, 0)) > since:
             waiter.wake()
         lane = self._lanes.setdefault(session_id, [])
         lane.append(waiter)
-        lane.sort(key=lambda one: one.place)
+        lane.sort(key=lambda each: each.position)
         return waiter
 
-    def leave(self, waiter: Waiter, *, is_served: bool) -> None:
-        """Leave a queue; where the lane was not got, the next one looks if its time has come."""
-        waiter.is_unserved = not is_served
+    def leave_lane(self, waiter: Waiter, *, is_served: bool) -> None:
+        """Remove a waiter; if it did not get the lane, the next one has to look in its place."""
+        waiter.has_left = not is_served
         lane = self._lanes.get(waiter.session_id, [])
         lane.remove(waiter)
         if not lane:
@@ -130,90 +161,101 @@ class Wakeups:
         elif not is_served:
             lane[0].wake()
 
-    def ending(self, run_id: RunId, session_id: SessionId) -> Waiter | None:
-        """A run ends by itself: return who is first in its lane, to be handed it.
+    def next_in_lane(self, run_id: RunId, session_id: SessionId) -> Waiter | None:
+        """Unregister a run that ends; return the waiter that its commit may hand the lane to.
 
-        One that may have been handed it before finds out for itself.
+        A waiter that was named before is not named twice: it does not know yet whether the lane
+        is its own, and finds out by a claim.
         """
-        self._stops.pop(run_id, None)
+        self._running.pop(run_id, None)
         lane = self._lanes.get(session_id)
-        if not lane or lane[0].successor is None or lane[0].is_named:
+        if not lane or lane[0].successor is None or lane[0].may_own_lane:
             return None
-        lane[0].is_named = True
+        lane[0].may_own_lane = True
         return lane[0]
 
     def hand_over(self, waiter: Waiter, started: Started) -> None:
-        """Give the lane to who was named for it; one that has left without it takes nothing."""
+        """Give the run to the waiter it was started for; free the lane if the waiter has left."""
         for watcher in self._watchers.get(waiter.session_id, ()):
             watcher.wake()
         waiter.handed = started
         waiter.wake()
-        if waiter.is_unserved:
-            self.on_unwanted(started)
+        if waiter.has_left:
+            self._on_unclaimed(started)
+
+    # ── watching a session ──────────────────────────────────────────────────────────────────
 
     def watch(self, session_id: SessionId) -> Waiter:
-        """Be woken whenever a turn of the session ends here."""
+        """Return a waiter that is woken whenever a turn of the session ends."""
         waiter = Waiter(session_id, 0)
         self._watchers.setdefault(session_id, []).append(waiter)
         return waiter
 
     def unwatch(self, waiter: Waiter) -> None:
-        """Stop watching."""
+        """Remove a watching waiter."""
         watchers = self._watchers[waiter.session_id]
         watchers.remove(waiter)
         if not watchers:
             del self._watchers[waiter.session_id]
 
-    def on_stop(self, run_id: RunId, stop: Callable[[], None]) -> None:
-        """Call `stop` when the run loses its session; at once, if it has."""
-        if run_id in self._stopped:
-            del self._stopped[run_id]
+    # ── runs and their stop signals ─────────────────────────────────────────────────────────
+
+    def register_run(self, run_id: RunId, stop: Callable[[], None]) -> None:
+        """Call `stop` when the run loses its lane; at once if it has lost it already.
+
+        A reset may commit between the commit that started the run and this call.
+        """
+        if run_id in self._stopped_early:
+            del self._stopped_early[run_id]
             stop()
         else:
-            self._stops[run_id] = stop
+            self._running[run_id] = stop
 
-    def off_stop(self, run_id: RunId) -> None:
-        """The run has ended by itself."""
-        self._stops.pop(run_id, None)
+    def unregister_run(self, run_id: RunId) -> None:
+        """Forget a run that ended, or whose loss is known."""
+        self._running.pop(run_id, None)
 
     def running(self) -> list[RunId]:
         """Return the runs of this process."""
-        return list(self._stops)
+        return list(self._running)
 
-    def hear(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
-        """Take in what the store announces."""
+    # ── notifications ───────────────────────────────────────────────────────────────────────
+
+    def notify(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
+        """Process a notification of the store: sessions to look at again, runs to stop."""
         for session_id in woken:
             self.wake(session_id)
         for run_id in aborted:
-            stop = self._stops.pop(run_id, None)
+            stop = self._running.pop(run_id, None)
             if stop is not None:
                 stop()
             else:
-                self._stopped[run_id] = None
-        while len(self._stopped) > REMEMBERED:
-            del self._stopped[next(iter(self._stopped))]
+                self._stopped_early[run_id] = None
+        while len(self._stopped_early) > REMEMBERED:
+            del self._stopped_early[next(iter(self._stopped_early))]
 
     def wake(self, session_id: SessionId) -> None:
-        """Have the first of a lane, and everybody who watches, look again."""
-        self.moment += 1
+        """Wake the first waiter of a session's lane and everybody who watches the session."""
+        self.tick += 1
         self._woken_at.pop(session_id, None)
-        self._woken_at[session_id] = self.moment
+        self._woken_at[session_id] = self.tick
         if len(self._woken_at) > REMEMBERED:
+            # What is forgotten counts as a wake-up of every session: one look too many is cheap.
             self._all_woken_at = self._woken_at.pop(next(iter(self._woken_at)))
         if self._lanes or self._watchers:
-            self._look(session_id)
+            self._wake_waiters(session_id)
 
-    def _look(self, session_id: SessionId) -> None:
+    def wake_all(self) -> None:
+        """Wake every first waiter and every watcher: another process wrote something."""
+        self.tick += 1
+        self._all_woken_at = self.tick
+        self._woken_at.clear()
+        for session_id in [*self._lanes, *self._watchers]:
+            self._wake_waiters(session_id)
+
+    def _wake_waiters(self, session_id: SessionId) -> None:
         lane = self._lanes.get(session_id)
         if lane:
             lane[0].wake()
         for waiter in self._watchers.get(session_id, ()):
             waiter.wake()
-
-    def wake_everybody(self) -> None:
-        """Have everybody look again: somebody else wrote something."""
-        self.moment += 1
-        self._all_woken_at = self.moment
-        self._woken_at.clear()
-        for session_id in [*self._lanes, *self._watchers]:
-            self._look(session_id)

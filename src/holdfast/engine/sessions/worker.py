@@ -1,7 +1,7 @@
-"""A worker's life: its lease, its eyes on other processes, and the care of what others left.
+"""A worker: this process's lease, its watch on other processes, and recovery of what they left.
 
-A lease says who is alive; only the epoch in each write says who may write. One lease per process
-covers all its runs, and is renewed as one row.
+The lease says who is alive; only the epoch in each write says who may write. One lease per process
+covers all its runs and is renewed as one row.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
 from holdfast.core.model.turn import RUN_AGAIN, Turn
 from holdfast.core.transaction.commands import Bury, Cancel, Finish, Recover, Renew
 from holdfast.engine.logging import log
-from holdfast.engine.sessions.waiters import Wakeups
+from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.clock import Ids
 from holdfast.ports.meter import Meter, NoMeter
@@ -22,21 +22,22 @@ from holdfast.ports.store import Store
 
 RECOVERY_BATCH = 500
 ORPHANS_AT_ONCE = 20_000
-"""Looking for orphans costs as much as there are, so it is done for many of them at once."""
-LOOK_SECONDS = 0.5
-"""How often somebody who waits makes us look for workers whose process is dead."""
+"""Finding orphans costs as much as there are of them, so many are fetched at once."""
+DEAD_WORKER_POLL_SECONDS = 0.5
+"""How often dead processes are looked for while somebody waits for a lane."""
 Chore = Callable[[], Awaitable[None]]
-"""What is to be done whenever the lease is renewed."""
+"""Work to do whenever the lease is renewed."""
 Adopt = Callable[[Turn], Awaitable[None]]
+"""Runs a turn that a dead worker left in the queue."""
 
 
 class Worker:
-    """One process's part in the house."""
+    """One process among those that share a store."""
 
     def __init__(
         self,
         store: Store,
-        wakeups: Wakeups,
+        registry: WaiterRegistry,
         *,
         ids: Ids,
         settings: LaneSettings,
@@ -44,26 +45,29 @@ class Worker:
     ) -> None:
         self._meter: Meter = meter or NoMeter()
         self._store = store
-        self._wakeups = wakeups
+        self._registry = registry
         self._ids = ids
         self._settings = settings
         self._tasks: list[asyncio.Task[None]] = []
         self._adopt: Adopt | None = None
         self._chore: Chore | None = None
         self._adopted: set[asyncio.Task[None]] = set()
-        self._forsaken: set[RunId | TurnId] = set()
-        self._owed: dict[str, Finish | Cancel | Recover] = {}
+        self._unclaimed: set[RunId | TurnId] = set()
+        """Runs and turns of our own for which no task was responsible at the last sweep."""
+        self._deferred: dict[str, Finish | Cancel | Recover] = {}
+        """Writes whose tasks are gone, by the id of their run or turn."""
         self.id = WorkerId(ids.new("wrk"))
+        """Changes when this worker was taken for dead and starts over: read it, do not keep it."""
         self.is_stopping = False
 
     async def start(self, adopt: Adopt | None = None, chore: Chore | None = None) -> None:
-        """Begin: take a lease, settle what dead workers left, then keep both up."""
+        """Take a lease, recover what dead workers left, then keep both up to date."""
         self._adopt = adopt
         self._chore = chore
-        self.is_stopping = False  # a start that failed has stopped; it may be tried again
-        self._store.listen(self._wakeups.hear)
+        self.is_stopping = False  # a start that failed has called stop; it may be retried
+        self._store.listen(self._registry.notify)
         await self._store.enlist(self.id, self._settings.lease_seconds)
-        # There may be much to settle; others must not take us for dead meanwhile.
+        # Renewed during the first sweep too: it may take longer than a lease.
         self._tasks = [asyncio.create_task(self._keep_lease(), name="holdfast-lease")]
         try:
             await self.sweep()
@@ -72,40 +76,42 @@ class Worker:
             raise
         self._tasks += [
             asyncio.create_task(self._keep_swept(), name="holdfast-sweep"),
-            asyncio.create_task(self._watch_others(), name="holdfast-watch"),
+            asyncio.create_task(self._watch_other_processes(), name="holdfast-watch"),
         ]
 
     async def stop(self) -> None:
-        """End: stop adopted turns, and let others take at once what is left."""
+        """Stop adopted turns and give up the lease: others may take over at once."""
         self.is_stopping = True
-        self._wakeups.wake_everybody()  # whoever waits for a lane here will not get it
+        self._registry.wake_all()  # turns that wait for a lane here fail with StoreClosed
         for task in [*self._tasks, *self._adopted]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._adopted, return_exceptions=True)
-        await self._pay()
+        await self._flush_deferred()
         with contextlib.suppress(HoldfastError):
             await self._store.dismiss(self.id)
 
     async def sweep(self) -> int:
-        """Settle everything that workers without a lease left behind; return how much it was."""
-        gone = await self._bury_the_gone()
-        settled = await self._recover_all()
-        for worker in gone:
+        """Recover the sessions of dead workers; return how many there were."""
+        # A worker is removed only after its sessions are recovered: if this process dies in
+        # between, the next sweep still finds them by their owner.
+        expired = await self._expire_dead_workers()
+        recovered = await self._recover_all()
+        for worker in expired:
             await self._store.dismiss(worker)
-        await self._recover_forsaken()
+        await self._recover_unclaimed()
         await self._adopt_turns()
-        return settled
+        return recovered
 
-    async def _bury_the_gone(self) -> list[WorkerId]:
-        """End the leases of the dead; one that renewed in the meantime was not dead."""
-        buried: list[WorkerId] = []
+    async def _expire_dead_workers(self) -> list[WorkerId]:
+        """End the leases of dead workers; one that renewed since it was judged is alive."""
+        expired: list[WorkerId] = []
         for worker in await self._store.gone_workers():
             if worker.id == self.id:
                 continue
             command = Bury(worker=worker.id, alive_until=worker.alive_until)
             if await self._store.submit(command):
-                buried.append(worker.id)
-        return buried
+                expired.append(worker.id)
+        return expired
 
     async def _recover_all(self) -> int:
         seen: set[SessionId] = set()
@@ -120,11 +126,11 @@ class Worker:
                 await asyncio.gather(*(self._recover(session_id) for session_id in batch))
 
     async def _recover(
-        self, session_id: SessionId, forsaken: Sequence[RunId | TurnId] = ()
+        self, session_id: SessionId, unclaimed: Sequence[RunId | TurnId] = ()
     ) -> None:
         limits = self._settings.limits(can_run_again=self._adopt is not None)
         command = Recover(
-            session_id=session_id, worker=self.id, limits=limits, forsaken=tuple(forsaken)
+            session_id=session_id, worker=self.id, limits=limits, forsaken=tuple(unclaimed)
         )
         try:
             await self._store.submit(command)
@@ -136,139 +142,142 @@ class Worker:
         self._meter.recovered(1)
         log.info("recovery.settled", session_id=session_id)
 
-    def owe(self, name: str, end: Finish | Cancel | Recover) -> None:
-        """Take over an end that its task could not write or did not stay for.
+    def defer_write(self, name: str, command: Finish | Cancel | Recover) -> None:
+        """Take over a write that its task could not make or did not wait for.
 
-        A lane whose owner lives is taken by nobody, so it is written now, or as soon as it can be.
+        Nobody takes a lane whose owner is alive, so the write has to come from here: now, or as
+        soon as the store answers again.
         """
-        self._owed[name] = end
+        self._deferred[name] = command
         if self.is_stopping:
             return
-        self._start(self._pay(), name="holdfast-owed")
+        self._start(self._flush_deferred(), name="holdfast-deferred")
 
-    async def _pay(self) -> None:
-        for name, end in list(self._owed.items()):
-            if isinstance(end, Cancel) and self._wakeups.is_cared_for(end.turn_id):
-                self._owed.pop(name, None)  # somebody came back for the turn, and waits for it
+    async def _flush_deferred(self) -> None:
+        for name, command in list(self._deferred.items()):
+            if isinstance(command, Cancel) and self._registry.is_claimed(command.turn_id):
+                self._deferred.pop(name, None)  # a repeat of the request waits for the turn
                 continue
             try:
-                await self._store.submit(end)
+                await self._store.submit(command)
             except StoreUnavailable:
-                return
+                return  # the next sweep tries again
             except HoldfastError as exc:
-                log.info("owed.not_needed", owed=name, code=exc.code)
-            self._owed.pop(name, None)
-            if isinstance(end, Finish):
-                self._wakeups.wake(end.fence.session_id)
+                log.info("deferred.not_needed", write=name, code=exc.code)
+            self._deferred.pop(name, None)
+            if isinstance(command, Finish):
+                self._registry.wake(command.fence.session_id)
 
     def _start(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._adopted.add(task)
         task.add_done_callback(self._adopted.discard)
 
-    async def _recover_forsaken(self) -> None:
-        """Settle what is our own and no task here cares for: it began, and nobody heard of it.
+    async def _recover_unclaimed(self) -> None:
+        """Recover what is our own and has no responsible task: nobody got the answer of its start.
 
-        Only what was so at the last look too: a task that has just begun may not have said so yet.
+        Only what was found by two sweeps in a row: a commit may be done whose task has not been
+        resumed yet, and could not register its run.
         """
         found: dict[RunId | TurnId, SessionId] = {}
         for run in await self._store.owned_runs(self.id):
-            if not self._wakeups.is_cared_for(run.turn_id, run.run_id):
+            if not self._registry.is_claimed(run.turn_id, run.run_id):
                 found[run.run_id] = run.session_id
         for turn in await self._store.owned_turns(self.id):
             is_adopted = turn.source in RUN_AGAIN and self._adopt is not None
-            if not is_adopted and not self._wakeups.is_cared_for(turn.id):
+            if not is_adopted and not self._registry.is_claimed(turn.id):
                 found[turn.id] = turn.session_id
-        again = {name: session_id for name, session_id in found.items() if name in self._forsaken}
-        self._forsaken = found.keys() - again.keys()
+        again = {name: session_id for name, session_id in found.items() if name in self._unclaimed}
+        self._unclaimed = found.keys() - again.keys()
         for session_id in sorted(set(again.values())):
             names = [name for name, place in again.items() if place == session_id]
-            log.warning("turns.forsaken", session_id=session_id, names=names)
+            log.warning("turns.unclaimed", session_id=session_id, names=names)
             await self._recover(session_id, names)
 
     async def _adopt_turns(self) -> None:
-        """Run turns that were handed to this worker and that nobody here cares for yet."""
+        """Run the queued turns of this worker for which no task is responsible yet."""
         if self._adopt is None:
             return
         for turn in await self._store.owned_turns(self.id):
-            if turn.source in RUN_AGAIN and self._wakeups.begin_care(turn.id):
-                self._start(self._care_for(turn), name="holdfast-adopted")
+            if turn.source in RUN_AGAIN and self._registry.claim_turn(turn.id):
+                self._start(self._run_adopted(turn), name="holdfast-adopted")
 
-    async def _care_for(self, turn: Turn) -> None:
+    async def _run_adopted(self, turn: Turn) -> None:
         assert self._adopt is not None
         try:
             await self._adopt(turn)
         except HoldfastError as exc:
             log.info("adopted.ended", turn_id=turn.id, code=exc.code)
-        except Exception:  # noqa: BLE001 - the top of a task; its run is settled by whoever left it
-            log.exception("adopted.broke", turn_id=turn.id)
+        except Exception:  # noqa: BLE001 - the top of a task; its run is freed by `Gateway.leave`
+            log.exception("adopted.failed", turn_id=turn.id)
         finally:
-            self._wakeups.end_care(turn.id)
+            self._registry.release_turn(turn.id)
 
     async def _keep_lease(self) -> None:
         while True:
             await asyncio.sleep(self._settings.lease_seconds / 3)
-            with _reported("lease.not_renewed", self.id):
+            with _logged("lease.not_renewed", self.id):
                 await self._renew()
-            with _reported("chore.failed", self.id):
+            with _logged("chore.failed", self.id):
                 if self._chore is not None:
                     await self._chore()
 
     async def _keep_swept(self) -> None:
-        """Sweep now and then; at once where somebody waits for a worker whose process is dead."""
+        """Sweep regularly; at once where a task waits while another worker's process is dead."""
         pause = self._settings.lease_seconds / 3
-        slept = 0.0
+        waited = 0.0
         while True:
-            await asyncio.sleep(min(pause, LOOK_SECONDS))
-            slept += min(pause, LOOK_SECONDS)
-            with _reported("sweep.failed", self.id):
-                if slept < pause and not await self._is_somebody_missed():
+            await asyncio.sleep(min(pause, DEAD_WORKER_POLL_SECONDS))
+            waited += min(pause, DEAD_WORKER_POLL_SECONDS)
+            with _logged("sweep.failed", self.id):
+                if waited < pause and not await self._has_dead_worker():
                     continue
-                slept = 0.0
-                await self._pay()
+                waited = 0.0
+                await self._flush_deferred()
                 await self.sweep()
 
-    async def _is_somebody_missed(self) -> bool:
-        if not self._wakeups.is_anybody_waiting:
+    async def _has_dead_worker(self) -> bool:
+        if not self._registry.has_waiters:
             return False
         return any(worker.id != self.id for worker in await self._store.gone_workers())
 
     async def _renew(self) -> None:
         lease = self._settings.lease_seconds
-        running = self._wakeups.running()
+        running = self._registry.running()
         try:
             await self._store.submit(Renew(worker=self.id, lease_seconds=lease))
         except RunFenced:
-            # Taken for dead while frozen: every run of ours is fenced. Start over, as somebody new.
-            log.warning("worker.was_buried", worker=self.id)
-            self._wakeups.hear((), running)
+            # Expired while this process was frozen: every run of ours is fenced. Start over under
+            # a new id, so that nothing written under the old one can be mistaken for ours.
+            log.warning("worker.expired", worker=self.id)
+            self._registry.notify((), running)
             self.id = WorkerId(self._ids.new("wrk"))
             await self._store.enlist(self.id, lease)
             return
-        await self._stop_the_lost()
+        await self._stop_lost_runs()
 
-    async def _stop_the_lost(self) -> None:
-        """Stop the runs that another process took the lane from."""
-        running = self._wakeups.running()
+    async def _stop_lost_runs(self) -> None:
+        """Stop the runs whose lanes another process took."""
+        running = self._registry.running()
         if running:
             owned = {run.run_id for run in await self._store.owned_runs(self.id)}
-            self._wakeups.hear((), [run_id for run_id in running if run_id not in owned])
+            self._registry.notify((), [run_id for run_id in running if run_id not in owned])
 
-    async def _watch_others(self) -> None:
-        """Look out for other processes' writes, as long as somebody here waits for any."""
+    async def _watch_other_processes(self) -> None:
+        """Poll for writes of other processes while a task here depends on them."""
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
-            if not self._wakeups.is_anybody_waiting:
+            if not self._registry.has_waiters:
                 continue
-            with _reported("watch.failed", self.id):
+            with _logged("watch.failed", self.id):
                 if await self._store.has_news():
-                    self._wakeups.wake_everybody()
-                    await self._stop_the_lost()
+                    self._registry.wake_all()
+                    await self._stop_lost_runs()
 
 
 @contextlib.contextmanager
-def _reported(event: str, worker: WorkerId) -> Iterator[None]:
-    """Let a task that must not end outlive what breaks in it, and say so."""
+def _logged(event: str, worker: WorkerId) -> Iterator[None]:
+    """Log what fails in the body of a task that must go on, instead of raising it."""
     try:
         yield
     except HoldfastError as exc:

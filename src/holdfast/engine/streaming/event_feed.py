@@ -1,7 +1,7 @@
-"""The feed: facts as they are committed, by this process or another, for those who follow them.
+"""The event feed: committed events of this and other processes, for clients that follow them.
 
-One look-out for each tenant that is followed asks the store whether there is anything new; the
-followers themselves read only when there is, each from its own place, a bounded batch at a time.
+One poller for each followed tenant asks the store whether there is anything new. Followers read
+only then, each from its own position, a bounded batch at a time.
 """
 
 import asyncio
@@ -15,44 +15,48 @@ from holdfast.engine.logging import log
 from holdfast.ports.store import Place, PlacedEvent, Reader
 
 BATCH = 100
-LOOK_SECONDS = 0.1
-"""How often a followed tenant's feed is looked at."""
+POLL_SECONDS = 0.1
+"""How often the feed of a followed tenant is polled."""
 MAX_FOLLOWERS = 512
 
 
 class TooManyFollowers(HoldfastError):
-    """As many follow the events of this process as may."""
+    """The limit of event followers of this process is reached."""
 
     code = "too_many_followers"
     retryable = True
 
 
-class _LookOut:
-    """Whether a tenant's feed has grown, asked once for all who follow it."""
+class _FeedPoller:
+    """Polls a tenant's feed once for all who follow it."""
 
     def __init__(self, read: Reader, tenant: Tenant) -> None:
         self.followers = 0
         self._read = read
         self._tenant = tenant
         self._news = asyncio.Event()
-        self._task = asyncio.create_task(self._watch(), name="holdfast-feed")
+        self._task = asyncio.create_task(self._poll(), name="holdfast-feed")
 
     @property
     def news(self) -> asyncio.Event:
-        """Set once there may be something new; take it before reading, then wait for it."""
+        """Set once there may be something new.
+
+        Take it before reading the feed, then wait for it: an event that is committed between the
+        read and the wait sets the one that was taken, so no wake-up is lost.
+        """
         return self._news
 
     def wake(self) -> None:
-        """Have everybody look, and wait for the next news."""
+        """Wake all followers, and start over with a fresh event."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _watch(self) -> None:
+    async def _poll(self) -> None:
         seen: Place | None = None
         while True:
             try:
@@ -63,51 +67,53 @@ class _LookOut:
                 if end != seen:
                     seen = end
                     self.wake()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
 
-class Feed:
-    """Lets followers in, and wakes them."""
+class EventFeed:
+    """Admits followers and wakes them."""
 
     def __init__(self, read: Reader, *, max_followers: int = MAX_FOLLOWERS) -> None:
         self._read = read
         self._max_followers = max_followers
-        self._look_outs: dict[Tenant, _LookOut] = {}
+        self._pollers: dict[Tenant, _FeedPoller] = {}
         self._is_closing = False
         self.followers = 0
 
     def close(self) -> None:
-        """Have every follower go."""
+        """Stop every follower."""
         self._is_closing = True
-        for look_out in self._look_outs.values():
-            look_out.wake()
+        for poller in self._pollers.values():
+            poller.wake()
 
     def check_room(self) -> None:
-        """Refuse one follower too many."""
+        """Raise if the limit of followers is reached."""
         if self._is_closing or self.followers >= self._max_followers:
-            raise TooManyFollowers(f"{self.followers} follow the events of this process already")
+            raise TooManyFollowers(
+                f"this process has {self.followers} event followers already; try again later"
+            )
 
     async def follow(
         self, tenant: Tenant, after: Place, *, quiet_seconds: float
     ) -> AsyncGenerator[Sequence[PlacedEvent], None]:
-        """Yield a tenant's facts in batches; an empty one when it was quiet for so long."""
-        async with self._watching(tenant) as look_out:
+        """Yield a tenant's events in batches; an empty one after `quiet_seconds` of silence."""
+        async with self._following(tenant) as poller:
             while not self._is_closing:
-                news = look_out.news
+                news = poller.news
                 found = await self._read.feed(tenant, after=after, limit=BATCH)
                 if found:
                     after = found[-1].place
                     yield found
-                elif not await _heard(news, quiet_seconds):
+                elif not await _wait_for(news, quiet_seconds):
                     yield ()
 
     async def follow_session(
         self, tenant: Tenant, session_id: SessionId, after: int, *, quiet_seconds: float
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """Yield a session's facts in batches, until it is erased; an empty one when it is quiet."""
-        async with self._watching(tenant) as look_out:
+        """Yield a session's events in batches, until it is erased; empty ones while it is quiet."""
+        async with self._following(tenant) as poller:
             while not self._is_closing:
-                news = look_out.news
+                news = poller.news
                 found = await self._read.events(session_id, after=after, limit=BATCH)
                 if found:
                     after = found[-1].no
@@ -115,28 +121,28 @@ class Feed:
                     continue
                 if await self._read.session(tenant, session_id=session_id) is None:
                     return
-                if not await _heard(news, quiet_seconds):
+                if not await _wait_for(news, quiet_seconds):
                     yield ()
 
     @asynccontextmanager
-    async def _watching(self, tenant: Tenant) -> AsyncIterator[_LookOut]:
-        look_out = self._look_outs.get(tenant)
-        if look_out is None:
-            look_out = self._look_outs[tenant] = _LookOut(self._read, tenant)
-        look_out.followers += 1
+    async def _following(self, tenant: Tenant) -> AsyncIterator[_FeedPoller]:
+        poller = self._pollers.get(tenant)
+        if poller is None:
+            poller = self._pollers[tenant] = _FeedPoller(self._read, tenant)
+        poller.followers += 1
         self.followers += 1
         try:
-            yield look_out
+            yield poller
         finally:
             self.followers -= 1
-            look_out.followers -= 1
-            if not look_out.followers:
-                del self._look_outs[tenant]
-                await look_out.stop()
+            poller.followers -= 1
+            if not poller.followers:
+                del self._pollers[tenant]
+                await poller.stop()
 
 
-async def _heard(news: asyncio.Event, seconds: float) -> bool:
-    """Wait for news, for so long at most; return whether there may be any."""
+async def _wait_for(news: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, at most `seconds`; return whether it was set."""
     try:
         async with asyncio.timeout(seconds):
             await news.wait()

@@ -1,7 +1,8 @@
-"""What a stream leaves behind as it runs: batches of its events, and the text so far.
+"""Writes a stream while it runs: its events to readers and journal, its text so far to the store.
 
-Background streams are kept before they are seen. Others are kept at their end, or as soon as
-they outgrow their window. The text so far is written at least every quarter of a second.
+Events of background streams are committed before anybody sees them. Other streams are journalled
+at their end, or as soon as they outgrow their window. The text so far is checkpointed at least
+every quarter of a second.
 """
 
 import asyncio
@@ -19,73 +20,79 @@ from holdfast.ports.provider import AnyEvent
 
 BATCH_SECONDS = 0.04
 """How long events of a background stream are gathered; with the commit, under 50 ms."""
-BREATH_BYTES = 64 * 1024
-"""How much may be said at once before others have their turn."""
+YIELD_AFTER_BYTES = 64 * 1024
+"""How much a provider may write before other tasks get a turn."""
 CHECKPOINT_SECONDS = 0.2
-"""How long text is gathered before it is made durable; with the commit, under 250 ms."""
+"""How long text is gathered before it is stored; with the commit, under 250 ms."""
 SHARED_SECONDS = 0.02
-"""Texts that are due so close together are written at one time, in one commit."""
+"""Checkpoints that are due within this time are made at once, so that they share a commit."""
 
 
 class JournalWriter:
-    """Tells one run's stream and keeps it; `settle` comes before the end is recorded.
-
-    It is the `EventSink` to whom the model speaks.
-    """
+    """The event sink of a run; `settle` must come before the end of the run is committed."""
 
     def __init__(self, run: ActiveRun, live: LiveResponse) -> None:
         self._run = run
         self._live = live
         self._partial = PartialOutput()
+        self._unfolded: list[AnyEvent] = []
+        """Events that `_partial` does not have yet: they are added in batches, at checkpoints."""
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_settled = False
-        self._said = 0
+        self._written_bytes = 0
         self._saved_at = asyncio.get_running_loop().time()
+        self.has_output = False
+        """Whether the model has sent any event: after that nothing is retried."""
 
     def start(self) -> None:
-        """Tell that the run has begun."""
+        """Publish that the run has started."""
         self._live.start()
-        self._note()
+        self._schedule()
 
     def write(self, events: Sequence[AnyEvent]) -> bool:
-        """Pass on what the model says; return whether it may say more at once."""
+        """Publish events of the model; return False when the caller must drain first."""
         live = self._live
-        self._partial.see(events)
-        self._said += live.publish(events)
-        if self._timer is None or live.unkept_bytes > WINDOW_BYTES:
-            self._note()
-        return self._said <= BREATH_BYTES
+        if events:
+            self.has_output = True
+        self._unfolded += events
+        self._written_bytes += live.publish(events)
+        if self._timer is None or live.uncommitted_bytes > WINDOW_BYTES:
+            self._schedule()
+        return self._written_bytes <= YIELD_AFTER_BYTES
 
     async def drain(self) -> None:
-        """A model may say much at once; readers are not slow for that."""
-        self._said = 0
+        """Let other tasks run; slow readers do not slow down the run."""
+        self._written_bytes = 0
         await asyncio.sleep(0)
 
-    @property
-    def has_output(self) -> bool:
-        """Whether the model has said anything at all."""
-        return self._partial.has_output
-
-    def broken_off(self) -> tuple[tuple[NewItem, ...], tuple[NewItem, ...]]:
-        """Return what the model had finished, and what it had begun."""
-        finished = tuple(read_item(body) for body in self._partial.finished())
-        return finished, self._partial.items()
+    def interrupted_output(self) -> tuple[tuple[NewItem, ...], tuple[NewItem, ...]]:
+        """Return the items that the model finished, and those it had begun."""
+        partial = self._fold()
+        finished = tuple(read_item(body) for body in partial.finished())
+        return finished, partial.unfinished()
 
     def end(self, journal: JournalEntry | None, facts: ResponseFacts) -> None:
-        """Tell how it ended, once that is recorded together with the rest of the journal."""
-        self._live.keep(journal)
+        """Publish the end, once it is committed together with the rest of the journal."""
+        self._live.mark_committed(journal)
         self._live.end(facts)
 
-    def _note(self) -> None:
-        """Something was said: write it soon, or now if there is much of it."""
+    def _fold(self) -> PartialOutput:
+        """Return the output so far."""
+        if self._unfolded:
+            self._partial.add(self._unfolded)
+            self._unfolded = []
+        return self._partial
+
+    def _schedule(self) -> None:
+        """Have new events written soon, or now if there are many."""
         if self._writing is not None:
             return
         if self._is_overgrown:
             self._write()
         elif self._timer is None:
             loop = asyncio.get_running_loop()
-            if self._live.is_shown_when_kept:
+            if self._live.publish_after_commit:
                 self._timer = loop.call_later(BATCH_SECONDS, self._write)
             else:
                 due = loop.time() + CHECKPOINT_SECONDS
@@ -93,50 +100,55 @@ class JournalWriter:
 
     @property
     def _is_overgrown(self) -> bool:
-        return self._live.is_journalled and self._live.unkept_bytes > WINDOW_BYTES
+        return self._live.is_journalled and self._live.uncommitted_bytes > WINDOW_BYTES
 
     async def settle(self) -> JournalEntry | None:
-        """Write no more; return what the record of the run's end must bring along."""
+        """Stop writing; return the batch that the commit of the run's end must include.
+
+        A write in flight is awaited: its batch must not be committed a second time by the end.
+        """
         self._is_settled = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)
-        return self._live.unkept()
+        return self._live.uncommitted()
 
     def _write(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._writing is None and not self._is_settled:
-            self._writing = asyncio.create_task(self._keep(), name="holdfast-journal")
+            self._writing = asyncio.create_task(self._commit(), name="holdfast-journal")
 
-    async def _keep(self) -> None:
+    async def _commit(self) -> None:
         loop = asyncio.get_running_loop()
-        live, partial = self._live, self._partial
-        is_batch = live.is_shown_when_kept or self._is_overgrown
-        entry = live.unkept() if is_batch else None
+        live, partial = self._live, self._fold()
+        is_batch = live.publish_after_commit or self._is_overgrown
+        entry = live.uncommitted() if is_batch else None
         text = None
-        # Timers come a little early, and what is not written now waits for another batch at least.
-        if partial.has_news and loop.time() - self._saved_at >= CHECKPOINT_SECONDS - BATCH_SECONDS:
+        # Timers fire a little early; without the margin a checkpoint would wait for another batch.
+        is_due = loop.time() - self._saved_at >= CHECKPOINT_SECONDS - BATCH_SECONDS
+        if partial.has_changed and is_due:
             self._saved_at = loop.time()
-            text = partial.take()
+            text = partial.checkpoint()
         try:
             if entry is not None or text is not None:
                 await self._run.extend(partial=text, journal=entry)
-                live.keep(entry)
+                live.mark_committed(entry)
         except RunFenced:
             self._is_settled = True
         except HoldfastError as exc:
-            partial.has_news = partial.has_news or text is not None
-            log.warning("run.not_kept", run_id=self._run.fence.run_id, code=exc.code)
+            partial.has_changed = partial.has_changed or text is not None
+            log.warning("run.checkpoint_failed", run_id=self._run.fence.run_id, code=exc.code)
         finally:
             self._writing = None
-            if not self._is_settled and (partial.has_news or live.unkept_bytes):
-                self._again()
+            if not self._is_settled and self._has_more():
+                self._schedule()
 
-    def _again(self) -> None:
-        """There is more by now; a foreground stream has it in memory until its end."""
-        if self._live.is_shown_when_kept or self._partial.has_news or self._is_overgrown:
-            self._note()
+    def _has_more(self) -> bool:
+        """Whether there is more to write by now; a foreground stream has its events in memory."""
+        if self._live.publish_after_commit and self._live.uncommitted_bytes:
+            return True
+        return bool(self._unfolded) or self._partial.has_changed or self._is_overgrown

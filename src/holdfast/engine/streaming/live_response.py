@@ -1,216 +1,290 @@
-"""A response while it is being made: its events, numbered, for as many readers as want them.
+"""A response in progress: its numbered events, for any number of readers.
 
-The run writes and never waits. What the journal has is let go of beyond a bounded window: a reader
-that is slower is fed from the journal, and cut off where there is none.
+The run publishes and never waits for a reader. Beyond a bounded window, events that the journal
+has are dropped from memory: a slower reader continues from the journal, or is disconnected where
+there is none.
 """
 
-from collections import OrderedDict
+import asyncio
 from collections.abc import Callable, Sequence
 
-from holdfast.core.openai.encrypted_reasoning import open_item, shows_sealed
+from msgspec.structs import replace
+
+from holdfast.core.lru import SizedLru
+from holdfast.core.openai.encrypted_reasoning import shows_encrypted, without_encrypted
 from holdfast.core.openai.event_batches import pack_events
 from holdfast.core.openai.response import ResponseFacts, ResponseStatus
 from holdfast.core.openai.stream_events import (
     CREATED,
+    DELTA_BYTES,
     IN_PROGRESS,
     QUEUED,
     Delta,
     StreamEvent,
-    begun,
-    model_event,
-    numbered,
+    lifecycle_event,
+    number_event,
     prologue,
-    terminal,
+    terminal_event,
 )
 from holdfast.core.transaction.commands import JournalEntry
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
 WINDOW_BYTES = 256 * 1024
 """How far a reader may lag behind in memory."""
-AT_ONCE_BYTES = 64 * 1024
-"""How much a reader is given at once; of more it takes one part after the other."""
+READ_BYTES = 64 * 1024
+"""How much a reader gets at once."""
 ENDED_BYTES = 32 * 1024 * 1024
-"""How much of ended streams is kept in memory for readers who come back."""
-News = Callable[[Sequence[StreamEvent]], None]
-"""Somebody who is given events as they come; none where there is something else to see."""
+"""How much of ended streams is kept in memory for readers that come back."""
+PushCallback = Callable[[Sequence[StreamEvent]], bool]
+"""Sends events at once; returns False when they cannot be sent now."""
+
+
+class Subscriber:
+    """A reader that waits for events; they are pushed to it or it is woken to read them."""
+
+    __slots__ = ("_loop", "_push", "_seconds", "_timer", "future", "heard_at", "position")
+
+    def __init__(self, position: int, seconds: float, push: PushCallback | None) -> None:
+        self.position = position
+        """The number of the last event that the reader has."""
+        self._push = push
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self.heard_at = self._loop.time()
+        self.future: asyncio.Future[bool] = self._loop.create_future()
+        """Done when the reader has to act: True to read, False after `seconds` of silence."""
+        # One timer serves all events that are pushed meanwhile.
+        self._timer = self._loop.call_later(seconds, self._check_silence)
+
+    def receive(self, events: Sequence[StreamEvent]) -> None:
+        """Push events that follow the reader's position; wake the reader where that fails.
+
+        Called in the middle of the run: whatever goes wrong is the reader's error, not the run's.
+        """
+        if self.future.done():
+            return
+        try:
+            push = self._push
+            if (
+                push is not None
+                and events
+                and events[0].number == self.position + 1
+                and push(events)
+            ):
+                self.position = events[-1].number
+                self.heard_at = self._loop.time()
+            else:
+                self.future.set_result(True)
+        except Exception as exc:  # noqa: BLE001 - raised where the reader waits
+            self.future.set_exception(exc)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        self._timer.cancel()
+
+    def _check_silence(self) -> None:
+        left = self.heard_at + self._seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check_silence)
+        elif not self.future.done():
+            self.future.set_result(False)
 
 
 class LiveResponse:
-    """The events of one response, from its first to its terminal one."""
+    """The events of one response, from the first to the terminal one."""
 
-    def __init__(self, facts: ResponseFacts, *, first: int = 0) -> None:
+    def __init__(self, facts: ResponseFacts, *, first: int = 0, drops_unread: bool = True) -> None:
         self.id = facts.id
         self.facts = facts
         self.is_ended = False
-        self.is_cut = False
+        self.is_detached = False
+        """Whether this process has no more events although the response has not ended."""
         self.is_journalled = facts.request.is_stored
-        self.is_shown_when_kept = facts.request.is_background
+        self.publish_after_commit = facts.request.is_background
         self.held_bytes = 0
-        self.unkept_bytes = 0
-        self._index_offset = 0
-        self._shows_sealed = shows_sealed(facts.request)
+        self.uncommitted_bytes = 0
         self.next_number = first
-        """The number that the next event gets."""
+        """The number of the next event."""
         self.first_held = first
-        """The number of the oldest event that is still in memory."""
-        self._kept = first
-        self._told = first
+        """The number of the oldest event in memory."""
+        self._drops_unread = drops_unread
+        self._index_offset = 0
+        self._shows_encrypted = shows_encrypted(facts.request)
+        self._committed = first
+        """The number of the first event that the journal does not have."""
+        self._prologue_end = first
         self._events: list[StreamEvent] = []
-        self._listeners: list[News] = []
+        self._subscribers: list[Subscriber] = []
 
     # ── the run's side ──────────────────────────────────────────────────────────────────────
 
     def open(self, status: ResponseStatus) -> None:
-        """Tell that the response was taken in, as `queued` or `in_progress`."""
-        if self.is_shown_when_kept:
+        """Publish that the response was accepted, as `queued` or `in_progress`."""
+        if self.publish_after_commit:
             for event in prologue(self.facts):
                 self._add(event)
-            self._told = self.next_number
+            self._prologue_end = self.next_number
         else:
-            self._add(begun(CREATED, self.next_number, self.facts, status))
+            self._add(lifecycle_event(CREATED, self.next_number, self.facts, status))
             if status == "queued":
-                self._add(begun(QUEUED, self.next_number, self.facts, status))
+                self._add(lifecycle_event(QUEUED, self.next_number, self.facts, status))
         self._wake()
 
     def start(self) -> None:
-        """Tell that a run has begun."""
-        self._add(begun(IN_PROGRESS, self.next_number, self.facts, "in_progress"))
-        if not self.is_shown_when_kept:
+        """Publish that a run has started."""
+        self._add(lifecycle_event(IN_PROGRESS, self.next_number, self.facts, "in_progress"))
+        if not self.publish_after_commit:
             self._wake(self._events[-1:])
 
     def publish(self, events: Sequence[AnyEvent]) -> int:
-        """Number what the model says and give it to every reader; return how much it was."""
+        """Number a model's events and send them to every reader; return about how large they are.
+
+        A delta is not encoded here: its reader may want another form, and perhaps nobody reads it.
+        """
         first = number = self.next_number
         size = 0
-        told: list[StreamEvent] = []
+        numbered: list[StreamEvent] = []
         for event in events:
             if isinstance(event, Delta):
-                event.output_index += self._index_offset
-                one = numbered(event, number)
+                delta = event if not self._index_offset else self._shifted(event)
+                delta.sequence_number = number
+                event_bytes = len(delta.delta) + DELTA_BYTES
+                numbered.append(StreamEvent(delta.type, number, None, None, delta, event_bytes))
             else:
-                one = self._number(event, number)
-            told.append(one)
-            size += len(one.body)
+                numbered.append(self._number(event, number))
+                event_bytes = numbered[-1].size
+            size += event_bytes
             number += 1
-        self._events += told
+        self._events += numbered
         self.next_number = number
         self.held_bytes += size
-        self.unkept_bytes += size
-        if not self.is_journalled:
+        self.uncommitted_bytes += size
+        if self.held_bytes > WINDOW_BYTES and not self.is_journalled:
             self._shrink(first)
-        if not self.is_shown_when_kept:
-            for listener in self._listeners:
-                listener(told if size <= AT_ONCE_BYTES else ())
+        if not self.publish_after_commit:
+            for subscriber in self._subscribers:
+                subscriber.receive(numbered if size <= READ_BYTES else ())
         return size
+
+    def _shifted(self, delta: Delta) -> Delta:
+        return replace(delta, output_index=delta.output_index + self._index_offset)
 
     def _number(self, event: ModelEvent, number: int) -> StreamEvent:
         data = event.data
         if self._index_offset and "output_index" in data:
             data = {**data, "output_index": data["output_index"] + self._index_offset}
         item = data.get("item")
-        if not self._shows_sealed and isinstance(item, dict):
-            data = {**data, "item": open_item(item)}
-        return model_event(event.type, number, data)
+        if not self._shows_encrypted and isinstance(item, dict):
+            data = {**data, "item": without_encrypted(item)}
+        return number_event(event.type, number, data)
 
     def shift_indexes(self, count: int) -> None:
         """Number output items from `count` on: those before belong to an earlier attempt."""
         self._index_offset = count
 
-    def unkept(self) -> JournalEntry | None:
-        """Return what the journal does not have yet."""
-        events = self._events[self._kept - self.first_held :]
+    def uncommitted(self) -> JournalEntry | None:
+        """Return the events that the journal does not have yet, as one batch."""
+        events = self._events[self._committed - self.first_held :]
         if not events or not self.is_journalled:
             return None
-        return pack_events(self._kept, [event.kept() for event in events])
+        return pack_events(self._committed, [event.journal_event() for event in events])
 
-    def keep(self, entry: JournalEntry | None) -> None:
-        """Say that a batch is durable: it may be read now, and let go of."""
+    def mark_committed(self, entry: JournalEntry | None) -> None:
+        """Note that a batch is durable: readers may see it, and it may be dropped from memory."""
         if entry is None:
             return
-        self._kept = entry.last + 1
-        fresh = self._events[self._kept - self.first_held :]
-        self.unkept_bytes = sum(len(event.body) for event in fresh)
+        self._committed = entry.last + 1
+        rest = self._events[self._committed - self.first_held :]
+        self.uncommitted_bytes = sum(event.size for event in rest)
         self._shrink()
         self._wake()
 
     def end(self, facts: ResponseFacts) -> None:
-        """Publish the terminal event, once the end is recorded; nothing comes after it."""
-        if self.is_shown_when_kept:
-            # Nobody has seen what was never kept, and nobody will: numbers follow the journal.
-            self.next_number = self._shown_end()
+        """Publish the terminal event, once the end is committed; nothing follows it."""
+        if self.publish_after_commit:
+            # Nobody has seen what was not committed, and the journal will never have it: the
+            # terminal event takes the next number of the journal.
+            self.next_number = self._visible_end()
             del self._events[self.next_number - self.first_held :]
-        self._add(terminal(self.next_number, facts))
+        self._add(terminal_event(self.next_number, facts))
         self.is_ended = True
         self._shrink()
         self._wake()
 
-    def cut(self) -> None:
-        """Say that this process has nothing more to tell, although the response has not ended."""
-        self.is_cut = True
+    def detach(self) -> None:
+        """Tell readers to continue from the journal: another attempt may extend it."""
+        self.is_detached = True
         self._wake()
 
     def _add(self, event: StreamEvent) -> None:
         self._events.append(event)
         self.next_number += 1
-        self.held_bytes += len(event.body)
-        self.unkept_bytes += len(event.body)
+        self.held_bytes += event.size
+        self.uncommitted_bytes += event.size
 
     def _shrink(self, last: int | None = None) -> None:
-        """Let go of the oldest events beyond the window, as far as nobody needs them from here.
+        """Drop the oldest events beyond the window, as far as nobody needs them from memory.
 
-        Without a journal they are needed until whoever waits for them had the time to look: those
-        from `last` on, the latest one at least.
+        Without a journal, events from `last` on (at least the latest) stay until their readers
+        had a chance to look.
         """
-        if self.held_bytes <= WINDOW_BYTES:
+        if self.held_bytes <= WINDOW_BYTES or not self._drops_unread:
             return
         latest = last if last is not None else self.next_number - 1
-        limit = self._kept if self.is_journalled else latest
+        limit = self._committed if self.is_journalled else latest
         count = 0
         while self.held_bytes > WINDOW_BYTES // 2 and self.first_held + count < limit:
-            self.held_bytes -= len(self._events[count].body)
+            self.held_bytes -= self._events[count].size
             count += 1
         del self._events[:count]
         self.first_held += count
 
-    def _wake(self, told: Sequence[StreamEvent] = ()) -> None:
-        for listener in self._listeners:
-            listener(told)
+    def release(self, number: int) -> None:
+        """Drop the events up to a number: the only reader has them."""
+        count = number + 1 - self.first_held
+        if count > 0:
+            self.held_bytes -= sum(event.size for event in self._events[:count])
+            del self._events[:count]
+            self.first_held += count
+
+    def _wake(self, events: Sequence[StreamEvent] = ()) -> None:
+        for subscriber in self._subscribers:
+            subscriber.receive(events)
 
     # ── the readers' side ───────────────────────────────────────────────────────────────────
 
-    def _shown_end(self) -> int:
-        if self.is_ended or not self.is_shown_when_kept:
+    def _visible_end(self) -> int:
+        if self.is_ended or not self.publish_after_commit:
             return self.next_number
-        return max(self._kept, self._told)
+        return max(self._committed, self._prologue_end)
 
     def after(self, number: int, max_bytes: int) -> Sequence[StreamEvent]:
-        """Return events that follow a number and may be seen, about so many bytes of them."""
-        place, end = number + 1 - self.first_held, self._shown_end() - self.first_held
+        """Return visible events that follow a number, about `max_bytes` of them."""
+        place, end = number + 1 - self.first_held, self._visible_end() - self.first_held
         size, stop = 0, place
         while stop < end and size < max_bytes:
-            size += len(self._events[stop].body)
+            size += self._events[stop].size
             stop += 1
         return self._events[place:stop]
 
-    def listen(self, listener: News) -> None:
-        """Call somebody for all news; it is called in the middle of the run, and never fails."""
-        self._listeners.append(listener)
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Add a reader that waits."""
+        self._subscribers.append(subscriber)
 
-    def unlisten(self, listener: News) -> None:
-        """Call them no more."""
-        self._listeners.remove(listener)
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Remove a reader, and stop its timer."""
+        self._subscribers.remove(subscriber)
+        subscriber.close()
 
 
-class Lives:
-    """The streams of this process, running and just ended, bounded in bytes."""
+class LiveResponses:
+    """The streams of this process: those in progress, and ended ones bounded in bytes."""
 
     def __init__(self, max_bytes: int = ENDED_BYTES) -> None:
-        self._max_bytes = max_bytes
         self._running: dict[str, LiveResponse] = {}
-        self._ended: OrderedDict[str, LiveResponse] = OrderedDict()
-        self._ended_bytes = 0
+        self._ended: SizedLru[str, LiveResponse] = SizedLru(max_bytes)
         self.is_closing = False
-        """Whether this process is about to end: readers of what it does not run are let go."""
+        """Whether this process is shutting down: readers of other processes' streams must go."""
 
     def get(self, name: str) -> LiveResponse | None:
         """Return a response's events, if this process has them."""
@@ -218,23 +292,13 @@ class Lives:
 
     def add(self, live: LiveResponse) -> None:
         """Hold a stream that begins."""
-        self._forget(live.id)
+        self._ended.pop(live.id)
         self._running[live.id] = live
 
-    def settle(self, live: LiveResponse) -> None:
-        """Hold a stream that has ended for a while; one that was cut is let go of."""
+    def retire(self, live: LiveResponse) -> None:
+        """Move a stream that ended to the cache; drop one that was detached."""
         if self._running.get(live.id) is not live:
             return
         del self._running[live.id]
-        if not live.is_ended:
-            return
-        self._ended[live.id] = live
-        self._ended_bytes += live.held_bytes
-        while self._ended_bytes > self._max_bytes:
-            _, oldest = self._ended.popitem(last=False)
-            self._ended_bytes -= oldest.held_bytes
-
-    def _forget(self, name: str) -> None:
-        old = self._ended.pop(name, None)
-        if old is not None:
-            self._ended_bytes -= old.held_bytes
+        if live.is_ended:
+            self._ended.put(live.id, live, live.held_bytes)

@@ -1,4 +1,4 @@
-"""What a stream has said so far: items it finished, and the text of those it has not."""
+"""The output of a stream so far: finished items, and the text of unfinished ones."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,33 +10,31 @@ from holdfast.core.openai.stream_events import Delta
 from holdfast.ports.provider import AnyEvent, ModelEvent
 
 _encode = msgspec.json.Encoder().encode
-_TEXTS = frozenset({"response.output_text.delta", "response.refusal.delta"})
+_TEXT_DELTAS = frozenset({"response.output_text.delta", "response.refusal.delta"})
 
 
 class PartialOutput:
-    """Follows a stream's events; holds what must not be lost if it breaks off."""
+    """Accumulates a stream's events; holds what must survive if the stream breaks off."""
 
     def __init__(self) -> None:
         self._open: dict[int, dict[str, Any]] = {}
         self._texts: dict[int, dict[str, list[str]]] = {}
         self._finished: dict[int, bytes] = {}
-        self.has_news = False
+        self.has_changed = False
+        """Whether there is something new since the last checkpoint."""
         self.next_index = 0
-        self.has_output = False
-        """Whether anything has been said at all."""
 
-    def see(self, events: Sequence[AnyEvent]) -> None:
-        """Take in the events that came together."""
+    def add(self, events: Sequence[AnyEvent]) -> None:
+        """Accumulate events."""
         for event in events:
-            self.has_output = True
             if not isinstance(event, Delta):
-                self._see(event)
-            elif event.type in _TEXTS:
+                self._add_event(event)
+            elif event.type in _TEXT_DELTAS:
                 parts = self._texts.setdefault(event.output_index, {})
                 parts.setdefault(event.type, []).append(event.delta)
-                self.has_news = True
+                self.has_changed = True
 
-    def _see(self, event: ModelEvent) -> None:
+    def _add_event(self, event: ModelEvent) -> None:
         data = event.data
         index = data.get("output_index", 0)
         if event.type.startswith("response.output_item."):
@@ -45,21 +43,21 @@ class PartialOutput:
             case "response.output_text.delta" | "response.refusal.delta":
                 parts = self._texts.setdefault(index, {})
                 parts.setdefault(event.type, []).append(data.get("delta", ""))
-                self.has_news = True
+                self.has_changed = True
             case "response.output_item.added":
                 self._open[index] = data.get("item", {})
             case "response.output_item.done":
                 self._finished[index] = _encode(data.get("item", {}))
                 self._open.pop(index, None)
                 self._texts.pop(index, None)
-                self.has_news = True
+                self.has_changed = True
 
     def finished(self) -> list[bytes]:
-        """Return the items that the model finished, in order."""
+        """Return the finished items, in order."""
         return [self._finished[index] for index in sorted(self._finished)]
 
-    def items(self) -> tuple[NewItem, ...]:
-        """Return the messages that it did not finish, as incomplete items."""
+    def unfinished(self) -> tuple[NewItem, ...]:
+        """Return the messages in progress, as incomplete items."""
         return tuple(
             write_item(self._incomplete(index))
             for index, texts in sorted(self._texts.items())
@@ -67,22 +65,22 @@ class PartialOutput:
         )
 
     def open_items(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return every item that was begun and not finished, as it would be if it ended here."""
+        """Return every unfinished item with its index, as it would be if the stream ended here."""
         indexes = sorted({*self._open, *self._texts})
         return [(index, self._incomplete(index)) for index in indexes]
 
     def _incomplete(self, index: int) -> dict[str, Any]:
         item = {**self._open.get(index, {}), "status": "incomplete"}
         if index in self._texts:
-            parts = [_part(kind, "".join(said)) for kind, said in self._texts[index].items()]
+            parts = [_part(kind, "".join(texts)) for kind, texts in self._texts[index].items()]
             item.update({"type": "message", "role": "assistant", "content": parts})
         return item
 
-    def take(self) -> tuple[NewItem, ...]:
-        """Return everything so far, to be remembered in case of a crash."""
-        self.has_news = False
-        done = tuple(write_item(msgspec.json.decode(body)) for body in self.finished())
-        return (*done, *self.items())
+    def checkpoint(self) -> tuple[NewItem, ...]:
+        """Return everything so far, to be stored in case of a crash."""
+        self.has_changed = False
+        finished = tuple(write_item(msgspec.json.decode(body)) for body in self.finished())
+        return (*finished, *self.unfinished())
 
 
 def _part(kind: str, text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is recorded of a response: its facts, the items it was given, the events it was told in."""
+"""What is recorded of a response: its facts, its output, the events of its journal."""
 
 from collections.abc import Sequence
 
@@ -23,28 +23,30 @@ from holdfast.core.openai.response import (
     error_value,
     status_of,
 )
-from holdfast.core.openai.stream_events import StreamEvent, recall
+from holdfast.core.openai.stream_events import StreamEvent, restore_event
 from holdfast.core.transaction.commands import Parent
 from holdfast.ports.store import ItemQuery, Reader, ResponseView
 
 JOURNAL_BATCHES = 64
-"""Batches of a journal that are read at once."""
+"""How many batches of a journal are read at once."""
 
 
-class Recorded:
+class ResponseRecords:
     """The reading side of responses."""
 
     def __init__(self, read: Reader) -> None:
         self._read = read
 
     async def find(self, tenant: Tenant, name: str) -> ResponseView | None:
-        """Return what a response id names; a foreign, deleted or unknown one is `None`."""
-        named = turn_of_response(name)
-        view = await self._read.response(tenant, *named) if named else None
+        """Return the response of an id; None for a foreign, deleted or unknown one."""
+        turn_and_step = turn_of_response(name)
+        if turn_and_step is None:
+            return None
+        view = await self._read.response(tenant, *turn_and_step)
         return view if view is not None and view.turn.request else None
 
     async def facts(self, view: ResponseView) -> ResponseFacts:
-        """Return a response as it is in the record."""
+        """Return a response as it is recorded."""
         turn, run = view.turn, view.run
         status = status_of(turn, run, view.turn_status, view.step)
         output = await self._output(view.session, run) if run is not None else []
@@ -62,7 +64,7 @@ class Recorded:
 
     async def _output(self, session: Session, run: Run) -> Sequence[bytes]:
         if run.outcome is None:
-            return [_under_way(item.body) for item in unpack_items(run.partial)]
+            return [_as_in_progress(item.body) for item in unpack_items(run.partial)]
         if run.last_seq is None or run.last_seq < run.first_seq:
             return []
         count = run.last_seq - run.first_seq + 1
@@ -72,23 +74,22 @@ class Recorded:
     async def events(
         self, view: ResponseView, facts: ResponseFacts, after: int
     ) -> list[StreamEvent]:
-        """Return what the journal has after a number, a bounded part of it."""
+        """Return events of the journal that follow a number, a bounded part of them."""
         rows = await self._read.journal(view.turn.id, view.step, after=after, limit=JOURNAL_BATCHES)
         found: list[StreamEvent] = []
         for row in rows:
-            kept = unpack_events(row)
-            for number, event in enumerate(kept, row.first_no):
+            for number, event in enumerate(unpack_events(row), row.first_no):
                 if number > after:
-                    found.append(recall(event, number, facts))
+                    found.append(restore_event(event, number, facts))
         return found
 
     async def has_journal(self, view: ResponseView) -> bool:
-        """Whether anything of the stream was kept."""
+        """Whether the stream has a journal."""
         return bool(await self._read.journal(view.turn.id, view.step, after=-1, limit=1))
 
 
 def given_then(view: ResponseView) -> Session | None:
-    """Return the session as it was when the response was begun: what its model was given."""
+    """Return the session as its model was shown it when the response began."""
     run = view.run
     if run is None:
         return None
@@ -97,32 +98,32 @@ def given_then(view: ResponseView) -> Session | None:
 
 
 def parent_of(view: ResponseView) -> Parent | None:
-    """Return where a response ended, if a turn may go on there.
+    """Return where a response ended, if a turn may continue from it.
 
-    It must have been stored, and neither failed nor been cancelled. What broke off may be
-    continued, as far as it went.
+    It must have been stored, and neither failed nor been cancelled. One that was interrupted may
+    be continued as far as it got.
     """
     run = view.run
     if run is None or run.last_seq is None or not read_request(view.turn.request).is_stored:
         return None
-    is_torn = run.outcome == "interrupted" and view.turn.outcome == "interrupted"
-    if run.outcome != "completed" and not is_torn:
+    is_interrupted = run.outcome == "interrupted" and view.turn.outcome == "interrupted"
+    if run.outcome != "completed" and not is_interrupted:
         return None
     return Parent(run.last_seq, run.record_no or 0)
 
 
 def shown_records(session: Session, seq: int, record_no: int) -> Session:
-    """Return a session as it read when its log ended at `seq`, under the records of then."""
+    """Return a session as it was when its log ended at `seq`, with the records of that time."""
     return replace(session, head_seq=seq, record_no=record_no, hidden_count=1)
 
 
 def conversation_of(session: Session, request: TurnRequest) -> str | None:
-    """Return the name that the Conversations API has for a response's session, if it was used."""
+    """Return the conversation id of a response's session, if the request named a conversation."""
     return conversation_id(session.id) if request.is_conversation else None
 
 
-def _under_way(body: bytes) -> bytes:
-    """Return an item that is kept in case of a crash as what it is while there is none."""
+def _as_in_progress(body: bytes) -> bytes:
+    """Return a checkpointed item as in progress: it is stored as incomplete in case of a crash."""
     item = msgspec.json.decode(body)
     if item.get("status") == "incomplete":
         item["status"] = "in_progress"

@@ -1,44 +1,44 @@
-"""A stream that goes on after its worker died: the same numbers, what was torn off closed."""
+"""A stream that continues after its worker died: numbers go on, open items are closed."""
 
 import msgspec
 
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.partial_output import PartialOutput
-from holdfast.engine.streaming.response_records import Recorded
+from holdfast.engine.streaming.response_records import ResponseRecords
 from holdfast.ports.provider import ModelEvent
 from holdfast.ports.store import ResponseView
 
 
 async def resume_live(
-    recorded: Recorded, view: ResponseView | None, begun: ResponseFacts
+    records: ResponseRecords, view: ResponseView | None, facts: ResponseFacts
 ) -> LiveResponse:
     """Return a live response that continues the journal of an earlier attempt.
 
-    Items that the attempt left open are closed as incomplete; new ones get output indexes of
-    their own, so that nobody joins the text of two attempts.
+    Items that the attempt left open are closed as incomplete. New ones get output indexes of
+    their own, so that no client joins the text of two attempts.
     """
-    torn = PartialOutput()
+    partial = PartialOutput()
     last = -1
     while view is not None:
-        events = await recorded.events(view, begun, last)
+        events = await records.events(view, facts, last)
         if not events:
             break
-        torn.see([ModelEvent(one.type, msgspec.json.decode(one.body)) for one in events])
+        partial.add([ModelEvent(event.type, msgspec.json.decode(event.body)) for event in events])
         last = events[-1].number
     if last < 0:
-        live = LiveResponse(begun)
+        live = LiveResponse(facts)
         live.open("queued")
         return live
-    live = LiveResponse(begun, first=last + 1)
-    live.publish(_closing(torn))
-    live.shift_indexes(torn.next_index)
+    live = LiveResponse(facts, first=last + 1)
+    live.publish(_closing_events(partial))
+    live.shift_indexes(partial.next_index)
     return live
 
 
-def _closing(torn: PartialOutput) -> list[ModelEvent]:
+def _closing_events(partial: PartialOutput) -> list[ModelEvent]:
     events: list[ModelEvent] = []
-    for index, item in torn.open_items():
+    for index, item in partial.open_items():
         at = {"item_id": item.get("id"), "output_index": index, "content_index": 0}
         if item.get("type") == "message" and item.get("content"):
             part = item["content"][0]

@@ -1,23 +1,34 @@
-"""One reader's place in a response's stream: from memory while it is near, else from the journal.
+"""A reader's position in a response's stream: read from memory while possible, else the journal.
 
-A reader never holds up a run. Where neither memory nor a journal has what it missed, it is told
-so instead of being given a stream with a gap.
+A reader never holds up a run. Where neither memory nor a journal has what it missed, it gets an
+error instead of a stream with a gap.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import Tenant
 from holdfast.core.openai.response import ResponseFacts
-from holdfast.core.openai.stream_events import StreamEvent, prologue, retold, terminal
-from holdfast.engine.streaming.live_response import AT_ONCE_BYTES, LiveResponse, Lives
-from holdfast.engine.streaming.response_records import Recorded
+from holdfast.core.openai.stream_events import (
+    StreamEvent,
+    prologue,
+    rebuild_events,
+    terminal_event,
+)
+from holdfast.engine.streaming.live_response import (
+    READ_BYTES,
+    LiveResponse,
+    LiveResponses,
+    PushCallback,
+    Subscriber,
+)
+from holdfast.engine.streaming.response_records import ResponseRecords
 from holdfast.ports.store import ResponseView
 
-PushCallback = Callable[[Sequence[StreamEvent]], bool]
-"""Somebody who takes events at once, or says that they cannot."""
-LOOK_SECONDS = 0.1
+__all__ = ["LiveCursor", "PushCallback", "StreamLost", "StreamReader"]
+
+POLL_SECONDS = 0.1
 """How often a stream of another process is looked at."""
 
 
@@ -28,78 +39,120 @@ class StreamLost(HoldfastError):
     retryable = True
 
 
+class LiveCursor:
+    """A position in a live response."""
+
+    def __init__(self, live: LiveResponse, position: int = -1) -> None:
+        self.live = live
+        self._position = position
+        self._subscriber: Subscriber | None = None
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that was read or pushed."""
+        return self._position if self._subscriber is None else self._subscriber.position
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the terminal event was read."""
+        return self.live.is_ended and self.position + 1 == self.live.next_number
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next event is no longer in memory."""
+        return self.position + 1 < self.live.first_held
+
+    async def read(
+        self, seconds: float, push: PushCallback | None = None
+    ) -> Sequence[StreamEvent] | None:
+        """Return the next events; empty after `seconds` of silence.
+
+        None when memory has no more of them: the response ended or was detached, or the cursor
+        fell behind. Events that arrive meanwhile go to `push`, as long as it accepts them.
+        """
+        live = self.live
+        while not self.is_behind:
+            events = live.after(self._position, READ_BYTES)
+            if events:
+                self._position = events[-1].number
+                return events
+            if live.is_ended or live.is_detached:
+                return None
+            if not await self.wait(seconds, push):
+                return ()
+        return None
+
+    async def wait(self, seconds: float, push: PushCallback | None = None) -> bool:
+        """Wait until there is something to do, at most `seconds`; return whether there is."""
+        subscriber = self._subscriber = Subscriber(self._position, seconds, push)
+        self.live.subscribe(subscriber)
+        try:
+            return await subscriber.future
+        finally:
+            self.live.unsubscribe(subscriber)
+            self._position, self._subscriber = subscriber.position, None
+
+
 class StreamReader:
-    """Reads one response from a number on."""
+    """Reads one response from a position on."""
 
     def __init__(
-        self, recorded: Recorded, lives: Lives, tenant: Tenant, name: str, after: int = -1
+        self,
+        records: ResponseRecords,
+        lives: LiveResponses,
+        tenant: Tenant,
+        name: str,
+        after: int = -1,
     ) -> None:
-        self._recorded = recorded
+        self._records = records
         self._lives = lives
         self._tenant = tenant
         self._name = name
         self._after = after
         self.is_over = False
-        """Whether the last event has been taken."""
+        """Whether the last event was read."""
 
     async def take(
         self, seconds: float, push: PushCallback | None = None
     ) -> Sequence[StreamEvent] | None:
-        """Return the next events; none if there were none for so long; `None` at the end.
+        """Return the next events; empty after `seconds` of silence; None at the end.
 
-        What comes while this waits is given to `push` as it comes, for as long as it takes it.
+        Events that arrive while this waits go to `push`, as long as it accepts them.
         """
         if self.is_over:
             return None
         live = self._lives.get(self._name)
         if live is None:
-            return self._seen(await self._follow_record(seconds))
-        if self._after + 1 < live.first_held:
-            return self._seen(await self._catch_up(live))
-        return await self._follow(live, seconds, push)
+            return self._advance(await self._follow_record(seconds))
+        cursor = LiveCursor(live, self._after)
+        try:
+            events = await cursor.read(seconds, push)
+        finally:
+            self._after = cursor.position
+        if events is not None:
+            self.is_over = cursor.is_over
+            return events
+        if cursor.is_behind:
+            return self._advance(await self._catch_up(live))
+        if live.is_ended:
+            self.is_over = True
+            return None
+        return self._advance(await self._follow_record(seconds))
 
     async def close(self) -> None:
-        """A reader that goes leaves nothing behind: the run is not its own."""
+        """Do nothing: a reader that leaves does not affect the run."""
 
-    def _seen(self, events: Sequence[StreamEvent]) -> Sequence[StreamEvent] | None:
+    def _advance(self, events: Sequence[StreamEvent]) -> Sequence[StreamEvent] | None:
         if events:
             self._after = events[-1].number
         return None if self.is_over and not events else events
 
-    async def _follow(
-        self, live: LiveResponse, seconds: float, push: PushCallback | None
-    ) -> Sequence[StreamEvent] | None:
-        while not (events := live.after(self._after, AT_ONCE_BYTES)):
-            if live.is_ended:
-                self.is_over = True
-                return None
-            if live.is_cut:
-                return self._seen(await self._follow_record(seconds))
-            if not await self._wait(live, seconds, push):
-                return ()
-            if self._after + 1 < live.first_held:
-                return self._seen(await self._catch_up(live))
-        self._after = events[-1].number
-        self.is_over = live.is_ended and self._after + 1 == live.next_number
-        return events
-
-    async def _wait(self, live: LiveResponse, seconds: float, push: PushCallback | None) -> bool:
-        """Wait until there is something to do, for so long at most; return whether there is."""
-        watch = _Watch(self._after, seconds, push)
-        live.listen(watch.hear)
-        try:
-            return await watch.waiter
-        finally:
-            live.unlisten(watch.hear)
-            watch.timer.cancel()
-            self._after = watch.after
-
     async def _catch_up(self, live: LiveResponse) -> Sequence[StreamEvent]:
-        """Feed a reader that fell behind what is in memory."""
+        """Return events from the journal that are no longer in memory."""
         view = await self._find() if live.is_journalled else None
         if view is None:
             raise StreamLost(f"the reader of {self._name} fell too far behind")
-        events = await self._recorded.events(view, live.facts, self._after)
+        events = await self._records.events(view, live.facts, self._after)
         if not events:
             raise StreamLost(f"the journal of {self._name} is gone")
         return events
@@ -109,86 +162,54 @@ class StreamReader:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while True:
-            events = await self._look()
+            events = await self._read_record()
             if events or self.is_over:
                 return events
             if self._lives.is_closing:
-                raise StreamLost(f"response {self._name} goes on elsewhere; come back for it")
+                raise StreamLost(
+                    f"response {self._name} continues in another process; reconnect to read it"
+                )
             left = until - loop.time()
             if left <= 0 or self._lives.get(self._name) is not None:
                 return ()
-            await asyncio.sleep(min(left, LOOK_SECONDS))
+            await asyncio.sleep(min(left, POLL_SECONDS))
 
-    async def _look(self) -> Sequence[StreamEvent]:
-        # The end is looked at first: whatever was kept before it is then in the journal.
+    async def _read_record(self) -> Sequence[StreamEvent]:
+        # The status is read before the journal: once it is terminal, the journal is complete.
+        # The other way round, events committed in between would be skipped.
         view = await self._find()
         if view is None:
             raise StreamLost(f"response {self._name} is gone")
-        facts = await self._recorded.facts(view)
-        events = await self._recorded.events(view, facts, self._after)
+        facts = await self._records.facts(view)
+        events = await self._records.events(view, facts, self._after)
         if events:
             return events
         if facts.status in ("queued", "in_progress"):
-            return await self._beginning(view, facts)
+            return await self._first_events(view, facts)
         self.is_over = True
-        return await self._ending(view, facts)
+        return await self._last_events(view, facts)
 
-    async def _beginning(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:
-        """Return what can be told of a background stream before its journal begins."""
-        if not facts.request.is_background or await self._recorded.has_journal(view):
+    async def _first_events(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:
+        """Return the events of a background stream that come before its journal."""
+        if not facts.request.is_background or await self._records.has_journal(view):
             return []
-        return self._missed(prologue(facts))
+        return self._unread(prologue(facts))
 
-    async def _ending(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:
+    async def _last_events(self, view: ResponseView, facts: ResponseFacts) -> list[StreamEvent]:
         """Return what follows the journal of a response that has ended: its terminal event."""
-        if await self._recorded.has_journal(view):
-            is_told = not await self._recorded.events(view, facts, self._after - 1)
-            return [] if is_told else [terminal(self._after + 1, facts)]
+        if await self._records.has_journal(view):
+            is_read = not await self._records.events(view, facts, self._after - 1)
+            return [] if is_read else [terminal_event(self._after + 1, facts)]
         if facts.request.is_background and not facts.output:
-            told = prologue(facts)
-            return self._missed([*told, terminal(len(told), facts)])
-        # It was told without a journal: a reader who comes back is owed at least its end.
-        told = self._missed(retold(facts))
-        number = told[-1].number + 1 if told else self._after + 1
-        return [*told, terminal(number, facts)]
+            events = prologue(facts)
+            return self._unread([*events, terminal_event(len(events), facts)])
+        # A stream without a journal: a reader that comes back gets at least its end.
+        events = self._unread(rebuild_events(facts))
+        number = events[-1].number + 1 if events else self._after + 1
+        return [*events, terminal_event(number, facts)]
 
-    def _missed(self, events: list[StreamEvent]) -> list[StreamEvent]:
+    def _unread(self, events: list[StreamEvent]) -> list[StreamEvent]:
         return [event for event in events if event.number > self._after]
 
     async def _find(self) -> ResponseView | None:
-        return await self._recorded.find(self._tenant, self._name)
-
-
-class _Watch:
-    """A reader that waits. One timer and one future serve as many events as are given away."""
-
-    def __init__(self, after: int, seconds: float, push: PushCallback | None) -> None:
-        self.after = after
-        """The number of the last event that was given away."""
-        self._seconds = seconds
-        self._push = push
-        self._loop = asyncio.get_running_loop()
-        self._heard_at = self._loop.time()
-        self.waiter: asyncio.Future[bool] = self._loop.create_future()
-        self.timer = self._loop.call_later(seconds, self._look)
-
-    def hear(self, told: Sequence[StreamEvent]) -> None:
-        """There is news: give it away, or have the reader see to it."""
-        waiter, push = self.waiter, self._push
-        if waiter.done():
-            return
-        try:
-            if push is None or not told or told[0].number != self.after + 1 or not push(told):
-                waiter.set_result(True)
-            else:
-                self.after = told[-1].number
-                self._heard_at = self._loop.time()
-        except Exception as exc:  # noqa: BLE001 - the reader's to raise, not the run's
-            waiter.set_exception(exc)
-
-    def _look(self) -> None:
-        left = self._heard_at + self._seconds - self._loop.time()
-        if left > 0:
-            self.timer = self._loop.call_later(left, self._look)
-        elif not self.waiter.done():
-            self.waiter.set_result(False)
+        return await self._records.find(self._tenant, self._name)

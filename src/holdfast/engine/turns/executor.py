@@ -1,7 +1,7 @@
-"""A turn carried out by a model: from its context to its committed answer.
+"""Executes a turn with a model: from its context to its committed answer.
 
-The terminal event leaves only after the commit. What a model had begun when it broke off is kept
-as an incomplete item and never becomes provider state.
+The terminal event is published only after the commit. Output that a model had begun when it
+failed is kept as an incomplete item and never becomes provider state.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.compaction.records import expand
 from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
-from holdfast.core.history.history_hash import NO_TRAIL, follow
+from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TurnRequest, conversation_id, response_id
 from holdfast.core.model.session import Session
@@ -28,37 +28,38 @@ from holdfast.core.openai.response import (
 )
 from holdfast.core.transaction.commands import Finish, StoredCompletion
 from holdfast.engine.logging import log
-from holdfast.engine.model_call.caller import Asker, Asking, Fallbacks, Route
-from holdfast.engine.model_call.compaction_events import told_compaction
-from holdfast.engine.model_call.context_fitter import Fitting
+from holdfast.engine.model_call.caller import Fallbacks, ModelCaller, Route
+from holdfast.engine.model_call.compaction_events import compaction_events
+from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
-from holdfast.engine.streaming.response_records import Recorded, parent_of
+from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
 from holdfast.ports.provider import Answer, ModelCall
 
-_NOT_ASKED = frozenset({"item_reference", "compaction_trigger"})
-"""Items that no model is shown as they are."""
+_NOT_SENT = frozenset({"item_reference", "compaction_trigger"})
+"""Kinds of items that no model is sent as they are."""
 CLIENT_CALLS = frozenset(
     {
         "function_call", "custom_tool_call", "local_shell_call", "shell_call",
         "apply_patch_call", "computer_call",
     }
 )  # fmt: skip
+"""Kinds of calls that the client's own tools answer."""
 
 
-class Answered(msgspec.Struct, frozen=True):
-    """A turn's committed answer, as a Response and as what it was made of."""
+class TurnResult(msgspec.Struct, frozen=True):
+    """A turn's committed answer."""
 
     turn: Turn
     session: Session
     response: ResponseFacts
 
 
-class Responder:
-    """Carries turns out with models."""
+class TurnExecutor:
+    """Executes turns with models."""
 
     def __init__(
         self,
@@ -67,37 +68,41 @@ class Responder:
         heals: HealSettings | None = None,
         *,
         fallbacks: Fallbacks | None = None,
-        fitting: Fitting | None = None,
+        fitter: ContextFitter | None = None,
     ) -> None:
         self._gateway = gateway
         self._route = route
-        self._asker = Asker(gateway, route, heals, fallbacks=fallbacks, fitting=fitting)
-        self._fitting = fitting
-        self._recorded = Recorded(gateway.read)
+        self._caller = ModelCaller(gateway, route, heals, fallbacks=fallbacks, fitter=fitter)
+        self._fitter = fitter
+        self._records = ResponseRecords(gateway.read)
 
     def check(self, request: TurnRequest, items: Sequence[NewItem]) -> None:
-        """Raise for what the model's provider cannot be asked, before anything is kept."""
-        request = self._asker.sent(request)
+        """Raise for a request that the model's provider cannot express, before it is accepted."""
+        if self._fitter is not None and "context_management" in request.fields:
+            request = self._fitter.strip_gateway_fields(request)
+        bodies: list[bytes] = []
+        for item in items:
+            if item.kind == "compaction":
+                bodies.append(expand(item.body))
+            elif item.kind not in _NOT_SENT:
+                bodies.append(item.body)
         self._route(request.model).check(
             ModelCall(
                 model=request.model,
-                items=[
-                    expand(item.body) if item.kind == "compaction" else item.body
-                    for item in items
-                    if item.kind not in _NOT_ASKED
-                ],
+                items=bodies,
                 fields=request.fields,
                 chat_fields=request.chat_fields,
                 is_stream=request.is_stream,
             )
         )
 
-    async def respond(
+    async def execute(
         self, run: ActiveRun, request: TurnRequest, live: LiveResponse | None = None
-    ) -> Answered:
-        """Run the turn to its end. Failures of the model are recorded, then raised.
+    ) -> TurnResult:
+        """Run the turn to its end. Failures of the model are committed, then raised.
 
-        Who calls has its task cancelled when the run's lane is taken away, and is told why.
+        When the run loses its lane, the calling task must be cancelled: this turns the
+        cancellation into the error that tells what became of the turn.
         """
         writer = JournalWriter(run, live) if live is not None else None
         try:
@@ -106,12 +111,12 @@ class Responder:
                     writer.start()
                 if request.waits_for_parent:
                     await self._check_parent(run, request)
-                if request.is_compaction and self._fitting is not None:
-                    answer = await self._compact(self._fitting, run, request, writer)
+                if request.is_compaction and self._fitter is not None:
+                    answer = await self._compact(self._fitter, run, request, writer)
                 else:
-                    answer = await self._asker.ask(Asking(run=run, request=request, writer=writer))
+                    answer = await self._caller.call(run, request, writer)
             except BaseException as exc:
-                await self._settle(run, request, exc, writer)
+                await self._end_unanswered(run, request, exc, writer)
                 raise
             return await self._complete(run, request, answer, writer)
         except (asyncio.CancelledError, HoldfastError) as exc:
@@ -122,65 +127,79 @@ class Responder:
                 task.uncancel()
             raise await self._gateway.why_lost(run.turn) from exc
 
-    async def _settle(
+    async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
+        """Raise if the response that was waited for in the lane cannot be continued."""
+        name = request.previous_response_id or ""
+        view = await self._records.find(run.turn.tenant, name)
+        if view is None or parent_of(view) is None:
+            raise ParentNotFound(name)
+
+    async def _compact(
+        self,
+        fitter: ContextFitter,
+        run: ActiveRun,
+        request: TurnRequest,
+        writer: JournalWriter | None,
+    ) -> Answer:
+        """Answer with one item that replaces the whole history."""
+        result = await fitter.compact(run, model=request.model, reason="trigger")
+        if writer is not None:
+            writer.write(list(compaction_events(result.item, 0, is_sampled=True)))
+        return Answer(items=[result.item], usage=result.usage)
+
+    # ── how a run ends ──────────────────────────────────────────────────────────────────────
+
+    async def _complete(
+        self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None
+    ) -> TurnResult:
+        items = tuple(map(read_item, answer.items))
+        recorded = record_answer(answer, self._gateway.clock.now())
+        is_completed = answer.status == "completed"
+        journal = await writer.settle() if writer is not None else None
+        command = Finish(
+            fence=run.fence,
+            outcome="completed",
+            items=items,
+            usage=answer.usage,
+            result=encode_answer(recorded),
+            provider_state=answer.state if is_completed else None,
+            hold_seconds=self._gateway.settings.tool_wait_seconds,
+            journal=journal,
+        )
+        # The rest concerns few turns.
+        for item in items:
+            if item.kind in CLIENT_CALLS and is_completed:
+                command = replace(command, pending_calls=_pending_calls(items))
+                break
+        if request.is_stored and request.api == "chat":
+            metadata = bytes(request.chat_fields.get("metadata", b"{}"))
+            command = replace(command, completion=StoredCompletion(request.model, metadata))
+        if request.trail:
+            command = replace(command, trail=_extend_trail(request.trail, items))
+        ended = await run.finish(command)
+        facts = response_facts(run, request, recorded.status, answer.items, recorded)
+        if writer is not None:
+            writer.end(journal, facts)
+        return TurnResult(ended.turn, ended.session, facts)
+
+    async def _end_unanswered(
         self,
         run: ActiveRun,
         request: TurnRequest,
         exc: BaseException,
         writer: JournalWriter | None,
     ) -> None:
-        """Record the end of a run that gave no answer, if it still has its lane."""
+        """Commit the end of a run without an answer, if it still has its lane."""
         if isinstance(exc, HoldfastError):
             if not run.is_lost:
                 await self._fail(run, request, exc, writer)
         elif isinstance(exc, Exception):
-            # A fault of our own must not keep the lane either.
-            log.exception("run.broke", run_id=run.fence.run_id)
-            await self._fail(run, request, HoldfastError("something broke on our side"), writer)
+            # A bug of our own must not keep the lane.
+            log.exception("run.failed", run_id=run.fence.run_id)
+            await self._fail(run, request, HoldfastError("internal error"), writer)
         elif isinstance(exc, asyncio.CancelledError) and not run.is_lost:
-            await asyncio.shield(self._break_off(run, writer))
-
-    async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
-        """A response that was waited for in the lane must have come to an end to go on from."""
-        name = request.previous_response_id or ""
-        view = await self._recorded.find(run.turn.tenant, name)
-        if view is None or parent_of(view) is None:
-            raise ParentNotFound(name)
-
-    async def _compact(
-        self, fitting: Fitting, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
-    ) -> Answer:
-        """Answer with one item that stands for everything so far."""
-        made = await fitting.compact(run, model=request.model, reason="trigger")
-        if writer is not None:
-            writer.write(list(told_compaction(made.item, 0, is_sampled=True)))
-        return Answer(items=[made.item], usage=made.usage)
-
-    async def _complete(
-        self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None
-    ) -> Answered:
-        items = tuple(map(read_item, answer.items))
-        recorded = record_of(answer, self._gateway.clock.now())
-        journal = await writer.settle() if writer is not None else None
-        ended = await run.finish(
-            Finish(
-                fence=run.fence,
-                outcome="completed",
-                items=items,
-                usage=answer.usage,
-                result=encode_answer(recorded),
-                provider_state=answer.state if answer.status == "completed" else None,
-                completion=_stored_completion(request) if request.api == "chat" else None,
-                pending_calls=_pending(items) if answer.status == "completed" else (),
-                hold_seconds=self._gateway.settings.tool_wait_seconds,
-                journal=journal,
-                trail=_trail_behind(request.trail, items) if request.trail else NO_TRAIL,
-            )
-        )
-        facts = facts_of(ended.turn.id, run, request, recorded.status, answer.items, recorded)
-        if writer is not None:
-            writer.end(journal, facts)
-        return Answered(ended.turn, ended.session, facts)
+            # Shielded: a second cancellation must not tear the commit of the end apart.
+            await asyncio.shield(self._interrupt(run, writer))
 
     async def _fail(
         self,
@@ -191,28 +210,28 @@ class Responder:
     ) -> None:
         failure = error if isinstance(error, ProviderFailure) else None
         code = (failure and failure.provider_code) or error.code
-        finished, kept = writer.broken_off() if writer is not None else ((), ())
+        finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
+        recorded = RecordedAnswer(status="failed", failure=self._record_failure(error))
         await run.finish(
             Finish(
                 fence=run.fence,
                 outcome="failed",
                 items=finished,
-                partial=kept,
+                partial=partial,
                 error_code=code,
                 error_message=error.message[:2000],
                 is_retryable=(failure.failure_class == "transient" if failure else error.retryable),
-                result=encode_answer(RecordedAnswer(status="failed", failure=self._told(error))),
+                result=encode_answer(recorded),
                 journal=journal,
             )
         )
         if writer is not None:
-            output = [item.body for item in (*finished, *kept)]
-            facts = facts_of(run.turn.id, run, request, "failed", output, None)
-            shown = error_value(code, error.message)
-            writer.end(journal, replace(facts, error=shown))
+            output = [item.body for item in (*finished, *partial)]
+            facts = response_facts(run, request, "failed", output, None)
+            writer.end(journal, replace(facts, error=error_value(code, error.message)))
 
-    def _told(self, error: HoldfastError) -> RecordedFailure:
+    def _record_failure(self, error: HoldfastError) -> RecordedFailure:
         if not isinstance(error, ProviderFailure):
             return RecordedFailure(param=error.param)
         wait = error.retry_after
@@ -224,9 +243,9 @@ class Responder:
             retry_at=self._gateway.clock.now() + wait if wait is not None else None,
         )
 
-    async def _break_off(self, run: ActiveRun, writer: JournalWriter | None) -> None:
-        """Leave a run that this process may not finish: whoever comes next takes it up."""
-        finished, kept = writer.broken_off() if writer is not None else ((), ())
+    async def _interrupt(self, run: ActiveRun, writer: JournalWriter | None) -> None:
+        """Leave a run that this process may not finish: a retry or another worker continues it."""
+        finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
         if run.turn.source in RUN_AGAIN:
             run.abandon()
@@ -237,23 +256,18 @@ class Responder:
                     fence=run.fence,
                     outcome="interrupted",
                     items=finished,
-                    partial=kept,
+                    partial=partial,
                     error_code="caller_left",
                     is_retryable=True,
                     journal=journal,
                 )
             )
         except HoldfastError as exc:
-            log.warning("run.not_settled", run_id=run.fence.run_id, code=exc.code)
+            log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
 
 
-def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:
-    """Return the calls that only the client's own tools can answer."""
-    for item in items:
-        if item.kind in CLIENT_CALLS:
-            break
-    else:
-        return ()
+def _pending_calls(items: tuple[NewItem, ...]) -> tuple[str, ...]:
+    """Return the ids of the calls that only the client's own tools can answer."""
     answered = {item.call_id for item in items if item.kind.endswith("_output")}
     return tuple(
         item.call_id
@@ -262,20 +276,13 @@ def _pending(items: tuple[NewItem, ...]) -> tuple[str, ...]:
     )
 
 
-def _trail_behind(trail: bytes, items: tuple[NewItem, ...]) -> bytes:
-    """Return the trail of the history with this answer, where later requests may repeat it."""
-    return follow(trail, [(item.fingerprint, item.call_id) for item in items])
+def _extend_trail(trail: bytes, items: tuple[NewItem, ...]) -> bytes:
+    """Return the hash of the history including this answer, by which later requests find it."""
+    return extend_hash(trail, [(item.fingerprint, item.call_id) for item in items])
 
 
-def _stored_completion(request: TurnRequest) -> StoredCompletion | None:
-    """A chat completion is listed afterwards only if its client asked for that."""
-    if not request.is_stored:
-        return None
-    return StoredCompletion(request.model, bytes(request.chat_fields.get("metadata", b"{}")))
-
-
-def record_of(answer: Answer, completed_at: float) -> RecordedAnswer:
-    """Return what is kept of an answer beside its items."""
+def record_answer(answer: Answer, completed_at: float) -> RecordedAnswer:
+    """Return what is stored of an answer beside its items."""
     usage = answer.usage_detail
     if not usage and answer.usage is not None:
         usage = usage_value(answer.usage)
@@ -288,17 +295,16 @@ def record_of(answer: Answer, completed_at: float) -> RecordedAnswer:
     )
 
 
-def facts_of(
-    turn_id: str,
+def response_facts(
     run: ActiveRun,
     request: TurnRequest,
     status: ResponseStatus,
     output: list[bytes],
     recorded: RecordedAnswer | None,
 ) -> ResponseFacts:
-    """Return what is known of the response that a run gives."""
+    """Return the response that a run gives."""
     return ResponseFacts(
-        id=response_id(turn_id, run.turn.step),
+        id=response_id(run.turn.id, run.turn.step),
         request=request,
         created_at=run.turn.accepted_at,
         status=status,

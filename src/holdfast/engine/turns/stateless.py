@@ -1,13 +1,12 @@
-"""Requests that leave nothing behind: asked, answered, forgotten.
+"""Requests of which nothing is stored: no turn, no row, no heal.
 
-No turn, no row, no heal. What the client must know of the conversation it brings along, and what
-it should keep of the answer it keeps itself.
+The client brings its history along and keeps the answer itself. Streams use the same live
+response as turns do; here the model waits for its one reader.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -16,30 +15,21 @@ from holdfast.core.compaction.summary_prompts import transcript
 from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.openai.encrypted_reasoning import open_item, shows_sealed
 from holdfast.core.openai.response import ResponseFacts, error_value
-from holdfast.core.openai.stream_events import (
-    CREATED,
-    IN_PROGRESS,
-    Delta,
-    StreamEvent,
-    begun,
-    model_event,
-    numbered,
-    terminal,
-)
-from holdfast.engine.context.compactor import WHOLE_BYTES, Compactor, as_stored
-from holdfast.engine.model_call.compaction_events import announced, shifted, told_compaction
-from holdfast.engine.streaming.stream_reader import PushCallback
-from holdfast.engine.turns.executor import record_of
-from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
+from holdfast.core.openai.stream_events import StreamEvent
+from holdfast.engine.context.compactor import SHORT_LOG_BYTES, Compactor, as_stored_items
+from holdfast.engine.model_call.compaction_events import PrefacedSink, compaction_events
+from holdfast.engine.streaming.live_response import LiveResponse, PushCallback
+from holdfast.engine.streaming.stream_reader import LiveCursor
+from holdfast.engine.turns.executor import record_answer
+from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, Provider
 
-HELD_BYTES = 64 * 1024
-"""How much is held unread before the model has to wait."""
+UNREAD_BYTES = 64 * 1024
+"""How much may be unread before the model has to wait."""
 
 
-class Passing:
-    """Asks models for requests of which nothing is kept."""
+class StatelessExecutor:
+    """Executes requests of which nothing is stored."""
 
     def __init__(
         self,
@@ -53,54 +43,59 @@ class Passing:
 
     async def answer(self, request: TurnRequest, items: Sequence[NewItem]) -> ResponseFacts:
         """Return the whole response."""
-        facts = self._begin(request)
+        facts = self._initial_facts(request)
         provider = self._route(request.model)
         if request.is_compaction and self._compactor is not None:
-            return _ended(facts, await self._digest(self._compactor, request, items))
-        call, preface = await self._put(request, provider, items)
+            return _with_answer(facts, await self._compact(self._compactor, request, items))
+        call, preface = await self._build_call(request, provider, items)
         answer = await provider.answer(call)
-        return _ended(facts, replace(answer, items=[*preface, *answer.items]))
+        return _with_answer(facts, replace(answer, items=[*preface, *answer.items]))
 
-    async def _put(
-        self, request: TurnRequest, provider: Provider, items: Sequence[NewItem]
-    ) -> tuple[ModelCall, tuple[bytes, ...]]:
-        """Return the call, and what its answer begins with: the compaction that was asked for."""
-        if self._compactor is None:
-            return _call(request, [item.body for item in items]), ()
-        passed = await self._compactor.pass_on(request, provider, items)
-        return _call(self._compactor.sent(request), passed.items), passed.preface
+    def stream(self, request: TurnRequest, items: Sequence[NewItem]) -> "StatelessStream":
+        """Return the response's events, to be read and closed."""
+        facts = self._initial_facts(request)
+        return StatelessStream(facts, lambda sink: self._stream(request, items, sink))
 
-    async def _digest(
-        self, compactor: Compactor, request: TurnRequest, items: Sequence[NewItem]
+    async def _stream(
+        self, request: TurnRequest, items: Sequence[NewItem], sink: EventSink
     ) -> Answer:
-        """Answer with one item that stands for everything that was sent."""
-        shown = as_stored(items)
-        most = sum(len(item.body) for item in shown)
-        text, usage = await compactor.digest(
-            shown, model=request.model, prompt=None, most_bytes=most
-        )
-        if text is None:
-            text = transcript(shown, WHOLE_BYTES)
-        return Answer(items=[compaction_item(self._new_id("cmp"), text)], usage=usage)
-
-    async def _told(
-        self, request: TurnRequest, items: Sequence[NewItem], stream: "PassedStream"
-    ) -> Answer:
-        """Have a stream hear what the model says, behind what is said for it."""
         if request.is_compaction and self._compactor is not None:
-            answer = await self._digest(self._compactor, request, items)
-            stream.write(list(told_compaction(answer.items[0], 0, is_sampled=True)))
+            answer = await self._compact(self._compactor, request, items)
+            sink.write(list(compaction_events(answer.items[0], 0, is_sampled=True)))
             return answer
         provider = self._route(request.model)
-        call, stream.preface = await self._put(request, provider, items)
-        answer = await provider.stream(call, stream)
-        return replace(answer, items=[*stream.preface, *answer.items])
+        call, preface = await self._build_call(request, provider, items)
+        if not preface:
+            return await provider.stream(call, sink)
+        prefaced = PrefacedSink(sink, preface)
+        answer = await provider.stream(call, prefaced)
+        prefaced.begin()
+        return replace(answer, items=[*preface, *answer.items])
 
-    def stream(self, request: TurnRequest, items: Sequence[NewItem]) -> "PassedStream":
-        """Return the response's events, to be read and closed."""
-        return PassedStream(self._begin(request), lambda told: self._told(request, items, told))
+    async def _build_call(
+        self, request: TurnRequest, provider: Provider, items: Sequence[NewItem]
+    ) -> tuple[ModelCall, tuple[bytes, ...]]:
+        """Return the call, and the compaction item that its answer begins with, if any."""
+        if self._compactor is None:
+            return _model_call(request, [item.body for item in items]), ()
+        fitted = await self._compactor.fit_stateless(request, provider, items)
+        request = self._compactor.strip_gateway_fields(request)
+        return _model_call(request, fitted.items), fitted.preface
 
-    def _begin(self, request: TurnRequest) -> ResponseFacts:
+    async def _compact(
+        self, compactor: Compactor, request: TurnRequest, items: Sequence[NewItem]
+    ) -> Answer:
+        """Answer with one item that replaces everything that was sent."""
+        stored = as_stored_items(items)
+        max_bytes = sum(len(item.body) for item in stored)
+        text, usage = await compactor.summarize_items(
+            stored, model=request.model, prompt=None, max_bytes=max_bytes
+        )
+        if text is None:
+            text = transcript(stored, SHORT_LOG_BYTES)
+        return Answer(items=[compaction_item(self._new_id("cmp"), text)], usage=usage)
+
+    def _initial_facts(self, request: TurnRequest) -> ResponseFacts:
         return ResponseFacts(
             id=self._new_id("resp"),
             request=request,
@@ -109,7 +104,7 @@ class Passing:
         )
 
 
-def _call(request: TurnRequest, items: list[bytes]) -> ModelCall:
+def _model_call(request: TurnRequest, items: list[bytes]) -> ModelCall:
     return ModelCall(
         model=request.model,
         items=items,
@@ -120,138 +115,102 @@ def _call(request: TurnRequest, items: list[bytes]) -> ModelCall:
     )
 
 
-class PassedStream:
-    """The events of a response for its one reader, who has the model wait if it is slow."""
+class StatelessStream:
+    """The events of a response for its one reader; a slow reader slows down the model."""
 
-    def __init__(
-        self, facts: ResponseFacts, ask: Callable[["PassedStream"], Awaitable[Answer]]
-    ) -> None:
-        self.preface: tuple[bytes, ...] = ()
-        """What the answer begins with before the model speaks."""
-        self._facts = facts
-        self._hides_sealed = not shows_sealed(facts.request)
-        self._ask = ask
-        self._asking: asyncio.Task[Answer] | None = None
-        self._events: list[StreamEvent] = []
-        self._number = 0
-        self._size = 0
-        self._is_quiet = False
+    def __init__(self, facts: ResponseFacts, run: Callable[[EventSink], Awaitable[Answer]]) -> None:
+        self._live = LiveResponse(facts, drops_unread=False)
+        self._cursor = LiveCursor(self._live)
+        self._run = run
+        self._task: asyncio.Task[Answer] | None = None
+        self._has_output = False
+        self._was_silent = False
+        self._was_read = asyncio.Event()
+        self._bug: BaseException | None = None
         self.is_over = False
-        """Whether the last event has been taken."""
-        self._push: PushCallback | None = None
-        self._heard_at = 0.0
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
+        """Whether the last event was read."""
 
     # ── the model's side ────────────────────────────────────────────────────────────────────
 
     def write(self, events: Sequence[AnyEvent]) -> bool:
-        """Number what the model says, and keep it until it is read."""
-        told = [] if self._number else self._opening()
-        by = len(self.preface)
-        for event in events:
-            told.append(self._numbered(shifted(event, by)))
-        self._tell(told)
-        return self._size <= HELD_BYTES
+        """Publish events; return False when the reader has to catch up first."""
+        self._has_output = True
+        self._open()
+        self._live.publish(events)
+        return self._unread_bytes() <= UNREAD_BYTES
 
     async def drain(self) -> None:
         """Wait for the reader."""
-        while self._size > HELD_BYTES:
-            self._room.clear()
-            await self._room.wait()
+        while self._unread_bytes() > UNREAD_BYTES:
+            self._was_read.clear()
+            await self._was_read.wait()
 
-    def _opening(self) -> list[StreamEvent]:
-        facts = self._facts
-        told = [
-            begun(CREATED, self._next(), facts, "in_progress"),
-            begun(IN_PROGRESS, self._next(), facts, "in_progress"),
-        ]
-        return told + [self._numbered(event) for event in announced(self.preface)]
+    def _open(self) -> None:
+        if not self._live.next_number:
+            self._live.open("in_progress")
+            self._live.start()
 
-    def _numbered(self, event: AnyEvent) -> StreamEvent:
-        if isinstance(event, Delta):
-            return numbered(event, self._next())
-        data, item = event.data, event.data.get("item")
-        if self._hides_sealed and isinstance(item, dict):
-            data = {**data, "item": open_item(item)}
-        return model_event(event.type, self._next(), data)
+    def _unread_bytes(self) -> int:
+        """Drop what the reader has from memory, and return how much it has not read."""
+        self._live.release(self._cursor.position)
+        return self._live.held_bytes
 
-    def _next(self) -> int:
-        self._number += 1
-        return self._number - 1
-
-    def _tell(self, events: list[StreamEvent]) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
-        if self._push is not None and not self._events and self._push(events):
+    def _finish(self, task: "asyncio.Task[Answer]") -> None:
+        """Publish how the response ended."""
+        if task.cancelled():
             return
-        self._events += events
-        self._size += sum(len(event.body) for event in events)
-        self._news.set()
+        facts, error = self._live.facts, task.exception()
+        if error is None:
+            ended = _with_answer(facts, task.result())
+        elif isinstance(error, HoldfastError):
+            code = error.provider_code if isinstance(error, ProviderFailure) else None
+            ended = replace(facts, status="failed", error=error_value(code, error.message))
+        else:
+            self._bug = error
+            self._live.detach()
+            return
+        self._open()
+        self._live.end(ended)
 
     # ── the reader's side ───────────────────────────────────────────────────────────────────
 
     async def begin(self, seconds: float) -> None:
-        """Wait for the first event, for so long at most; a failure before it is raised."""
-        await self._wait(seconds)
-        if not self._events and self._asking is not None and self._asking.done():
-            self._asking.result()
-        self._is_quiet = not self._news.is_set()
+        """Wait for the first event, at most `seconds`; raise a failure that comes before it."""
+        task = self._start()
+        if not self._has_output and not task.done():
+            self._was_silent = not await self._cursor.wait(seconds)
+        if not self._has_output and task.done():
+            task.result()
 
     async def take(
         self, seconds: float, push: PushCallback | None = None
     ) -> Sequence[StreamEvent] | None:
         """Return the next events; see `StreamReader`."""
-        if self._is_quiet:
-            self._is_quiet = False
+        self._start()
+        if self._was_silent:
+            # `begin` has waited for that long already.
+            self._was_silent = False
             return ()
-        if not self._events and not self.is_over:
-            self._push = push
-            try:
-                await self._wait(seconds)
-            finally:
-                self._push = None
-        if not self._events and self._asking is not None and self._asking.done():
-            self._end(self._asking)
-        events, self._events, self._size = self._events, [], 0
-        self._room.set()
-        return events if events or not self.is_over else None
+        events = await self._cursor.read(seconds, push)
+        self._was_read.set()
+        if events is None and self._bug is not None:
+            raise self._bug
+        self.is_over = self._cursor.is_over
+        return events
 
     async def close(self) -> None:
-        """Ask no longer."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        """Stop the call."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _wait(self, seconds: float) -> None:
-        if self._asking is None:
-            self._asking = asyncio.ensure_future(self._ask(self))
-            self._asking.add_done_callback(lambda _: self._news.set())
-        if self._asking.done():
-            return
-        loop = asyncio.get_running_loop()
-        self._heard_at = loop.time()
-        self._news.clear()
-        while not self._news.is_set() and (left := self._heard_at + seconds - loop.time()) > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._news.wait()
-
-    def _end(self, asking: "asyncio.Task[Answer]") -> None:
-        """Tell how it ended, once."""
-        if self.is_over:
-            return
-        self.is_over = True
-        try:
-            ended = _ended(self._facts, asking.result())
-        except HoldfastError as error:
-            code = error.provider_code if isinstance(error, ProviderFailure) else None
-            shown = error_value(code, error.message)
-            ended = replace(self._facts, status="failed", error=shown)
-        told = [] if self._number else self._opening()
-        self._events += [*told, terminal(self._next(), ended)]
+    def _start(self) -> "asyncio.Task[Answer]":
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run(self))
+            self._task.add_done_callback(self._finish)
+        return self._task
 
 
-def _ended(facts: ResponseFacts, answer: Answer) -> ResponseFacts:
-    return replace(
-        facts, status=answer.status, output=answer.items, answer=record_of(answer, time.time())
-    )
+def _with_answer(facts: ResponseFacts, answer: Answer) -> ResponseFacts:
+    recorded = record_answer(answer, time.time())
+    return replace(facts, status=answer.status, output=answer.items, answer=recorded)

@@ -1,10 +1,11 @@
-"""The desk: takes requests in as turns and carries them out, whoever stays on the line.
+"""Accepts requests as turns and executes them, independently of their clients' connections.
 
-A run belongs to the server, not to the socket: each turn is a task of its own, its events are
-kept for readers who come back, and its end is recorded whether anybody listens or not.
+A run belongs to the server, not to the socket: each turn has a task of its own, its events are
+kept for readers that come back, and its end is committed whether or not anybody waits for it.
 """
 
 import asyncio
+from collections.abc import Awaitable
 
 from holdfast.core.errors import (
     HoldfastError,
@@ -24,28 +25,29 @@ from holdfast.core.transaction.commands import Accept, Cancel, Queued, Repeated,
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.engine.streaming.live_response import LiveResponse, Lives
-from holdfast.engine.streaming.response_records import Recorded, conversation_of
+from holdfast.engine.streaming.live_response import LiveResponse, LiveResponses
+from holdfast.engine.streaming.response_records import ResponseRecords, conversation_of
 from holdfast.engine.streaming.resume import resume_live
 from holdfast.engine.streaming.stream_reader import StreamReader
-from holdfast.engine.turns.executor import Answered, Responder
+from holdfast.engine.turns.executor import TurnExecutor, TurnResult
 from holdfast.ports.store import ResponseView
 
 
-class Ticket:
-    """A request that was taken in: its turn, its events, its one answer."""
+class TurnTicket:
+    """An accepted request: its turn, its events, its one result."""
 
-    def __init__(self, desk: "Desk", turn: Turn, session: Session, step: int) -> None:
-        self._desk = desk
+    __slots__ = ("_service", "_waiters", "outcome", "session", "step", "task", "turn")
+
+    def __init__(self, service: "TurnService", turn: Turn, session: Session, step: int) -> None:
+        self._service = service
         self.turn = turn
         self.session = session
         self.step = step
         self.task: asyncio.Task[None] | None = None
-        """What carries the turn out, if that is done for this request."""
-        self.outcome: Answered | Exception | None = None
-        """The answer, or why there is none, as soon as that is known."""
-        self._waiters: list[asyncio.Future[None]] = []
-        self.is_rolled_over = False
+        """The task that executes the turn; None where this request repeats an earlier one."""
+        self.outcome: TurnResult | Exception | None = None
+        """The result, or why there is none, as soon as it is known."""
+        self._waiters: list[asyncio.Future[TurnResult]] = []
 
     @property
     def response_id(self) -> str:
@@ -54,190 +56,199 @@ class Ticket:
 
     def reader(self, after: int = -1) -> StreamReader:
         """Return a reader of the response's events."""
-        return self._desk.reader(self.turn.tenant, self.response_id, after)
+        return self._service.reader(self.turn.tenant, self.response_id, after)
 
-    async def answer(self) -> Answered:
-        """Return the committed answer, or raise why there is none. Leaving stops nothing."""
-        while self.outcome is None:
+    def answer(self) -> Awaitable[TurnResult]:
+        """Return the committed result, to be awaited; it raises why there is none.
+
+        Cancelling the caller stops nothing: the turn has a task of its own.
+        """
+        waiter: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        if self.outcome is not None:
+            self.settle(self.outcome)
+        else:
             assert self.task is not None
-            waiter: asyncio.Future[None] = self._desk.loop.create_future()
-            self._waiters.append(waiter)
-            await waiter
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
+        return waiter
 
-    def settle(self, outcome: Answered | Exception) -> None:
-        """Give the answer, or why there is none, to everybody who waits for it."""
+    def settle(self, outcome: TurnResult | Exception) -> None:
+        """Give the result, or why there is none, to everybody who waits for it."""
         self.outcome = outcome
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if isinstance(outcome, Exception):
+                waiter.set_exception(outcome)
+            else:
+                waiter.set_result(outcome)
 
     async def abandon(self) -> None:
         """Cancel the turn because its client has left, where that is the policy."""
-        await self._desk.cancel(self.turn, code="client_left")
+        await self._service.cancel(self.turn, code="client_left")
 
 
-class Desk:
-    """Where every API hands its turns in."""
+class TurnService:
+    """The entry point of all APIs for turns that a model answers."""
 
-    def __init__(self, gateway: Gateway, responder: Responder) -> None:
+    def __init__(self, gateway: Gateway, executor: TurnExecutor) -> None:
         self._gateway = gateway
-        self._responder = responder
-        self.loop: asyncio.AbstractEventLoop
-        """Where the turns are carried out."""
-        self._tasks: dict[asyncio.Task[None], Ticket] = {}
+        self._executor = executor
+        self._tasks: dict[asyncio.Task[None], TurnTicket] = {}
         self._queued: set[asyncio.Task[None]] = set()
-        self._lives = Lives()
+        """Tasks that wait for their lanes: cancelled as soon as the server stops."""
+        self._lives = LiveResponses()
         self._stopping_since: float | None = None
-        self.recorded = Recorded(gateway.read)
+        self.records = ResponseRecords(gateway.read)
 
-    async def take(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> Ticket:
-        """Make the request durable and set it going; answer once it is accepted."""
-        self._responder.check(request, accept.items)
+    async def accept(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> TurnTicket:
+        """Make a request durable and start its execution; return once it is accepted."""
+        self._executor.check(request, accept.items)
         admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):
             return await self._attach(accept.tenant, admission, request)
-        live = self._go_live(admission, request) if is_live else None
-        ticket = Ticket(self, admission.turn, admission.session, admission.turn.step)
-        ticket.is_rolled_over = admission.is_rolled_over
-        self.loop = loop = asyncio.get_running_loop()
-        carried = self._carry(ticket, admission, request, live)
-        task = ticket.task = loop.create_task(carried, name="holdfast-turn")
+        live = self._open_live(admission, request) if is_live else None
+        ticket = TurnTicket(self, admission.turn, admission.session, admission.turn.step)
+        # Nothing is awaited between the commit and this: the turn cannot be left without a task.
+        task = ticket.task = asyncio.get_running_loop().create_task(
+            self._execute(ticket, admission, request, live), name="holdfast-turn"
+        )
         self._tasks[task] = ticket
         return ticket
 
     def live(self, name: str) -> LiveResponse | None:
-        """Return the stream of a response that this process has in memory."""
+        """Return the events of a response that this process has in memory."""
         return self._lives.get(name)
 
     def reader(self, tenant: Tenant, name: str, after: int = -1) -> StreamReader:
-        """Return a reader of a response's events, those to come included."""
-        return StreamReader(self.recorded, self._lives, tenant, name, after)
+        """Return a reader of a response's events, including those to come."""
+        return StreamReader(self.records, self._lives, tenant, name, after)
 
-    def _go_live(self, admission: Started | Queued, request: TurnRequest) -> LiveResponse:
-        is_queued = isinstance(admission, Queued)
-        live = LiveResponse(_begun(admission.turn, admission.session, request))
+    def _open_live(self, admission: Started | Queued, request: TurnRequest) -> LiveResponse:
+        live = LiveResponse(_initial_facts(admission.turn, admission.session, request))
         self._lives.add(live)
-        live.open("queued" if is_queued else "in_progress")
+        live.open("queued" if isinstance(admission, Queued) else "in_progress")
         return live
 
-    async def _carry(
+    async def _execute(
         self,
-        ticket: Ticket,
+        ticket: TurnTicket,
         admission: Started | Queued,
         request: TurnRequest,
         live: LiveResponse | None,
     ) -> None:
-        """Get the lane, then carry the turn out; it stops as soon as the lane is taken away."""
+        """Get the lane, then execute the turn; stop as soon as the lane is lost."""
         task, run = ticket.task, None
         assert task is not None
-        outcome: Answered | Exception | None = None
+        outcome: TurnResult | Exception | None = None
         try:
             try:
                 if isinstance(admission, Started):
-                    run = self._gateway.begin(admission)
+                    run = self._gateway.begin(admission, task.cancel)
                 else:
-                    run = await self._enter(task, admission)
-                run.on_lost(task.cancel)
-                outcome = await self._responder.respond(run, request, live)
+                    run = await self._wait_for_lane(task, admission)
+                outcome = await self._executor.execute(run, request, live)
             finally:
                 if run is not None:
                     self._gateway.leave(run)
                 if live is not None:
-                    await self._close(live, admission.turn)
-        except Exception as exc:  # noqa: BLE001 - the top of a task; whoever waits is told
-            log.info("turn.not_answered", reason=type(exc).__name__)
+                    await self._close_live(live, admission.turn)
+        except Exception as exc:  # noqa: BLE001 - the top of a task; its caller gets the error
+            log.info("turn.failed", turn_id=ticket.turn.id, reason=type(exc).__name__)
             outcome = exc
         finally:
             del self._tasks[task]
             ticket.settle(_stopped() if outcome is None else outcome)
 
-    async def _enter(self, task: asyncio.Task[None], admission: Queued) -> ActiveRun:
-        """Return the run of a turn that has to wait for it, and may be stopped meanwhile."""
+    async def _wait_for_lane(self, task: asyncio.Task[None], admission: Queued) -> ActiveRun:
         self._queued.add(task)
         try:
-            return await self._gateway.enter(admission)
+            run = await self._gateway.enter(admission)
         finally:
             self._queued.discard(task)
+        run.on_lost(task.cancel)
+        return run
 
-    async def _close(self, live: LiveResponse, turn: Turn) -> None:
-        """Give a stream that has no end yet the one that is recorded."""
-        if not live.is_ended and live.is_shown_when_kept:
-            # Another attempt may go on where the journal ends: from here on it tells the rest.
-            live.cut()
+    async def _close_live(self, live: LiveResponse, turn: Turn) -> None:
+        """End a stream that has no terminal event yet with the end that is recorded."""
+        if not live.is_ended and live.publish_after_commit:
+            # Another attempt may extend the journal: from here on readers follow the journal.
+            live.detach()
         elif not live.is_ended:
             live.end(await self._recorded_end(live, turn) or _unknown_end(live.facts))
-        self._lives.settle(live)
+        self._lives.retire(live)
 
     async def _recorded_end(self, live: LiveResponse, turn: Turn) -> ResponseFacts | None:
         try:
-            view = await self.recorded.find(turn.tenant, live.id)
-            facts = await self.recorded.facts(view) if view is not None else None
+            view = await self.records.find(turn.tenant, live.id)
+            facts = await self.records.facts(view) if view is not None else None
         except StoreUnavailable:
             return None
         if facts is None or facts.status in ("queued", "in_progress"):
             return None
         return facts
 
-    async def _attach(self, tenant: Tenant, repeated: Repeated, request: TurnRequest) -> Ticket:
-        """Stand by a turn that was taken in before; a plain request waits for its one answer."""
+    # ── repeated requests and recovered turns ───────────────────────────────────────────────
+
+    async def _attach(self, tenant: Tenant, repeated: Repeated, request: TurnRequest) -> TurnTicket:
+        """Attach to a turn that was accepted before; a plain request waits for its result."""
         turn = repeated.turn
-        ticket = Ticket(self, turn, repeated.session, repeated.step)
+        ticket = TurnTicket(self, turn, repeated.session, repeated.step)
         if request.is_stream or request.is_background:
             return ticket
         try:
             if not repeated.is_settled:
                 view = await self._gateway.wait_until_ended(tenant, turn.id, step=repeated.step)
                 turn = ticket.turn = view.turn
-            ticket.outcome = await self.recall(tenant, turn, repeated.step)
+            ticket.outcome = await self.load_result(tenant, turn, repeated.step)
         except HoldfastError as exc:
             ticket.outcome = exc
         return ticket
 
-    async def recall(self, tenant: Tenant, turn: Turn, step: int) -> Answered:
-        """Return the recorded answer of a step, or raise what became of it."""
+    async def load_result(self, tenant: Tenant, turn: Turn, step: int) -> TurnResult:
+        """Return the recorded result of a step, or raise why there is none."""
         runs = [run for run in await self._gateway.read.runs(turn.id) if run.step == step]
         done = next((run for run in reversed(runs) if run.outcome == "completed"), None)
         if done is None:
-            raise _not_answered(turn, runs[-1] if runs else None, self._gateway.clock.now())
+            raise _unanswered(turn, runs[-1] if runs else None, self._gateway.clock.now())
         view = await self._gateway.read.session(tenant, session_id=turn.session_id)
         if view is None:
             raise SessionDeleted("the session of this turn was deleted")
-        return Answered(turn, view.session, await self.facts_of(turn, done, view.session))
+        return TurnResult(turn, view.session, await self.facts_of(turn, done, view.session))
 
     async def facts_of(self, turn: Turn, run: Run, session: Session) -> ResponseFacts:
-        """Return what is recorded of a run's response."""
+        """Return the recorded response of a run."""
         status = turn.outcome or "running"
-        return await self.recorded.facts(ResponseView(turn, status, session, run, run.step))
+        return await self.records.facts(ResponseView(turn, status, session, run, run.step))
 
-    async def cancel(self, turn: Turn, *, code: str = "turn_cancelled") -> Turn:
-        """End a turn that has not ended, wherever it runs; one that has stays as it is."""
-        return await self._gateway.submit(
-            Cancel(tenant=turn.tenant, turn_id=turn.id, reason="cancelled on request", code=code)
-        )
-
-    async def carry_adopted(self, run: ActiveRun) -> None:
-        """Carry out a turn that a crash left behind: the gateway's handler."""
+    async def run_recovered(self, run: ActiveRun) -> None:
+        """Execute a turn that a crash left behind: the handler of the gateway."""
         request = read_request(run.turn.request)
         live = None
         if request.is_background and request.is_stored:
-            begun = _begun(run.turn, run.session, request)
-            view = await self.recorded.find(run.turn.tenant, begun.id)
-            live = await resume_live(self.recorded, view, begun)
+            facts = _initial_facts(run.turn, run.session, request)
+            view = await self.records.find(run.turn.tenant, facts.id)
+            live = await resume_live(self.records, view, facts)
             self._lives.add(live)
         task = asyncio.current_task()
         assert task is not None
         run.on_lost(task.cancel)
         try:
-            await self._responder.respond(run, request, live)
+            await self._executor.execute(run, request, live)
         finally:
             if live is not None:
-                await self._close(live, run.turn)
+                await self._close_live(live, run.turn)
+
+    # ── cancelling and stopping ─────────────────────────────────────────────────────────────
+
+    async def cancel(self, turn: Turn, *, code: str = "turn_cancelled") -> Turn:
+        """Cancel an open turn, wherever it runs; one that has ended stays as it is."""
+        return await self._gateway.submit(
+            Cancel(tenant=turn.tenant, turn_id=turn.id, reason="cancelled on request", code=code)
+        )
 
     def begin_stop(self) -> None:
-        """Begin nothing more: turns that wait stay durable, readers of others' streams go."""
+        """Start no more runs: queued turns stay durable, readers of other processes go."""
         if self._stopping_since is None:
             self._stopping_since = asyncio.get_running_loop().time()
         self._lives.is_closing = True
@@ -245,26 +256,26 @@ class Desk:
             task.cancel()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Let running turns finish for a while; the rest stay durable for whoever comes next."""
+        """Let running turns finish for a while; the others stay durable for the next worker."""
         self.begin_stop()
         assert self._stopping_since is not None
-        gone = asyncio.get_running_loop().time() - self._stopping_since
+        elapsed = asyncio.get_running_loop().time() - self._stopping_since
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=max(grace_seconds - gone, 0.0))
+            await asyncio.wait(self._tasks, timeout=max(grace_seconds - elapsed, 0.0))
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        # One that was cancelled before it began has told nobody.
+        # A task that was cancelled before its first step never reached its `finally`.
         while self._tasks:
             self._tasks.popitem()[1].settle(_stopped())
 
 
 def _stopped() -> HoldfastError:
-    return TurnInterrupted("the server was asked to stop; send it again")
+    return TurnInterrupted("the server is stopping; send the request again")
 
 
-def _begun(turn: Turn, session: Session, request: TurnRequest) -> ResponseFacts:
+def _initial_facts(turn: Turn, session: Session, request: TurnRequest) -> ResponseFacts:
     return ResponseFacts(
         id=response_id(turn.id, turn.step),
         request=request,
@@ -274,20 +285,20 @@ def _begun(turn: Turn, session: Session, request: TurnRequest) -> ResponseFacts:
     )
 
 
-def _unknown_end(begun: ResponseFacts) -> ResponseFacts:
-    """Return the end of a response whose record is gone or out of reach."""
+def _unknown_end(initial: ResponseFacts) -> ResponseFacts:
+    """Return the end of a response whose record is gone or cannot be read."""
     return ResponseFacts(
-        id=begun.id,
-        request=begun.request,
-        created_at=begun.created_at,
+        id=initial.id,
+        request=initial.request,
+        created_at=initial.created_at,
         status="failed",
-        conversation_id=begun.conversation_id,
+        conversation_id=initial.conversation_id,
         error=error_value("server_error", "the end of this response could not be recorded"),
     )
 
 
-def _not_answered(turn: Turn, run: Run | None, now: float) -> HoldfastError:
-    """Return what became of a turn, in the words in which its first caller was told."""
+def _unanswered(turn: Turn, run: Run | None, now: float) -> HoldfastError:
+    """Return the error that the first caller of a turn got."""
     if turn.outcome == "cancelled":
         return TurnCancelled(turn.id, turn.error_code)
     if turn.outcome == "failed":
@@ -297,18 +308,18 @@ def _not_answered(turn: Turn, run: Run | None, now: float) -> HoldfastError:
 
 def _failed(turn: Turn, run: Run | None, now: float) -> HoldfastError:
     message, code = turn.error_message or "the turn failed", turn.error_code
-    kept = decode_answer(run.result).failure if run is not None and run.result else None
-    if kept is None:
+    recorded = decode_answer(run.result).failure if run is not None and run.result else None
+    if recorded is None:
         return TurnFailed(message, failure_code=code or TurnFailed.code)
-    if not kept.is_providers:
-        return TurnFailed(message, failure_code=code or TurnFailed.code, param=kept.param)
+    if not recorded.is_providers:
+        return TurnFailed(message, failure_code=code or TurnFailed.code, param=recorded.param)
     return ProviderFailure(
         message,
         failure_class="terminal",
-        status=kept.status,
+        status=recorded.status,
         provider_code=code,
-        provider_type=kept.provider_type,
-        param=kept.param,
+        provider_type=recorded.provider_type,
+        param=recorded.param,
         # What is left of the time that the provider asked for.
-        retry_after=max(kept.retry_at - now, 0.0) if kept.retry_at is not None else None,
+        retry_after=max(recorded.retry_at - now, 0.0) if recorded.retry_at is not None else None,
     )

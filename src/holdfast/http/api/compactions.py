@@ -14,8 +14,8 @@ from holdfast.core.model.items import StoredItem, item_value
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.openai.response import usage_value
 from holdfast.core.transaction.commands import UndoCompaction
-from holdfast.engine.context.compaction_turns import CompactionTurns, CompactionWanted
-from holdfast.engine.context.compactor import Compactor, as_stored
+from holdfast.engine.context.compaction_turns import CompactionRequest, CompactionTurns
+from holdfast.engine.context.compactor import Compactor, as_stored_items
 from holdfast.http.api.session_items import Transcripts
 from holdfast.http.formats.sessions import session_value
 from holdfast.http.request.body import Fields, read_fields, read_optional_fields, take
@@ -47,7 +47,7 @@ class CompactionsApi:
         session = await self._session(request)
         fields = await read_optional_fields(request)
         headers = read_session_headers(request)
-        wanted = CompactionWanted(
+        wanted = CompactionRequest(
             tenant=request.tenant,
             session_id=session.id,
             model=take(fields, "model", str),
@@ -114,15 +114,15 @@ class CompactionsApi:
         headers = read_session_headers(request)
         target = await self._places.find(request.tenant, headers, wanted)
         said, shown = await self._history(request, target)
-        brought = as_stored(wanted.items)
+        brought = as_stored_items(wanted.items)
         if not (shown or brought):
             raise InvalidInput("there is nothing to compact: send input", param="input")
         everything = [*shown, *brought]
         asked = [item for item in (*said, *brought) if _is_user(item)]
         # What is answered is less than what there was, or it is what there was.
         most = sum(len(item.body) for item in everything) - sum(len(item.body) for item in asked)
-        text, usage = await self._compactor.digest(
-            everything, model=wanted.asked.model, prompt=prompt, most_bytes=most
+        text, usage = await self._compactor.summarize_items(
+            everything, model=wanted.asked.model, prompt=prompt, max_bytes=most
         )
         ids = self._gateway.ids
         output: list[Any]

@@ -12,7 +12,7 @@ from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.transaction.changes import Event
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
-from holdfast.engine.streaming.event_feed import Feed
+from holdfast.engine.streaming.event_feed import EventFeed
 from holdfast.http.api.session_items import Transcripts
 from holdfast.http.request.pagination import UnknownCursor
 from holdfast.http.server.sse import KEEP_ALIVE
@@ -31,7 +31,7 @@ class EventsApi:
     def __init__(self, gateway: Gateway, streams: StreamSettings | None = None) -> None:
         self._gateway = gateway
         self._transcripts = Transcripts(gateway)
-        self._feed = Feed(gateway.read)
+        self._feed = EventFeed(gateway.read)
         self._quiet_seconds = (streams or StreamSettings()).keep_alive_seconds
 
     def close(self) -> None:

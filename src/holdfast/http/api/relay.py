@@ -11,7 +11,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import write_response
-from holdfast.engine.turns.stateless import PassedStream, Passing
+from holdfast.engine.turns.stateless import StatelessExecutor, StatelessStream
 from holdfast.http.formats.chat import ChatChunks, completion
 from holdfast.http.server.errors import UnsupportedType, problem, problem_value
 from holdfast.http.server.sse import DONE, KEEP_ALIVE, EventReply
@@ -44,7 +44,7 @@ class Relaying:
     """Requests that take no turn."""
 
     def __init__(
-        self, upstreams: Upstreams, passing: Passing, *, keep_alive_seconds: float
+        self, upstreams: Upstreams, passing: StatelessExecutor, *, keep_alive_seconds: float
     ) -> None:
         self._upstreams = upstreams
         self._passing = passing
@@ -56,7 +56,7 @@ class Relaying:
             return Reply(write_response(await self._passing.answer(asked, items)))
         return EventReply(await self.stream(asked, items), self._keep_alive_seconds)
 
-    async def stream(self, asked: TurnRequest, items: list[NewItem]) -> PassedStream:
+    async def stream(self, asked: TurnRequest, items: list[NewItem]) -> StatelessStream:
         """Return the events, to be closed, once there is one or a while has gone without any.
 
         So a failure that comes at once has a status of its own, and a slow model none to wait for.

@@ -5,7 +5,7 @@ import msgspec
 from holdfast.core.compaction.token_estimate import estimate_tokens
 from holdfast.core.errors import InvalidInput, NotFound, SessionMoved
 from holdfast.core.model.request import read_request
-from holdfast.core.openai.encrypted_reasoning import SEALED_REASONING
+from holdfast.core.openai.encrypted_reasoning import ENCRYPTED_REASONING
 from holdfast.core.openai.response import ResponseFacts, write_response
 from holdfast.core.transaction.commands import DropResponse
 from holdfast.engine.streaming.response_records import given_then
@@ -103,8 +103,8 @@ class ResponsesApi:
             if after is not None:
                 raise InvalidInput("starting_after needs stream=true", param="starting_after")
             facts = await self._facts(view)
-            if SEALED_REASONING in request.query_list("include"):
-                facts = msgspec.structs.replace(facts, shows_sealed=True)
+            if ENCRYPTED_REASONING in request.query_list("include"):
+                facts = msgspec.structs.replace(facts, shows_encrypted=True)
             return Reply(write_response(facts))
         reader = self._turns.desk.reader(request.tenant, name, -1 if after is None else after)
         headers = answer_headers(view.session, view.turn.id)
@@ -152,11 +152,11 @@ class ResponsesApi:
         return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def _facts(self, view: ResponseView) -> ResponseFacts:
-        return await self._turns.desk.recorded.facts(view)
+        return await self._turns.desk.records.facts(view)
 
     async def _view(self, request: Request, name: str) -> ResponseView:
         """Return what is stored under a response id."""
-        view = await self._turns.desk.recorded.find(request.tenant, name)
+        view = await self._turns.desk.records.find(request.tenant, name)
         if view is None or not read_request(view.turn.request).is_stored:
             raise ResponseNotFound(f"Response with id '{name}' not found.")
         return view

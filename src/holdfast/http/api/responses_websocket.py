@@ -22,11 +22,11 @@ from holdfast.core.openai.stream_events import (
     IN_PROGRESS,
     TERMINAL,
     StreamEvent,
-    begun,
-    terminal,
+    lifecycle_event,
+    terminal_event,
 )
 from holdfast.engine.logging import log
-from holdfast.engine.turns.turn_service import Ticket
+from holdfast.engine.turns.turn_service import TurnTicket
 from holdfast.http.api.relay import Relaying
 from holdfast.http.api.responses import ResponsesApi
 from holdfast.http.request.body import Fields, parse_fields, take
@@ -101,7 +101,7 @@ class _Connection:
         self._state = ConnectionState()
         self._lanes: dict[str | None, asyncio.Queue[tuple[Fields, bytes]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._tickets: set[Ticket] = set()
+        self._tickets: set[TurnTicket] = set()
 
     async def listen(self) -> None:
         """Take frames in until the client leaves."""
@@ -200,7 +200,7 @@ class _Connection:
             before = tuple(read_item(body) for body in history)
         return wanted, target, before
 
-    async def _forward(self, ticket: Ticket, lane: str | None) -> dict[str, Any]:
+    async def _forward(self, ticket: TurnTicket, lane: str | None) -> dict[str, Any]:
         """Send a response's events, and return the response as the last one shows it."""
         reader = ticket.reader()
         response: dict[str, Any] = {}
@@ -246,9 +246,9 @@ class _Connection:
         facts = ResponseFacts(
             id=name, request=wanted.asked, created_at=now, status="completed", answer=answer
         )
-        await self._send(begun(CREATED, 0, facts, "in_progress"), lane)
-        await self._send(begun(IN_PROGRESS, 1, facts, "in_progress"), lane)
-        await self._send(terminal(2, facts), lane)
+        await self._send(lifecycle_event(CREATED, 0, facts, "in_progress"), lane)
+        await self._send(lifecycle_event(IN_PROGRESS, 1, facts, "in_progress"), lane)
+        await self._send(terminal_event(2, facts), lane)
 
     async def _send(self, event: StreamEvent, lane: str | None) -> None:
         body = event.body

@@ -11,6 +11,7 @@ from holdfast.core.model.item_ids import shown
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Append, Appended, Hide
+from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.request.body import Fields, take_list
 from holdfast.http.request.item_references import References
@@ -99,7 +100,7 @@ class Transcripts:
             metadata=metadata,
             limits=await gateway.storage.limits(request.tenant, gateway.limits),
         )
-        done = await gateway.append(command, on_busy=headers.on_busy or "enqueue")
+        done = await append_items(gateway, command, on_busy=headers.on_busy or "enqueue")
         gateway.storage.note(request.tenant, sum(len(item.body) for item in items))
         return done
 

@@ -14,7 +14,7 @@ from holdfast.core.projection.project import project
 from holdfast.core.transaction.changes import CompletionRow
 from holdfast.core.transaction.commands import AnnotateCompletion, DropResponse
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.engine.turns.turn_service import Desk
+from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.formats.chat import COMPLETION_PREFIX, completion, completion_id
 from holdfast.http.request.body import read_fields
 from holdfast.http.request.metadata import take_metadata
@@ -26,7 +26,7 @@ from holdfast.ports.store import CompletionQuery, ItemQuery
 class CompletionsApi:
     """/v1/chat/completions, what is kept of it."""
 
-    def __init__(self, gateway: Gateway, desk: Desk) -> None:
+    def __init__(self, gateway: Gateway, desk: TurnService) -> None:
         self._gateway = gateway
         self._desk = desk
 

@@ -14,8 +14,9 @@ from holdfast.core.ids import SessionId, Tenant, TurnId, read_idempotency_key
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.turn import Outcome
 from holdfast.core.transaction.commands import Continue, Pop, Reserve
-from holdfast.engine.embedded.external_lane import HeldLane, LaneAsked, LaneEnd
+from holdfast.engine.embedded.external_lane import ExternalLane, LaneEnd, LaneRequest
 from holdfast.engine.sessions.active_run import Batch
+from holdfast.engine.sessions.appending import append_batch
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.api.session_items import read_items
 from holdfast.http.request.body import Fields, read_fields, read_optional_fields, take
@@ -80,9 +81,10 @@ class TranscriptApi:
             return await self._reserve(request, headers)
         batch = self._batch(request, headers, fields, items, await body_hash(request))
         # What replaces a history is of no use once others have written; all else may wait.
-        may_wait = batch.replaces_upto is None
-        submit = self._gateway.continue_turn if may_wait else self._gateway.submit
-        done = await submit(batch)
+        if batch.replaces_upto is None:
+            done = await append_batch(self._gateway, batch)
+        else:
+            done = await self._gateway.submit(batch)
         return json_reply(
             {
                 "object": "transcript.added",
@@ -157,19 +159,19 @@ class TranscriptApi:
         if headers.key is None:
             raise InvalidInput("a lane is taken by the key of its session")
         run_id = take(fields, "run_id", str)
-        held = HeldLane(
+        held = ExternalLane(
             self._gateway,
-            LaneAsked(
+            LaneRequest(
                 tenant=request.tenant,
                 key=headers.key,
                 run_id=read_idempotency_key(run_id) if run_id is not None else None,
-                asked=take(fields, "asked", str, "").encode(),
+                body=take(fields, "asked", str, "").encode(),
                 is_once=take(fields, "once", bool, False),
                 is_own=take(fields, "own", bool, False),
                 resumes=tuple(take(fields, "resumes", list[str], [])),
             ),
         )
-        done = await held.take()
+        done = await held.acquire()
         if done is not None:
             return json_reply({"object": "lane", "done": done})
         return StreamReply(self._hold(request.tenant, _Held(held)), headers=(NDJSON,))
@@ -213,7 +215,7 @@ class TranscriptApi:
         held.is_over.set()
         return json_reply({"object": "lane.ended", "turn_id": request.params["turn_id"]})
 
-    def _lane(self, request: Request, name: str) -> HeldLane:
+    def _lane(self, request: Request, name: str) -> ExternalLane:
         held = self._lanes.get((request.tenant, TurnId(name)))
         if held is None:
             raise TurnNotFound(f"nobody holds a lane for turn {name} here")
@@ -221,7 +223,7 @@ class TranscriptApi:
 
 
 class _Held:
-    def __init__(self, lane: HeldLane) -> None:
+    def __init__(self, lane: ExternalLane) -> None:
         self.lane = lane
         self.is_over = asyncio.Event()
 

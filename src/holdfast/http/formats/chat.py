@@ -8,7 +8,7 @@ import msgspec
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.chat import call_of, chat_usage, finish_reason, logprobs_of, message_of
 from holdfast.core.openai.response import ResponseFacts
-from holdfast.core.openai.stream_events import StreamEvent
+from holdfast.core.openai.stream_events import Delta, StreamEvent
 
 _encode = msgspec.json.Encoder().encode
 COMPLETION_PREFIX = "chatcmpl-"
@@ -103,10 +103,12 @@ class _ChunkWriter:
         """Return the chunk of an event that is some more of a text and nothing else."""
         if event.type != "response.output_text.delta":
             return None
-        try:
-            said = _read_words(event.body)
-        except msgspec.DecodeError:
-            return None
+        said: Delta | _Words | None = event.delta
+        if said is None:
+            try:
+                said = _read_words(event.body)
+            except msgspec.DecodeError:
+                return None
         if said.logprobs:
             return None
         return b"%b%b%b" % (self._before, _encode(said.delta), self._after)

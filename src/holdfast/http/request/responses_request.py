@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.core.compaction.context_options import read_wish
+from holdfast.core.compaction.context_options import read_context_options
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.items import NewItem, message
 from holdfast.core.model.request import TurnRequest
@@ -69,7 +69,7 @@ def _read_asked(fields: Fields, conversation: str | None, *, is_compaction: bool
         raise InvalidInput("you must provide a model parameter", param="model")
     if "include" in fields:
         _check_include(fields)
-    read_wish(fields)
+    read_context_options(fields)
     if "metadata" in fields:
         fields["metadata"] = msgspec.Raw(take_metadata(fields) or b"{}")
     if is_background and not is_stored:

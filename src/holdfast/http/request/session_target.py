@@ -5,7 +5,7 @@ from holdfast.core.ids import Tenant
 from holdfast.core.model.request import read_request
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.streaming.response_records import parent_of
-from holdfast.engine.turns.turn_service import Desk
+from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.request.responses_request import ResponseRequest
 from holdfast.http.request.session_headers import SessionHeaders
 from holdfast.http.request.submit_turn import Target, conversation_session, session_of
@@ -15,7 +15,7 @@ from holdfast.ports.store import ResponseView
 class Places:
     """Finds the session that a request speaks to."""
 
-    def __init__(self, gateway: Gateway, desk: Desk) -> None:
+    def __init__(self, gateway: Gateway, desk: TurnService) -> None:
         self._gateway = gateway
         self._desk = desk
 
@@ -52,7 +52,7 @@ class Places:
 
         Who asks for something to be done in the background waits for it in the lane, not here.
         """
-        find = self._desk.recorded.find
+        find = self._desk.records.find
         view = await find(tenant, name)
         if view is not None and view.turn.is_open and view.turn.step == view.step:
             if wanted.asked.is_background and await self._is_last(view):

@@ -15,7 +15,7 @@ from holdfast.core.errors import (
     SessionMoved,
     SessionNotFound,
 )
-from holdfast.core.history.history_hash import NO_TRAIL, Milestone, TrailRow
+from holdfast.core.history.history_hash import NO_TRAIL, PrefixHash, TrailRow
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest, write_request
@@ -27,9 +27,14 @@ from holdfast.core.transaction.commands import Accept, Brought, Parent
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.response_records import shown_records
-from holdfast.engine.turns.executor import Answered
-from holdfast.engine.turns.input_matching import Recognised, are_new, find_repeated, recognise
-from holdfast.engine.turns.turn_service import Desk, Ticket
+from holdfast.engine.turns.executor import TurnResult
+from holdfast.engine.turns.input_matching import (
+    MatchedInput,
+    has_no_history,
+    match_input,
+    match_stored_history,
+)
+from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.http.request.session_headers import SessionHeaders, answer_headers
 from holdfast.http.server.sse import EventReply, Tell, event_texts
 from holdfast.http.server.types import Header, LongReply, Request
@@ -64,7 +69,7 @@ class TurnDesk:
     def __init__(
         self,
         gateway: Gateway,
-        desk: Desk,
+        desk: TurnService,
         reset: ResetPolicy = NEVER,
         streams: StreamSettings | None = None,
     ) -> None:
@@ -80,12 +85,12 @@ class TurnDesk:
         headers: SessionHeaders,
         target: Target,
         items: Sequence[NewItem],
-    ) -> Ticket:
+    ) -> TurnTicket:
         """Accept the turn and set it going; what the log has already is not stored twice."""
         storage, is_new = self.gateway.storage, _is_new(headers, target, items)
         for _ in range(RECOGNITION_TRIES):
             if is_new:
-                found = Recognised(tuple(items))
+                found = MatchedInput(tuple(items))
             else:
                 found = await self._recognise(request, headers, target, items)
             if found.trail or target.after_turn is not None:
@@ -97,7 +102,7 @@ class TurnDesk:
                 accept = replace(accept, limits=limits)
             try:
                 is_live = asked.is_stream or asked.is_background
-                ticket = await self.desk.take(accept, asked, is_live=is_live)
+                ticket = await self.desk.accept(accept, asked, is_live=is_live)
             except HoldfastError as exc:
                 await self._look_into(exc, request, target, found)
                 continue
@@ -108,7 +113,7 @@ class TurnDesk:
         raise SessionBusy("the session keeps moving; try again")
 
     async def _look_into(
-        self, refusal: HoldfastError, request: Request, target: Target, found: Recognised
+        self, refusal: HoldfastError, request: Request, target: Target, found: MatchedInput
     ) -> None:
         """Raise what the client is to be told; return where asking again may go better."""
         match refusal:
@@ -134,11 +139,11 @@ class TurnDesk:
         headers: SessionHeaders,
         target: Target,
         items: Sequence[NewItem],
-    ) -> Recognised:
+    ) -> MatchedInput:
         """Compare with the session that is named by header, or look for the history elsewhere."""
         if not headers.is_bound:
-            return await find_repeated(self.gateway.read, request.tenant, items)
-        return await recognise(
+            return await match_stored_history(self.gateway.read, request.tenant, items)
+        return await match_input(
             self.gateway.read,
             request.tenant,
             items,
@@ -153,7 +158,7 @@ class TurnDesk:
         asked: TurnRequest,
         headers: SessionHeaders,
         target: Target,
-        found: Recognised,
+        found: MatchedInput,
     ) -> Accept:
         gateway, new_id = self.gateway, self.gateway.ids.new
         if found.repeated is not None:
@@ -189,7 +194,7 @@ class TurnDesk:
             reset=self._reset,
         )
 
-    def _brought(self, stone: Milestone, trail: bytes) -> Brought:
+    def _brought(self, stone: PrefixHash, trail: bytes) -> Brought:
         """Return the history that comes with a request, to be found by others if it may be."""
         turn_id = TurnId(self.gateway.ids.new("turn"))
         return Brought(turn_id, stone.count, stone.trail if trail else NO_TRAIL)
@@ -215,7 +220,7 @@ class TurnDesk:
         return shown_records(view.session, target.parent.seq, target.parent.record_no)
 
     def stream(
-        self, ticket: Ticket, headers: Iterable[Header], tell: Tell = event_texts
+        self, ticket: TurnTicket, headers: Iterable[Header], tell: Tell = event_texts
     ) -> LongReply:
         """Return a stream of a turn; what its client's leaving means is a setting."""
         seconds = self.streams.keep_alive_seconds
@@ -226,13 +231,13 @@ class TurnDesk:
             reply.on_left = ticket.abandon
         return reply
 
-    def answer(self, request: Request, ticket: Ticket) -> Awaitable[Answered]:
+    def answer(self, request: Request, ticket: TurnTicket) -> Awaitable[TurnResult]:
         """Return a turn's answer to a client that waits for it."""
         if self.streams.on_disconnect == "complete":
             return ticket.answer()
         return self._answer_or_abandon(request, ticket)
 
-    async def _answer_or_abandon(self, request: Request, ticket: Ticket) -> Answered:
+    async def _answer_or_abandon(self, request: Request, ticket: TurnTicket) -> TurnResult:
         answering = asyncio.ensure_future(ticket.answer())
         left = asyncio.ensure_future(request.until_left())
         try:
@@ -255,7 +260,7 @@ def _is_new(headers: SessionHeaders, target: Target, items: Sequence[NewItem]) -
         return True
     if headers.key is None and headers.session_id is None:
         return target.session_id is not None
-    return not headers.sends_everything and are_new(items)
+    return not headers.sends_everything and has_no_history(items)
 
 
 async def body_hash(request: Request) -> bytes:

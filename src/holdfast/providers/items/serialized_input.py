@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.projection.prefix_cache import Prefix, Prefixes, Strand
+from holdfast.core.projection.prefix_cache import Prefix, PrefixCache, SharedPrefix
 from holdfast.providers.items.ids import call_ids
 from holdfast.providers.items.replay import Replay
 
@@ -31,7 +31,7 @@ class Retelling:
     """The input of requests, as bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._told: Prefixes[bytes, _Told] = Prefixes(max_bytes)
+        self._told: PrefixCache[bytes, _Told] = PrefixCache(max_bytes)
 
     @property
     def held_bytes(self) -> int:
@@ -42,7 +42,7 @@ class Retelling:
         self, session_id: str | None, replay: Replay, history: Sequence[bytes]
     ) -> tuple[bytes, ...]:
         """Return the items of a request's input, as JSON in pieces, without brackets around it."""
-        strand = history if isinstance(history, Strand) else Strand(list(history))
+        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
         key = (session_id, replay)
         known = self._told.find(key, strand) if session_id is not None else None
         told, done, size = _NOTHING, 0, 0
@@ -67,7 +67,7 @@ class Retelling:
         self, session_id: str | None, replay: Replay, history: Sequence[bytes]
     ) -> frozenset[str] | set[str]:
         """Return the ids of the calls in a history."""
-        strand = history if isinstance(history, Strand) else Strand(list(history))
+        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
         known = self._told.find((session_id, replay), strand) if session_id else None
         if known is None:
             return call_ids(strand)

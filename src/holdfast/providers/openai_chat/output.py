@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.model.session import Usage
-from holdfast.core.openai.response import whole_usage
+from holdfast.core.openai.response import complete_usage
 from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import Answer, AnyEvent
 from holdfast.providers.errors import broken, failure_in_stream
@@ -254,7 +254,7 @@ def _usage_detail(told: Json | None) -> bytes | None:
     if told is None:
         return None
     given, made = _number(told.get("prompt_tokens")), _number(told.get("completion_tokens"))
-    return whole_usage(
+    return complete_usage(
         {
             "input_tokens": given,
             "input_tokens_details": told.get("prompt_tokens_details") or None,

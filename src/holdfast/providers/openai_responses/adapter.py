@@ -37,7 +37,7 @@ from holdfast.providers.openai_responses.whole_response import Ending, WholeOutp
 
 PATH = "/responses"
 _encode = msgspec.json.Encoder().encode
-SEALED_REASONING = "reasoning.encrypted_content"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "codex")
 NOTHING_SAID = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"(nothing)"}]}'
@@ -290,7 +290,7 @@ class ResponsesProvider:
         if _REFUSES_SEALING not in failure.message.lower() or model in self._unsealing:
             return False
         asked = body.get("include")
-        if not isinstance(asked, list) or SEALED_REASONING not in asked:
+        if not isinstance(asked, list) or ENCRYPTED_REASONING not in asked:
             return False
         self._unsealing.add(model)
         return True
@@ -301,8 +301,8 @@ def _include_seals(body: dict[str, Any]) -> None:
     given = body.get("include")
     asked = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
     listed = asked if isinstance(asked, list) else []
-    if SEALED_REASONING not in listed:
-        body["include"] = [*listed, SEALED_REASONING]
+    if ENCRYPTED_REASONING not in listed:
+        body["include"] = [*listed, ENCRYPTED_REASONING]
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.model.items import OUTPUT_SUFFIX
 from holdfast.core.model.session import Usage
-from holdfast.core.openai.response import whole_usage
+from holdfast.core.openai.response import complete_usage
 from holdfast.ports.provider import Answer
 from holdfast.providers.errors import broken, failure_in_stream
 from holdfast.providers.http.upstream import read_json
@@ -213,14 +213,14 @@ def _odd_usage(raw: msgspec.Raw) -> tuple[Usage | None, bytes | None]:
     except (msgspec.DecodeError, RecursionError) as exc:
         raise _unreadable() from exc
     if type(told) is not dict:
-        return None, whole_usage(told) if told else None
+        return None, complete_usage(told) if told else None
     usage = Usage(
         input_tokens=_number(told, "input_tokens"),
         cached_tokens=_number(told.get("input_tokens_details"), "cached_tokens"),
         output_tokens=_number(told, "output_tokens"),
         reasoning_tokens=_number(told.get("output_tokens_details"), "reasoning_tokens"),
     )
-    return usage, whole_usage(told) if told else None
+    return usage, complete_usage(told) if told else None
 
 
 def _number(told: Any, name: str) -> int:

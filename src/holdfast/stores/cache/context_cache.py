@@ -13,7 +13,7 @@ from holdfast.core.compaction.records import NOT_SHOWN
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.session import Session
-from holdfast.core.projection.prefix_cache import Strand
+from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.changes import Change, ContentErased, ItemErased, LogAppended
 from holdfast.stores.cache.transcript_cache import Readings
 
@@ -68,15 +68,15 @@ class Transcripts:
                     self.drop(change.session_id)
                     self.readings.drop(change.session_id)
 
-    def find(self, session: Session) -> tuple[Strand[StoredItem], int] | None:
+    def find(self, session: Session) -> tuple[SharedPrefix[StoredItem], int] | None:
         """Return what is known of a session's context, and up to which item, if anything is."""
         entry = self._entries.get(session.id)
         if entry is None or not _fits(entry, session):
             return None
         self._entries.move_to_end(session.id)
-        return Strand(entry.items), entry.head_seq
+        return SharedPrefix(entry.items), entry.head_seq
 
-    def keep(self, session: Session, items: Strand[StoredItem]) -> None:
+    def keep(self, session: Session, items: SharedPrefix[StoredItem]) -> None:
         """Remember what a session's context was at its head; what a fork shows is not its own."""
         if session.parent_id is not None:
             return

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
-from holdfast.core.history.history_hash import NO_TRAIL, Step, TrailRow, follow
+from holdfast.core.history.history_hash import NO_TRAIL, Step, TrailRow, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
 from holdfast.core.model.items import StoredItem
@@ -484,7 +484,7 @@ def _still_says(row: TrailRow) -> Plan[bool]:
     for first, last in visible_spans(hidden, 1, row.seq):
         states = yield from _states(session, first, last)
         steps: list[Step] = [(one.fingerprint, one.call_id) for one in states]
-        trail = follow(trail, steps)
+        trail = extend_hash(trail, steps)
     return trail == row.trail
 
 

@@ -11,7 +11,7 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Record, Span
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.projection.prefix_cache import Strand
+from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.transaction.commands import Bury, Command, Renew
 from holdfast.ports.store import (
@@ -106,7 +106,7 @@ class SqlReader:
         """Return a page of a session's items."""
         return await self._run(lambda _: queries.items(session, query))
 
-    async def context(self, session: Session) -> Strand[StoredItem]:
+    async def context(self, session: Session) -> SharedPrefix[StoredItem]:
         """Return the log as a model may be shown it: what is not known of it yet is read."""
         known = self._transcripts.find(session)
         if known is not None:
@@ -119,7 +119,7 @@ class SqlReader:
                 items = items.grown(new)
                 self._transcripts.keep(session, items)
                 return items
-        items = Strand(await self._run(lambda _: records.context(session)))
+        items = SharedPrefix(await self._run(lambda _: records.context(session)))
         self._transcripts.keep(session, items)
         return items
 

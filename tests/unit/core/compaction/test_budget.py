@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.core.compaction.budget import Plan, Room, plan, whole_cuts
+from holdfast.core.compaction.budget import Plan, TokenBudget, plan, whole_cuts
 from holdfast.core.compaction.token_estimate import Scale
 from holdfast.core.model.items import StoredItem, write_item
 
@@ -31,12 +31,12 @@ def output(name: str, size: int) -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": name, "output": "y" * size}
 
 
-def room(tokens: int, **more: Any) -> Room:
+def room(tokens: int, **more: Any) -> TokenBudget:
     more.setdefault("turn_number", 9)
-    return Room(tokens=tokens, scale=SCALE, **more)
+    return TokenBudget(tokens=tokens, scale=SCALE, **more)
 
 
-def planned(items: list[StoredItem], wanted: Room) -> Plan:
+def planned(items: list[StoredItem], wanted: TokenBudget) -> Plan:
     found = plan(items, wanted)
     assert found is not None
     return found

@@ -5,7 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.compaction.context_options import Wish, read_wish, wanted_output
+from holdfast.core.compaction.context_options import (
+    ContextOptions,
+    max_output_tokens,
+    read_context_options,
+)
 from holdfast.core.errors import InvalidInput
 
 
@@ -14,16 +18,18 @@ def fields(**given: Any) -> dict[str, msgspec.Raw]:
 
 
 def test_nothing_said_is_no_wish() -> None:
-    assert read_wish({}) == Wish()
-    assert read_wish(fields(truncation=None, context_management=None)) == Wish()
+    assert read_context_options({}) == ContextOptions()
+    assert (
+        read_context_options(fields(truncation=None, context_management=None)) == ContextOptions()
+    )
 
 
 def test_truncation_and_compaction_are_read() -> None:
     entry = {"type": "compaction", "compact_threshold": 5000}
-    assert read_wish(fields(truncation="auto", context_management=[entry])) == Wish(
-        truncation="auto", compacts=True, compact_threshold=5000
-    )
-    assert read_wish(fields(context_management=[{"type": "compaction"}])).compacts
+    assert read_context_options(
+        fields(truncation="auto", context_management=[entry])
+    ) == ContextOptions(truncation="auto", compacts=True, compact_threshold=5000)
+    assert read_context_options(fields(context_management=[{"type": "compaction"}])).compacts
 
 
 @pytest.mark.parametrize(
@@ -39,12 +45,12 @@ def test_truncation_and_compaction_are_read() -> None:
 )
 def test_what_means_nothing_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read_wish(fields(**{name: value}))
+        read_context_options(fields(**{name: value}))
     assert caught.value.param == name
 
 
 def test_the_longest_answer_is_found_in_the_words_of_either_api() -> None:
-    assert wanted_output(fields(max_output_tokens=7)) == 7
-    assert wanted_output({}, fields(max_completion_tokens=8)) == 8
-    assert wanted_output({}, fields(max_tokens=9)) == 9
-    assert wanted_output(fields(max_output_tokens=None), {}) is None
+    assert max_output_tokens(fields(max_output_tokens=7)) == 7
+    assert max_output_tokens({}, fields(max_completion_tokens=8)) == 8
+    assert max_output_tokens({}, fields(max_tokens=9)) == 9
+    assert max_output_tokens(fields(max_output_tokens=None), {}) is None

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.history.diff import LogEntry, Novelty, SentItem, find_new
+from holdfast.core.history.diff import HistoryDiff, LogEntry, SentItem, find_new
 from holdfast.core.model.items import NewItem, message, write_item
 
 
@@ -45,75 +45,75 @@ def _log(*words: str, torn: tuple[str, ...] = ()) -> list[LogEntry]:
 
 
 def test_only_user_messages_are_always_new() -> None:
-    assert find_new(_sent("u1"), _log("u1", "a1")) == Novelty(0)
+    assert find_new(_sent("u1"), _log("u1", "a1")) == HistoryDiff(0)
 
 
 def test_a_client_known_to_send_everything_may_have_dropped_every_answer() -> None:
     log = _log("u1", "a1", "u2", "a2")
-    assert find_new(_sent("u1", "u9"), log, is_whole=True) == Novelty(1, (1, 4))
-    assert find_new(_sent("u9"), log, is_whole=True) == Novelty(0, (0, 4))
-    assert find_new(_sent("u9"), [], is_whole=True) == Novelty(0)
+    assert find_new(_sent("u1", "u9"), log, is_whole=True) == HistoryDiff(1, (1, 4))
+    assert find_new(_sent("u9"), log, is_whole=True) == HistoryDiff(0, (0, 4))
+    assert find_new(_sent("u9"), [], is_whole=True) == HistoryDiff(0)
 
 
 def test_a_whole_history_adds_only_its_end() -> None:
-    assert find_new(_sent("u1", "a1", "u2"), _log("u1", "a1")) == Novelty(2)
+    assert find_new(_sent("u1", "a1", "u2"), _log("u1", "a1")) == HistoryDiff(2)
 
 
 def test_a_client_that_kept_only_the_end_of_the_history_is_recognised() -> None:
-    assert find_new(_sent("u2", "a2", "u3"), _log("u1", "a1", "u2", "a2")) == Novelty(2)
+    assert find_new(_sent("u2", "a2", "u3"), _log("u1", "a1", "u2", "a2")) == HistoryDiff(2)
 
 
 def test_an_edited_question_rewinds_to_before_it() -> None:
     log = _log("u1", "a1", "u2", "a2")
-    assert find_new(_sent("u1", "a1", "u2b"), log) == Novelty(2, (2, 4))
+    assert find_new(_sent("u1", "a1", "u2b"), log) == HistoryDiff(2, (2, 4))
 
 
 def test_the_same_question_again_regenerates_its_answer() -> None:
     log = _log("u1", "a1", "u2", "a2")
-    assert find_new(_sent("u1", "a1", "u2"), log) == Novelty(3, (3, 4))
+    assert find_new(_sent("u1", "a1", "u2"), log) == HistoryDiff(3, (3, 4))
 
 
 def test_a_history_that_ends_in_its_answer_regenerates_it() -> None:
     log = _log("u1", "a1", "u2", "a2")
-    assert find_new(_sent("u1", "a1", "u2", "a2"), log) == Novelty(4, (3, 4))
+    assert find_new(_sent("u1", "a1", "u2", "a2"), log) == HistoryDiff(4, (3, 4))
 
 
 def test_a_failed_turn_is_taken_up_where_it_stood() -> None:
-    assert find_new(_sent("u1", "a1", "u2"), _log("u1", "a1", "u2")) == Novelty(3)
+    assert find_new(_sent("u1", "a1", "u2"), _log("u1", "a1", "u2")) == HistoryDiff(3)
 
 
 def test_a_history_with_nothing_in_common_takes_the_place_of_ours() -> None:
-    assert find_new(_sent("summary", "a9", "u3"), _log("u1", "a1")) == Novelty(0, (0, 2))
+    assert find_new(_sent("summary", "a9", "u3"), _log("u1", "a1")) == HistoryDiff(0, (0, 2))
 
 
 def test_tool_outputs_are_new_behind_their_call() -> None:
-    assert find_new(_sent("u1", "c1", "o1"), _log("u1", "c1")) == Novelty(2)
+    assert find_new(_sent("u1", "c1", "o1"), _log("u1", "c1")) == HistoryDiff(2)
 
 
 def test_an_output_that_comes_by_itself_rewinds_nothing() -> None:
-    assert find_new(_sent("o1"), _log("u1", "c1", "u2", "a2")) == Novelty(0)
-    assert find_new(_sent("o1", "u3"), _log("u1", "c1", "u2", "a2")) == Novelty(0)
+    assert find_new(_sent("o1"), _log("u1", "c1", "u2", "a2")) == HistoryDiff(0)
+    assert find_new(_sent("o1", "u3"), _log("u1", "c1", "u2", "a2")) == HistoryDiff(0)
 
 
 def test_reasoning_is_stepped_over_on_both_sides() -> None:
-    assert find_new(_sent("u1", "a1", "u2"), _log("u1", "r", "a1")) == Novelty(2)
-    assert find_new(_sent("u1", "r", "a1", "u2"), _log("u1", "a1")) == Novelty(3)
+    assert find_new(_sent("u1", "a1", "u2"), _log("u1", "r", "a1")) == HistoryDiff(2)
+    assert find_new(_sent("u1", "r", "a1", "u2"), _log("u1", "a1")) == HistoryDiff(3)
 
 
 def test_reasoning_in_front_of_a_new_call_is_new_with_it() -> None:
-    assert find_new(_sent("u1", "a1", "r", "c1", "o1"), _log("u1", "a1")) == Novelty(2)
+    assert find_new(_sent("u1", "a1", "r", "c1", "o1"), _log("u1", "a1")) == HistoryDiff(2)
 
 
 def test_a_torn_answer_matches_any_part_of_itself_and_its_absence() -> None:
     log = _log("u1", "a1 was going to say", torn=("a1 was going to say",))
-    assert find_new(_sent("u1", "a1 was", "u2"), log) == Novelty(2)
+    assert find_new(_sent("u1", "a1 was", "u2"), log) == HistoryDiff(2)
     longer = [*log, *_log("x", "x", "u2", "a2")[2:]]
-    assert find_new(_sent("u1", "u2", "a2", "u3"), longer) == Novelty(3)
+    assert find_new(_sent("u1", "u2", "a2", "u3"), longer) == HistoryDiff(3)
 
 
 def test_the_run_that_ends_at_the_head_wins_over_a_longer_one_before() -> None:
     log = _log("u1", "a1", "u2", "a2", "u1", "a1")
-    assert find_new(_sent("u1", "a1", "u3"), log) == Novelty(2)
+    assert find_new(_sent("u1", "a1", "u3"), log) == HistoryDiff(2)
 
 
 _WORDS = st.sampled_from(["u1", "u2", "a1", "a2", "c1", "o1"])
@@ -123,7 +123,7 @@ _WORDS = st.sampled_from(["u1", "u2", "a1", "a2", "c1", "o1"])
 def test_the_longest_match_is_the_one_brute_force_finds(log: list[str], sent: list[str]) -> None:
     found = find_new(_sent(*sent), _log(*log))
     if not log or not any(word[0] in "ac" for word in sent):
-        assert found == Novelty(0)
+        assert found == HistoryDiff(0)
         return
     at_head = [p for p in range(1, min(len(sent), len(log)) + 1) if sent[:p] == log[-p:]]
     anywhere = [

@@ -19,7 +19,7 @@ from holdfast.core.errors import (
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.items import message
 from holdfast.core.transaction.commands import Command, Compact
-from holdfast.engine.context.model_limits import Estimates
+from holdfast.engine.context.model_limits import ModelLimits
 from holdfast.engine.settings import ContextSettings
 from holdfast.ports.provider import ModelCall
 from holdfast.ports.store import Store
@@ -264,14 +264,14 @@ async def test_a_session_too_short_to_compact_is_left_as_it_is() -> None:
 
 
 def test_what_is_learned_is_bounded_and_each_model_has_its_own() -> None:
-    estimates = Estimates(most=3)
+    model_limits = ModelLimits(max_models=3)
     for number in range(10):
         call = ModelCall(model=f"m{number}", items=[message("user", "x" * 8000).body])
-        estimates.learn("up", call, 4000)
-    assert len(estimates) == 3
-    assert estimates.of("up", "m9").scale.bytes_per_token < 2.1
-    assert estimates.of("up", "m0").scale.bytes_per_token == BYTES_PER_TOKEN
-    assert estimates.of("other", "m9").scale.bytes_per_token == BYTES_PER_TOKEN
+        model_limits.learn("up", call, 4000)
+    assert len(model_limits) == 3
+    assert model_limits.of("up", "m9").scale.bytes_per_token < 2.1
+    assert model_limits.of("up", "m0").scale.bytes_per_token == BYTES_PER_TOKEN
+    assert model_limits.of("other", "m9").scale.bytes_per_token == BYTES_PER_TOKEN
 
 
 @pytest.mark.parametrize(
@@ -283,12 +283,12 @@ def test_what_is_learned_is_bounded_and_each_model_has_its_own() -> None:
     ],
 )
 def test_a_refusal_teaches_where_the_window_ends(words: str, window: int) -> None:
-    estimates = Estimates()
+    model_limits = ModelLimits()
     failure = ProviderFailure(words, failure_class="overflow")
-    estimates.refused("up", "m", failure, 5000)
-    assert estimates.of("up", "m").window == window
-    estimates.refused("up", "m", ProviderFailure("too long", failure_class="overflow"), 10**6)
-    assert estimates.of("up", "m").window == window
+    model_limits.rejected("up", "m", failure, 5000)
+    assert model_limits.of("up", "m").window == window
+    model_limits.rejected("up", "m", ProviderFailure("too long", failure_class="overflow"), 10**6)
+    assert model_limits.of("up", "m").window == window
 
 
 async def test_a_wish_that_means_nothing_is_refused_before_anything_is_kept() -> None:

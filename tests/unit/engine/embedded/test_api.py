@@ -376,7 +376,7 @@ async def test_an_unknown_or_empty_id_is_not_found(hf: Holdfast) -> None:
 
 async def test_a_key_and_an_id_together_are_refused(hf: Holdfast) -> None:
     session = await hf.session("k")
-    with pytest.raises(InvalidInput, match="not by both"):
+    with pytest.raises(InvalidInput, match="not both"):
         await hf.session("k", id=session.id)
 
 

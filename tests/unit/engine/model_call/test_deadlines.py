@@ -8,15 +8,15 @@ from holdfast.engine.model_call.deadlines import Deadlines
 
 
 async def limited(deadlines: Deadlines, until: asyncio.Event) -> str:
-    task = deadlines.begin()
+    task = deadlines.start()
     try:
         await until.wait()
     except asyncio.CancelledError:
-        if not deadlines.call_off(task):
+        if not deadlines.stop(task):
             raise
         return "over"
     finally:
-        deadlines.call_off(task)
+        deadlines.stop(task)
     return "done"
 
 

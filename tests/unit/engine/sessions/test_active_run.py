@@ -8,7 +8,7 @@ from holdfast.core.model.items import message
 from holdfast.core.transaction.commands import Command, Compact, Extend
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.sessions.active_run import ActiveRun
-from holdfast.engine.sessions.waiters import Wakeups
+from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.ports.store import Store
 from holdfast.stores.open import open_store
 from holdfast.testing.caller import Caller
@@ -42,7 +42,7 @@ async def test_an_answer_that_is_heard_late_does_not_take_a_run_back() -> None:
         await caller.converse("a", "b", key="k")
         started = await caller.start("c", key="k")
         late = LateAnswers(store)
-        run = ActiveRun(started, cast(Store, late), Wakeups())
+        run = ActiveRun(started, cast(Store, late), WaiterRegistry())
         extending = asyncio.create_task(run.extend(partial=[message("assistant", "half")]))
         await late.is_done.wait()
         made = Compaction(

@@ -9,6 +9,7 @@ from holdfast.core.ids import SessionId
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.transaction.commands import Accept, Bury, Delete, Fork, Queued, Repeated, Started
 from holdfast.engine.sessions.active_run import ActiveRun
+from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
 from holdfast.testing.ids import CountedIds
@@ -94,7 +95,7 @@ async def test_a_batch_that_is_sent_again_waits_until_it_is_in_the_log() -> None
 
         def append() -> asyncio.Task[object]:
             command = room.caller.batch("late", key="k", idempotency_key="b", body_hash=b"b")
-            return asyncio.create_task(room.gateway.append(command))
+            return asyncio.create_task(append_items(room.gateway, command))
 
         first, again = append(), append()
         await let_others_run()
@@ -112,7 +113,7 @@ async def test_a_batch_that_was_cancelled_is_not_reported_as_appended() -> None:
 
         def append() -> asyncio.Task[object]:
             command = room.caller.batch("late", key="k", idempotency_key="b", body_hash=b"b")
-            return asyncio.create_task(room.gateway.append(command))
+            return asyncio.create_task(append_items(room.gateway, command))
 
         first, again = append(), append()
         await let_others_run()
@@ -195,9 +196,9 @@ async def test_a_background_turn_that_was_running_when_its_worker_stopped_is_lef
         turn = await room.turn(admission.turn)
         assert turn.is_open
         heir = Gateway(
-            room.store, clock=room.clock, ids=CountedIds("h"), handler=room.gateway._handler
+            room.store, clock=room.clock, ids=CountedIds("h"), limits=room.gateway.limits
         )
         begun.clear()
-        await heir.start()
+        await heir.start(handler)
         await begun.wait()
         await heir.stop()

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.core.ids import RunId, SessionId, TurnId
 from holdfast.core.transaction.commands import Reset
-from holdfast.engine.sessions import waiters as wakeups
+from holdfast.engine.sessions import waiters
 from holdfast.engine.sessions.active_run import ActiveRun
-from holdfast.engine.sessions.waiters import Wakeups
+from holdfast.engine.sessions.waiters import WaiterRegistry
 from tests.unit.engine.room import a_room
 
 HERE, THERE = SessionId("ses_here"), SessionId("ses_there")
@@ -16,44 +16,44 @@ TURN = TurnId("turn_1")
 
 
 def test_a_wake_before_the_waiter_came_is_not_lost() -> None:
-    house = Wakeups()
-    since = house.moment
-    assert not house.queue(HERE, 1, since=since).is_woken
-    house.wake(THERE)
-    assert not house.queue(HERE, 1, since=since).is_woken
-    house.wake(HERE)
-    assert house.queue(HERE, 2, since=since).is_woken
-    assert not house.queue(HERE, 2, since=house.moment).is_woken
+    registry = WaiterRegistry()
+    since = registry.tick
+    assert not registry.join_lane(HERE, 1, since=since).is_woken
+    registry.wake(THERE)
+    assert not registry.join_lane(HERE, 1, since=since).is_woken
+    registry.wake(HERE)
+    assert registry.join_lane(HERE, 2, since=since).is_woken
+    assert not registry.join_lane(HERE, 2, since=registry.tick).is_woken
 
 
 def test_news_that_may_be_of_any_session_is_news_of_each() -> None:
-    house = Wakeups()
-    since = house.moment
-    house.wake_everybody()
-    assert house.queue(HERE, 1, since=since).is_woken
+    registry = WaiterRegistry()
+    since = registry.tick
+    registry.wake_all()
+    assert registry.join_lane(HERE, 1, since=since).is_woken
 
 
 def test_wakes_too_many_to_remember_are_taken_for_anybodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wakeups, "REMEMBERED", 2)
-    house = Wakeups()
-    since = house.moment
-    house.wake(HERE)
+    monkeypatch.setattr(waiters, "REMEMBERED", 2)
+    registry = WaiterRegistry()
+    since = registry.tick
+    registry.wake(HERE)
     for number in range(3):
-        house.wake(SessionId(f"ses_{number}"))
-    assert house.queue(HERE, 1, since=since).is_woken
+        registry.wake(SessionId(f"ses_{number}"))
+    assert registry.join_lane(HERE, 1, since=since).is_woken
 
 
 def test_whoever_leaves_unserved_has_the_next_one_look_and_whoever_was_served_does_not() -> None:
-    house = Wakeups()
-    first, second, third = (house.queue(HERE, place, since=0) for place in (1, 2, 3))
-    house.leave(first, is_served=True)
+    registry = WaiterRegistry()
+    first, second, third = (registry.join_lane(HERE, place, since=0) for place in (1, 2, 3))
+    registry.leave_lane(first, is_served=True)
     assert not second.is_woken
-    house.leave(second, is_served=False)
+    registry.leave_lane(second, is_served=False)
     assert third.is_woken
 
 
 async def test_whoever_waits_goes_on_when_woken_or_when_its_time_is_over() -> None:
-    waiter = Wakeups().queue(HERE, 1, since=0)
+    waiter = WaiterRegistry().join_lane(HERE, 1, since=0)
     waiting = asyncio.create_task(waiter.wait(3600.0))
     await asyncio.sleep(0)
     waiter.wake()
@@ -66,12 +66,12 @@ async def test_whoever_waits_goes_on_when_woken_or_when_its_time_is_over() -> No
 
 
 def test_a_stop_that_comes_before_its_run_is_not_lost() -> None:
-    house, stopped = Wakeups(), []
-    house.hear((), (RunId("run_1"),))
-    house.on_stop(RunId("run_1"), lambda: stopped.append(1))
-    house.on_stop(RunId("run_2"), lambda: stopped.append(2))
+    registry, stopped = WaiterRegistry(), []
+    registry.notify((), (RunId("run_1"),))
+    registry.register_run(RunId("run_1"), lambda: stopped.append(1))
+    registry.register_run(RunId("run_2"), lambda: stopped.append(2))
     assert stopped == [1]
-    assert house.running() == [RunId("run_2")]
+    assert registry.running() == [RunId("run_2")]
 
 
 async def test_a_lane_that_came_free_before_anybody_waited_is_claimed_at_once() -> None:

@@ -9,7 +9,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.items import message
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.stream_events import StreamEvent
-from holdfast.engine.turns.stateless import Passing
+from holdfast.engine.turns.stateless import StatelessExecutor
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall
 from tests.in_process import ScriptedModel
 
@@ -44,7 +44,7 @@ class Interrupted:
 
 
 async def kinds(model: ScriptedModel, *, is_open: bool) -> list[str]:
-    passing = Passing(lambda _: model, lambda prefix: f"{prefix}_1")
+    passing = StatelessExecutor(lambda _: model, lambda prefix: f"{prefix}_1")
     stream = passing.stream(ASKED, [message("user", "hi")])
     events: list[StreamEvent] = []
     if not is_open:

@@ -1,0 +1,106 @@
+"""Items added without a model call: in one commit where the lane is free, else as a short turn."""
+
+import asyncio
+
+from msgspec.structs import replace
+
+from holdfast.core.errors import (
+    LaneTimeout,
+    SessionBusy,
+    StoreClosed,
+    StoreError,
+    StoreUnavailable,
+    TurnCancelled,
+    TurnInterrupted,
+)
+from holdfast.core.ids import RunId
+from holdfast.core.model.turn import OnBusy
+from holdfast.core.transaction.commands import (
+    Accept,
+    Append,
+    Appended,
+    Continue,
+    Finish,
+    Repeated,
+)
+from holdfast.engine.sessions.gateway import Gateway
+
+BUSY_SECONDS = 0.02
+"""How often a batch that found its session busy looks whether the lane is free."""
+
+
+async def append_items(
+    gateway: Gateway, command: Append, *, on_busy: OnBusy = "enqueue"
+) -> Appended:
+    """Append items to a session; where its lane is taken, wait for it unless `on_busy` rejects."""
+    try:
+        return await gateway.submit(command)
+    except SessionBusy:
+        if on_busy == "reject":
+            raise
+    return await _append_in_turn(gateway, command, on_busy)
+
+
+async def append_batch(gateway: Gateway, command: Continue) -> Appended:
+    """Append a batch to a turn that runs outside this gateway; wait while the lane is taken."""
+    try:
+        return await gateway.submit(command)
+    except SessionBusy:
+        pass
+    except (StoreUnavailable, StoreClosed):
+        raise
+    except StoreError:
+        # The turn id is taken: perhaps by this batch, sent before without an answer.
+        if command.again:
+            raise
+    command = replace(command, again=True)
+    seconds = gateway.settings.max_wait_seconds
+    until = gateway.clock.now() + seconds
+    while True:
+        await asyncio.sleep(BUSY_SECONDS)
+        try:
+            return await gateway.submit(command)
+        except SessionBusy as exc:
+            if gateway.clock.now() >= until:
+                message = f"a batch of turn {command.turn_id} waited {seconds:g} seconds"
+                raise LaneTimeout(message) from exc
+
+
+async def _append_in_turn(gateway: Gateway, command: Append, on_busy: OnBusy) -> Appended:
+    accept = Accept(
+        tenant=command.tenant,
+        turn_id=command.turn_id,
+        run_id=RunId(gateway.ids.new("run")),
+        worker=command.worker,
+        candidate_id=command.candidate_id,
+        key=command.key,
+        session_id=command.session_id,
+        items=command.items,
+        source=command.source,
+        on_busy=on_busy,
+        idempotency_key=command.idempotency_key,
+        body_hash=command.body_hash,
+        retry_count=command.retry_count,
+        limits=replace(gateway.limits, full_bytes=command.limits.full_bytes),
+    )
+    admission = await gateway.accept(accept)
+    if isinstance(admission, Repeated):
+        return await _result_of_repeat(gateway, admission)
+    run = await gateway.enter(admission)
+    try:
+        ended = await run.finish(Finish(fence=run.fence, outcome="completed"))
+    finally:
+        gateway.leave(run)
+    return Appended(ended.session, ended.turn)
+
+
+async def _result_of_repeat(gateway: Gateway, repeated: Repeated) -> Appended:
+    """Wait for the turn that a repeated batch belongs to, and return its result."""
+    turn = repeated.turn
+    if turn.is_open:
+        turn = (await gateway.wait_until_ended(turn.tenant, turn.id)).turn
+    if turn.outcome == "completed":
+        return Appended(repeated.session, turn)
+    if turn.outcome == "cancelled":
+        raise TurnCancelled(turn.id, turn.error_code)
+    raise TurnInterrupted(f"turn {turn.id} was interrupted; send it again")

@@ -1,0 +1,48 @@
+"""Commands submitted until their outcome is known: the engine's one retry loop.
+
+`StoreUnavailable` says nothing about the outcome: the commit may have happened. So a command is
+sent again with `again` set; the store then answers with the outcome of the first attempt, and
+does nothing twice.
+"""
+
+import asyncio
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.transaction.commands import Command
+from holdfast.ports.store import Store
+
+OutcomeT = TypeVar("OutcomeT")
+
+FIRST_PAUSE_SECONDS = 0.05
+"""How long to wait before the second attempt; each further pause is twice as long."""
+SUBMIT_TRIES = 4
+"""Attempts at a command whose caller can be told that the store is unavailable."""
+FINISH_TRIES = 8
+"""Attempts at a command that ends or annotates a run: nobody else may write it."""
+
+
+async def submit(
+    store: Store, command: Command[OutcomeT], *, tries: int = SUBMIT_TRIES
+) -> OutcomeT:
+    """Submit a command; while the store does not answer, ask again for its outcome."""
+    try:
+        return await store.submit(command)
+    except StoreUnavailable:
+        return await resubmit(store, command, tries=tries - 1)
+
+
+async def resubmit(store: Store, command: Command[OutcomeT], *, tries: int) -> OutcomeT:
+    """Ask for the outcome of a command that may have been committed, up to `tries` times."""
+    command, pause = replace(command, again=True), FIRST_PAUSE_SECONDS
+    while True:
+        await asyncio.sleep(pause)
+        pause *= 2
+        tries -= 1
+        try:
+            return await store.submit(command)
+        except StoreUnavailable:
+            if tries <= 0:
+                raise

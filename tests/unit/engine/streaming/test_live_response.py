@@ -1,0 +1,129 @@
+"""A response in progress: what its readers get, and what that costs."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from holdfast.core.model.request import TurnRequest
+from holdfast.core.openai.response import ResponseFacts
+from holdfast.core.openai.stream_events import Delta, StreamEvent
+from holdfast.engine.streaming.live_response import (
+    READ_BYTES,
+    WINDOW_BYTES,
+    LiveResponse,
+    LiveResponses,
+)
+from holdfast.engine.streaming.stream_reader import LiveCursor
+
+
+def live(name: str = "resp_1", *, is_stored: bool = False, **more: bool) -> LiveResponse:
+    request = TurnRequest(api="responses", model="m", is_stream=True, is_stored=is_stored)
+    facts = ResponseFacts(id=name, request=request, created_at=0.0, status="in_progress")
+    return LiveResponse(facts, **more)
+
+
+def delta(text: str) -> Delta:
+    kind = "response.output_text.delta"
+    return Delta(type=kind, item_id="msg_1", output_index=0, content_index=0, delta=text)
+
+
+def test_a_delta_is_encoded_when_its_json_is_read_and_only_once() -> None:
+    response = live()
+    response.publish([delta("one")])
+    [event] = response.after(-1, READ_BYTES)
+    assert event.encoded is None
+    assert event.delta is not None
+    value = msgspec.json.decode(event.body)
+    assert (value["delta"], value["sequence_number"]) == ("one", 0)
+    assert event.body is event.body
+
+
+def test_what_nobody_reads_of_a_stream_without_a_journal_is_never_encoded() -> None:
+    response = live()
+    response.publish([delta("one")])
+    [event] = response.after(-1, READ_BYTES)
+    assert response.uncommitted() is None
+    response.end(msgspec.structs.replace(response.facts, status="completed"))
+    assert event.encoded is None
+
+
+def test_a_journal_has_the_json_that_readers_got() -> None:
+    response = live(is_stored=True)
+    response.publish([delta("one"), delta("two")])
+    events = [*response.after(-1, READ_BYTES)]
+    batch = response.uncommitted()
+    assert batch is not None
+    assert (batch.first, batch.last) == (0, 1)
+    assert all(event.encoded is not None for event in events)
+
+
+async def test_a_reader_that_waits_is_pushed_what_follows_its_position() -> None:
+    response, pushed = live(), list[str]()
+
+    def push(events: Sequence[StreamEvent]) -> bool:
+        pushed.extend(event.delta.delta for event in events if event.delta is not None)
+        return len(pushed) < 3
+
+    cursor = LiveCursor(response)
+    reading = asyncio.create_task(cursor.read(60.0, push))
+    await asyncio.sleep(0)
+    response.publish([delta("one")])
+    response.publish([delta("two")])
+    assert (pushed, cursor.position) == (["one", "two"], 1)
+    response.publish([delta("three")])  # refused: the reader has to fetch it
+    events = await reading
+    assert events is not None
+    assert [event.number for event in events] == [2]
+
+
+async def test_a_push_that_fails_is_raised_to_its_reader_and_not_to_the_run() -> None:
+    response = live()
+
+    def push(_: Sequence[StreamEvent]) -> bool:
+        raise ConnectionError("gone")
+
+    reading = asyncio.create_task(LiveCursor(response).read(60.0, push))
+    await asyncio.sleep(0)
+    assert response.publish([delta("one")]) > 0
+    with pytest.raises(ConnectionError, match="gone"):
+        await reading
+
+
+async def test_a_cursor_that_fell_behind_memory_gets_nothing() -> None:
+    response = live()
+    cursor = LiveCursor(response)
+    text = "x" * (WINDOW_BYTES // 4)
+    for _ in range(8):
+        response.publish([delta(text)])
+    assert cursor.is_behind
+    assert await cursor.read(60.0) is None
+    assert response.held_bytes <= 2 * WINDOW_BYTES
+
+
+def test_unread_events_are_kept_where_the_model_waits_for_its_reader() -> None:
+    response = live(drops_unread=False)
+    text = "x" * WINDOW_BYTES
+    for _ in range(3):
+        response.publish([delta(text)])
+    assert response.first_held == 0
+    response.release(1)
+    assert response.first_held == 2
+    assert response.held_bytes < 2 * WINDOW_BYTES
+    response.release(1)
+    assert response.first_held == 2
+
+
+def test_ended_streams_are_bounded_in_bytes() -> None:
+    lives = LiveResponses(max_bytes=10_000)
+    for number in range(5):
+        response = live(f"resp_{number}")
+        lives.add(response)
+        response.publish([delta("x" * 3000)])
+        response.end(msgspec.structs.replace(response.facts, status="completed"))
+        lives.retire(response)
+    held = [number for number in range(5) if lives.get(f"resp_{number}") is not None]
+    assert held
+    assert held[-1] == 4
+    assert len(held) < 4
