@@ -60,6 +60,22 @@ class RecoveryContract:
         with pytest.raises(RunFenced):
             await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
 
+    async def test_a_worker_that_was_taken_for_dead_cannot_renew_its_lease(
+        self, caller: Caller, other: Caller
+    ) -> None:
+        run = await caller.start("a", key="k")
+        await bury(other, caller)
+        for _ in range(2):
+            with pytest.raises(RunFenced):
+                await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+            assert await gone(other) == {caller.worker}
+        assert (await state_of(other, run.turn))[0] == "interrupted"
+        assert await other.store.orphaned_sessions(10) == [run.session.id]
+        await recover(other, run.session.id)
+        with pytest.raises(RunFenced):
+            await caller.finish(run, "late")
+        assert await other.texts(run.session) == ["a"]
+
     async def test_without_a_live_owner_nothing_runs(
         self, caller: Caller, clock: HandClock
     ) -> None:
