@@ -255,9 +255,13 @@ class Desk:
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        # One that was cancelled before it began has told nobody.
+        # A task that was cancelled before its first step has answered nobody.
         while self._tasks:
-            self._tasks.popitem()[1].settle(_stopped())
+            _, ticket = self._tasks.popitem()
+            live = self._lives.get(ticket.response_id)
+            if live is not None:
+                await self._close(live, ticket.turn)
+            ticket.settle(_stopped())
 
 
 def _stopped() -> HoldfastError:
