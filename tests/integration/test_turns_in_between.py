@@ -1,4 +1,4 @@
-"""A turn that arrives between any two looks of a request at the store.
+"""A turn or a reset that comes between any two looks of a request at the store.
 
 What a request found out holds only for the log that it looked at.
 """
@@ -130,5 +130,35 @@ async def test_an_answer_given_again_follows_its_question_whatever_turn_came_in_
     async with _stepped_house(store_url) as (house, store):
         reads = 1
         while await _regenerate(house, store, f"k{reads}", reads):
+            reads += 1
+    assert 1 < reads < MOST_READS
+
+
+async def _go_on(house: House, store: _SteppedStore, key: str, reads: int) -> bool:
+    """Send a history while its session is reset; return whether the reset came in between."""
+    session_id = (await house.chat([_user("one")], key)).headers["x-session-id"]
+
+    async def reset() -> None:
+        done = await house.client.post(f"/v1/sessions/{session_id}/reset")
+        assert done.status_code == 200, done.text
+
+    store.read.after(reads, reset)
+    history = [_user("one"), {"role": "assistant", "content": "re:one"}, _user("two")]
+    reply = await house.chat(history, key)
+    if not store.read.is_done:
+        return False
+    if reply.status_code == 200:
+        assert house.model.shown[-1] == ["one", "re:one", "two"], reads
+        if reply.headers["x-session-id"] != session_id:
+            assert await house.log(key) == ["one", "re:one", "two", "re:two"]
+    else:
+        assert (reply.status_code, reply.json()["error"]["code"]) == (409, "turn_cancelled")
+    return True
+
+
+async def test_a_history_is_shown_whole_whatever_reset_came_in_between(store_url: str) -> None:
+    async with _stepped_house(store_url) as (house, store):
+        reads = 1
+        while await _go_on(house, store, f"k{reads}", reads):
             reads += 1
     assert 1 < reads < MOST_READS
