@@ -10,7 +10,7 @@ from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.core.turn import Source
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
 from holdfast.testing.clock import HandClock
-from holdfast.testing.store_contract.holds import ask_the_client
+from holdfast.testing.store_contract.holds import HOLD_SECONDS, ask_the_client
 from holdfast.testing.store_contract.lanes import output, state_of
 from holdfast.testing.store_contract.picture import assert_sound, picture, without_runs
 
@@ -75,6 +75,22 @@ class RecoveryContract:
         with pytest.raises(RunFenced):
             await caller.finish(run, "late")
         assert await other.texts(run.session) == ["a"]
+
+    async def test_a_worker_that_renewed_its_lease_since_it_was_judged_is_not_buried(
+        self, caller: Caller, other: Caller, clock: HandClock
+    ) -> None:
+        run = await caller.start("a", key="k")
+        clock.advance(LEASE_SECONDS)
+        [judged] = [one for one in await other.store.gone_workers() if one.id == caller.worker]
+        await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+        late = Bury(worker=caller.worker, alive_until=judged.alive_until)
+        assert await other.submit(late) is False
+        assert caller.worker not in await gone(other)
+        await caller.finish(run, "b")
+        clock.advance(LEASE_SECONDS)
+        [judged] = [one for one in await other.store.gone_workers() if one.id == caller.worker]
+        in_time = Bury(worker=caller.worker, alive_until=judged.alive_until)
+        assert await other.submit(in_time) is True
 
     async def test_without_a_live_owner_nothing_runs(
         self, caller: Caller, clock: HandClock
@@ -247,6 +263,18 @@ class RecoveryContract:
         await other.start("c", key="k", on_busy="interrupt")
         assert await owned(caller) == {second.run.id}
         assert await caller.store.owned_runs(WorkerId("wrk_unknown")) == []
+
+    async def test_a_hold_that_ran_out_is_found_and_settled(
+        self, caller: Caller, other: Caller, clock: HandClock
+    ) -> None:
+        run = await ask_the_client(caller, "call_1")
+        assert await other.store.orphaned_sessions(10) == []
+        clock.advance(HOLD_SECONDS)
+        await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+        assert await other.store.orphaned_sessions(10) == [run.session.id]
+        await recover(other, run.session.id)
+        assert await state_of(other, run.turn) == ("interrupted", "tool_wait_expired")
+        assert await other.store.orphaned_sessions(10) == []
 
     async def test_a_hold_is_not_a_loss(self, caller: Caller, other: Caller) -> None:
         run = await ask_the_client(caller, "call_1")
