@@ -1,6 +1,7 @@
 """Background runs and streams through real processes that are killed, on both databases."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,13 +9,17 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import FunctionToolParam, Response, ResponseStreamEvent
 
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
 
 MODEL = "gpt-4.1"
 TEXT = "one two three four five six"
+LOOK: FunctionToolParam = {
+    "type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False,
+}  # fmt: skip
+SECONDS = 30.0
 
 
 @pytest.fixture(name="store_url", params=["sqlite", "postgres"])
@@ -55,6 +60,17 @@ def _until_ended(client: openai.OpenAI, name: str) -> Response:
     for _ in client.responses.retrieve(name, stream=True):
         pass
     return client.responses.retrieve(name)
+
+
+def _until_shown(client: openai.OpenAI, name: str, text: str) -> None:
+    """Wait until a text that was finished is durable: that much is shown of a running response."""
+    until = time.monotonic() + SECONDS
+    while True:
+        shown = [item for item in client.responses.retrieve(name).output if item.type == "message"]
+        if shown and shown[0].status == "completed":
+            assert shown[0].content[0].to_dict()["text"] == text
+            return
+        assert time.monotonic() < until, shown
 
 
 def _check(events: list[ResponseStreamEvent]) -> None:
@@ -176,6 +192,47 @@ def test_text_that_was_streamed_survives_the_death_of_the_process(
         assert torn.output_text.startswith(said)
         items = httpx.get(f"{gateway.url}/v1/sessions", params={"key": "k"}).json()["data"][0]
         assert items["last_turn"]["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("is_background", [False, True], ids=["foreground", "background"])
+def test_an_item_that_was_finished_survives_a_death_during_the_next_one(
+    gateway: GatewayProcess, simulator: ProviderSimulator, is_background: bool
+) -> None:
+    simulator.reset()
+    simulator.add_answer(TEXT, tool_calls=[{"name": "look", "arguments": {"at": "it " * 20}}])
+    with simulator.hold(at="event", event=16) as barrier, _client(gateway) as client:
+        stream = client.responses.create(
+            model=MODEL, input="go", stream=True, background=is_background, tools=[LOOK],
+            extra_headers={"X-Session-Key": "k"},
+        )  # fmt: skip
+        name, begun = "", []
+        for event in stream:
+            if event.type == "response.created":
+                name = event.response.id
+            if event.type == "response.output_item.added":
+                begun.append(event.item.type)
+            if begun == ["message", "function_call"]:
+                break
+        barrier.wait_held(1)
+        _until_shown(client, name, TEXT)
+        gateway.kill()
+        stream.close()
+        gateway.start()
+    with _client(gateway) as client:
+        if is_background:
+            told = list(client.responses.retrieve(name, stream=True))
+            assert [event.sequence_number for event in told] == list(range(len(told)))
+            done = [event for event in told if event.type == "response.output_text.done"]
+            assert done[0].text == TEXT
+            return
+        torn = client.responses.retrieve(name)
+        assert (torn.status, torn.output_text) == ("incomplete", TEXT)
+        [message] = [item for item in torn.output if item.type == "message"]
+        assert message.status == "completed"
+        session = httpx.get(f"{gateway.url}/v1/sessions", params={"key": "k"}).json()["data"][0]
+        path = f"{gateway.url}/v1/sessions/{session['id']}/items"
+        kept = [item for item in httpx.get(path).json()["data"] if item["type"] == "message"]
+        assert [item["content"][0]["text"] for item in kept] == ["go", TEXT]
 
 
 def test_two_processes_tell_one_background_stream(

@@ -114,8 +114,8 @@ def _key(name: str) -> dict[str, str]:
     return {"X-Session-Key": name}
 
 
-def heads_of(gateway: GatewayProcess, *pieces: bytes) -> list[bytes]:
-    """Send bytes, the last with a wish to close; return the status lines of all answers."""
+def answers_to(gateway: GatewayProcess, *pieces: bytes) -> bytes:
+    """Send bytes, the last of which ask to close; return all that is answered."""
     address = urlsplit(gateway.url)
     assert address.hostname is not None
     with socket.create_connection((address.hostname, address.port or 0), timeout=30) as line:
@@ -124,11 +124,24 @@ def heads_of(gateway: GatewayProcess, *pieces: bytes) -> list[bytes]:
         answer = bytearray()
         while piece := _received(line):
             answer += piece
-    return re.findall(rb"HTTP/1\.1 (\d+)", answer)
+    return bytes(answer)
+
+
+def heads_of(gateway: GatewayProcess, *pieces: bytes) -> list[bytes]:
+    """Send bytes, the last of which ask to close; return the status of every answer."""
+    return re.findall(rb"HTTP/1\.1 (\d+)", answers_to(gateway, *pieces))
 
 
 ANOTHER = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 UPGRADES = ["h2c", "TLS/1.0", "websocket", "h2c, websocket"]
+
+
+def test_requests_in_one_segment_are_answered_in_their_order(gateway: GatewayProcess) -> None:
+    names = [f"ses_{letter}" for letter in "abcdef"]
+    asked = [f"GET /v1/sessions/{name} HTTP/1.1\r\nhost: localhost\r\n\r\n" for name in names]
+    answers = answers_to(gateway, "".join(asked).encode() + ANOTHER)
+    found = re.findall(r"no session (ses_\w)|(holdfast-demo)", answers.decode())
+    assert found == [*((name, "") for name in names), ("", "holdfast-demo")]
 
 
 @pytest.mark.parametrize("is_apart", [True, False], ids=["apart", "at once"])

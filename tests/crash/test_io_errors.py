@@ -91,6 +91,31 @@ def _refuse(disk: Disk, at: int, length: int, error: type[apsw.Error]) -> None:
     disk.before = before
 
 
+def _refuse_sync(disk: Disk, number: int) -> None:
+    """Refuse one sync of the log: what it was to make durable is written all the same."""
+    seen = count(1)
+
+    def before(operation: Operation) -> None:
+        is_sync = operation.kind == "sync" and operation.file.endswith("-wal")
+        if is_sync and next(seen) == number:
+            raise apsw.IOError("refused")
+
+    disk.before = before
+
+
+async def test_a_batch_that_was_written_although_its_commit_failed_is_done_once() -> None:
+    healthy = Disk(f"healthy-{next(_names)}")
+    await _converse(healthy)
+    healthy.unregister()
+    syncs = [one for one in healthy.log if one.kind == "sync" and one.file.endswith("-wal")]
+    assert len(syncs) > 10
+    for number in range(1, len(syncs) + 1):
+        disk = Disk(f"unsynced-{next(_names)}")
+        _refuse_sync(disk, number)
+        await _converse(disk)
+        disk.unregister()
+
+
 async def _length(name: str) -> int:
     """Return how many operations a day without faults takes."""
     healthy = Disk(name)

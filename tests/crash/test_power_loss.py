@@ -24,6 +24,7 @@ from holdfast.stores.sqlite.driver import SqliteDriver
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
 from tests.crash.apsw_connection import PATH, connect_to
+from tests.crash.production import pragma_of_writers
 from tests.crash.recorded_disk import Disk, Images, Loss
 from tests.store_tables import read_tables
 
@@ -88,9 +89,9 @@ def record(synchronous: str) -> Disk:
 
 
 @pytest.fixture(scope="module")
-def full() -> Iterator[Disk]:
-    """The day on a disk, with the settings that the store has."""
-    disk = record("full")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    """The day on a disk, as safe as the connections of a store that is opened by its URL."""
+    disk = record(str(pragma_of_writers(tmp_path_factory.mktemp("production"), "synchronous")))
     yield disk
     disk.unregister()
 
@@ -143,6 +144,15 @@ def _is_kept(told: Acknowledged, found: tuple[Any, int] | None) -> bool:
         return False
     outcome, last_seq = found
     return last_seq >= told.last_seq and (outcome is not None or not told.is_ended)
+
+
+@pytest.mark.parametrize(
+    ("pragma", "value"), [("synchronous", 2), ("journal_mode", "wal"), ("foreign_keys", 1)]
+)
+def test_a_store_writes_with_the_settings_that_its_promises_need(
+    pragma: str, value: Any, tmp_path: Path
+) -> None:
+    assert pragma_of_writers(tmp_path, pragma) == value
 
 
 def told_by(disk: Disk, at: int) -> list[Acknowledged]:

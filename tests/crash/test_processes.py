@@ -65,6 +65,31 @@ async def test_a_killed_process_leaves_its_lane_to_the_other_and_its_turn_to_a_r
     assert len(heir.said["model"]) == 2, "each request called the model once here"
 
 
+async def test_a_killed_process_whose_token_was_removed_leaves_its_lane_at_once(
+    tmp_path: Path,
+) -> None:
+    orders = {"url": f"sqlite:///{tmp_path}/a.db", "lease_seconds": 600}
+    async with actors(orders) as (doomed,):
+        lost = doomed.tell("turn", key="k", text="lost", holds=True)
+        await doomed.expect("model", lost)
+        await doomed.kill()
+    assert _remove_tokens(tmp_path) > 0
+    async with actors(orders) as (heir,):
+        assert (await heir.turn("k", "next"))["answer"] == ["re: next"]
+        history = await heir.history("k")
+    assert history["texts"] == ["lost", "next", "re: next"]
+    assert [turn[1] for turn in history["turns"]] == ["interrupted", "completed"]
+
+
+def _remove_tokens(folder: Path) -> int:
+    """Remove what lies beside the database and is no part of it; return how much that was."""
+    database = {"a.db", "a.db-wal", "a.db-shm"}
+    tokens = [path for path in folder.rglob("*") if path.is_file() and path.name not in database]
+    for token in tokens:
+        token.unlink()
+    return len(tokens)
+
+
 async def test_whoever_stands_by_a_turn_of_a_killed_process_carries_it_on(url: str) -> None:
     orders = {"url": url, "lease_seconds": 600}
     async with actors(orders, orders) as (doomed, heir):

@@ -1,15 +1,18 @@
 """Histories that clients send again and again without naming a session: stored once, shared."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.core.ids import DEFAULT_TENANT
+from holdfast.core.decisions.api_keys import hash_key
+from holdfast.core.ids import DEFAULT_TENANT, Tenant
+from holdfast.core.transaction.commands import AddApiKey
 from holdfast.ports.store import SessionQuery
-from tests.in_process import House, called, open_house, said
+from tests.in_process import House, called, open_house, said, text_of
 
 Item = dict[str, Any]
 
@@ -176,3 +179,44 @@ async def test_two_first_contacts_with_one_long_history_store_it_once(house: Hou
     # Somebody who comes later with what the first had sees nothing stored again either.
     await house.respond([*history, _user(log[20]), _assistant(log[21]), _user("later")], "k")
     assert (await house.log("k", view="log"))[24:] == ["later", "re:later"]
+
+
+async def _enter(house: House, tenant: str) -> dict[str, str]:
+    """Return the headers with which somebody of a tenant asks."""
+    key = f"hf_{tenant}"
+    await house.gateway.submit(
+        AddApiKey(id=f"key_{tenant}", tenant=Tenant(tenant), hash=hash_key(key))
+    )
+    house.application.look_again()
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+async def test_two_tenants_that_send_the_same_history_share_nothing(house: House, api: str) -> None:
+    owner, stranger = await _enter(house, "owner"), await _enter(house, "stranger")
+    history = [_user("one"), said("re:one"), _user("two")]
+    sessions = []
+    for headers in (owner, stranger):
+        if api == "chat":
+            messages = [{**item, "content": text_of(item)} for item in history]
+            reply = await house.chat(messages, None, store=True, headers=headers)
+        else:
+            reply = await house.respond(history, None, headers=headers)
+        assert reply.status_code == 200, reply.text
+        sessions.append(reply.headers["x-session-id"])
+    for headers, session_id, other in zip((owner, stranger), sessions, sessions[::-1], strict=True):
+        path = f"/v1/sessions/{session_id}"
+        found = (await house.client.get(path, headers=headers)).json()
+        assert found["id"] == session_id
+        listed = (await house.client.get(f"{path}/items", headers=headers)).json()["data"]
+        assert [text_of(item) for item in listed] == ["one", "re:one", "two", "re:two"]
+        everything = (await house.client.get("/v1/sessions", headers=headers)).text
+        assert other not in everything
+        for page in (found, listed):
+            assert other not in json.dumps(page)
+    # What the owner deletes is the owner's alone, and nothing of the stranger's is in its way.
+    gone = await house.client.delete(f"/v1/sessions/{sessions[0]}", headers=owner)
+    assert gone.status_code == 200, gone.text
+    path = f"/v1/sessions/{sessions[1]}/items"
+    left = (await house.client.get(path, headers=stranger)).json()["data"]
+    assert [text_of(item) for item in left] == ["one", "re:one", "two", "re:two"]

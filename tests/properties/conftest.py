@@ -1,6 +1,13 @@
 """How hard properties are tried: the same examples in every run, few enough for every commit."""
 
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import engine
+
+SHRINK_SECONDS = 20
+"""How long a failing example is made smaller. Hypothesis has no setting for it; its own five
+minutes end in the time limit of a test, which then reports a flaky strategy, not the failure."""
+
+engine.MAX_SHRINKING_SECONDS = SHRINK_SECONDS
 
 settings.register_profile(
     "house",

@@ -268,7 +268,11 @@ class TurnService:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         # A task that was cancelled before its first step never reached its `finally`.
         while self._tasks:
-            self._tasks.popitem()[1].settle(_stopped())
+            _, ticket = self._tasks.popitem()
+            live = self._lives.get(ticket.response_id)
+            if live is not None:
+                await self._close_live(live, ticket.turn)
+            ticket.settle(_stopped())
 
 
 def _stopped() -> HoldfastError:

@@ -9,6 +9,7 @@ from holdfast.core.compaction.records import Compaction
 from holdfast.core.errors import RunFenced, SessionDeleted, SessionNotFound, TurnCancelled
 from holdfast.core.healing.policy import Heal
 from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.turn import Run
 from holdfast.core.transaction.commands import (
     Cancel,
     Compact,
@@ -96,6 +97,14 @@ LOSSES: dict[str, Loss] = {
 }  # fmt: skip
 
 
+OUTCOMES = ("completed", "failed", "interrupted")
+
+
+def _without_late(runs: list[Run]) -> list[Run]:
+    """Return runs as they are but for the note of what was tried too late."""
+    return [msgspec.structs.replace(run, late=None) for run in runs]
+
+
 class FencingContract:
     """Promise 5."""
 
@@ -117,7 +126,26 @@ class FencingContract:
         changed = [one for one in after["runs"] if one not in before["runs"]]
         assert [one.id for one in changed] == [run.run.id]
         assert changed[0].late is not None
+        assert _without_late(changed) == _without_late(
+            [one for one in before["runs"] if one.id == run.run.id]
+        )
         assert msgspec.json.decode(changed[0].late)["at"] == clock.now()
+
+    @pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+    @pytest.mark.parametrize("outcome", OUTCOMES)
+    async def test_an_end_that_comes_late_changes_neither_the_turn_nor_its_outcome(
+        self, caller: Caller, outcome: str, again: bool
+    ) -> None:
+        run = await caller.start("a", key="k")
+        await caller.submit(Cancel(tenant=caller.tenant, turn_id=run.turn.id))
+        before = await picture(caller, run.session.id)
+        with pytest.raises(RunFenced):
+            await caller.finish(run, "late", outcome=outcome, error_code="late", again=again)
+        after = await picture(caller, run.session.id)
+        assert without_runs(after) == without_runs(before)
+        assert _without_late(after["runs"]) == _without_late(before["runs"])
+        assert [one.outcome for one in after["runs"]] == ["cancelled"]
+        assert [one.turn.outcome for one in after["turns"]] == ["cancelled"]
 
     @pytest.mark.parametrize("write", WRITES)
     async def test_a_run_of_an_erased_session_brings_nothing_back(
@@ -173,8 +201,10 @@ class FencingContract:
         await caller.finish(run, "b")
         before = await picture(caller, run.session.id)
         with pytest.raises(RunFenced):
-            await caller.finish(run, "c")
-        assert without_runs(await picture(caller, run.session.id)) == without_runs(before)
+            await caller.finish(run, "c", outcome="failed", error_code="late")
+        after = await picture(caller, run.session.id)
+        assert without_runs(after) == without_runs(before)
+        assert _without_late(after["runs"]) == _without_late(before["runs"])
 
     async def test_a_run_has_no_say_in_another_session(self, caller: Caller) -> None:
         run, victim = await caller.start("a", key="k"), await caller.start("b", key="l")

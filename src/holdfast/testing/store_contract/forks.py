@@ -7,7 +7,7 @@ from holdfast.core.ids import SessionId
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Delete, Fork, Hide
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import Caller
+from holdfast.testing.caller import Caller, answered
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 
@@ -138,6 +138,28 @@ class ForkContract:
         await caller.submit(Delete(tenant=caller.tenant, session_id=parent.id, cascade=True))
         for session in (parent, child, grandchild):
             assert await caller.read.session(caller.tenant, session_id=session.id) is None
+
+    async def test_nothing_that_was_said_in_a_fork_is_left_when_its_parent_is_erased(
+        self, caller: Caller
+    ) -> None:
+        parent = (await caller.append("secret", key="k")).session
+        child = await _fork(caller, parent)
+        ended = await caller.converse("secret", "secret", session_id=child.id)
+        grandchild = await _fork(caller, ended.session)
+        run = await caller.start("secret", session_id=grandchild.id, request=b"secret")
+        extended = await caller.extend(run, "secret", partial=answered("secret"))
+        await _hide(caller, grandchild, 1, 1)
+        inside = await caller.start("secret", session_id=child.id, is_internal=True)
+        await caller.submit(Delete(tenant=caller.tenant, session_id=parent.id, cascade=True))
+        for session in (parent, ended.session, extended, inside.session):
+            assert await caller.read.items(session, ItemQuery(view="log")) == []
+            assert await caller.read.records(session) == []
+            assert await caller.read.events(session.id, after=0, limit=100) == []
+        for turn in (ended.turn, run.turn, inside.turn):
+            assert await caller.read.turn(caller.tenant, turn.id) is None
+            for one in await caller.read.runs(turn.id):
+                assert b"secret" not in (one.partial or b"") + (one.result or b"")
+        assert await caller.read.stored_bytes(caller.tenant) == 0
 
     async def test_an_erased_fork_does_not_keep_its_parent(self, caller: Caller) -> None:
         parent = (await caller.append("a", key="k")).session

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from holdfast.core.errors import NotFound, SessionNotFound, SessionRetired
+from holdfast.core.history.history_hash import NO_TRAIL, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant
+from holdfast.core.model.items import write_item
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import (
@@ -19,12 +21,18 @@ from holdfast.core.transaction.commands import (
     Reset,
     Restore,
     Started,
+    StoredCompletion,
 )
-from holdfast.ports.store import SessionQuery, Store
-from holdfast.testing.caller import Caller
+from holdfast.ports.store import CompletionQuery, SessionQuery, Store
+from holdfast.testing.caller import Caller, said
 from holdfast.testing.clock import HandClock
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
+ANSWER = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "b"}],
+}
 LOOKALIKES = (
     "agent:main:direct:michael",
     "agent:main:direct:Michael",
@@ -141,6 +149,31 @@ class IdentityContract:
         assert await stranger.read.turn(stranger.tenant, ended.turn.id) is None
         assert await stranger.read.sessions(stranger.tenant, SessionQuery(generations=True)) == []
         assert await picture(caller, ended.session.id) == before
+
+    async def test_nothing_is_read_in_the_name_of_another_tenant(
+        self, caller: Caller, store: Store
+    ) -> None:
+        asked, item = said("a")[0], write_item({**ANSWER, "id": "msg_1"})
+        trail = extend_hash(NO_TRAIL, [(one.fingerprint, one.call_id) for one in (asked, item)])
+        run = await caller.start(items=[asked])
+        completion = StoredCompletion("m", b"{}")
+        ended = await caller.finish(run, items=(item,), completion=completion, trail=trail)
+
+        async def found(tenant: Tenant) -> dict[str, object]:
+            read, turn_id, session_id = store.read, ended.turn.id, ended.session.id
+            return {
+                "response": await read.response(tenant, turn_id, 0),
+                "completion": await read.completion(tenant, turn_id, 0),
+                "completions": await read.completions(tenant, CompletionQuery()),
+                "bytes": await read.stored_bytes(tenant),
+                "places": await read.item_places(tenant, "msg_1"),
+                "trail": await read.trail_end(tenant, [trail]),
+                "outline": await read.outline(tenant, session_id=session_id),
+                "transcript": await read.transcript(tenant, session_id=session_id),
+            }
+
+        assert all((await found(caller.tenant)).values())
+        assert not any((await found(Tenant("stranger"))).values())
 
     async def test_a_key_whose_session_was_erased_goes_on_with_the_next_generation(
         self, caller: Caller

@@ -354,6 +354,17 @@ class HoldContract:
         await caller.start("something else", key="k")
         assert await state_of(caller, run.turn) == ("interrupted", "tool_wait_expired")
 
+    async def test_an_output_that_comes_first_after_the_time_is_a_turn_of_its_own(
+        self, caller: Caller, clock: HandClock
+    ) -> None:
+        run = await ask_the_client(caller, "call_1")
+        clock.advance(HOLD_SECONDS)
+        late = await caller.start(key="k", items=[output("call_1", "a cat")])
+        assert late.turn.id != run.turn.id
+        assert await state_of(caller, run.turn) == ("interrupted", "tool_wait_expired")
+        shown = await shown_to_a_model(caller, run.session)
+        assert [item.get("output") for item in shown] == [None, None, "a cat"]
+
     async def test_a_late_output_is_a_turn_of_its_own_and_is_shown_at_its_call(
         self, caller: Caller, clock: HandClock
     ) -> None:

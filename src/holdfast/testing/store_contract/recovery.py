@@ -10,7 +10,7 @@ from holdfast.core.model.turn import Source
 from holdfast.core.transaction.commands import Bury, LaneLimits, Queued, Recover, Renew, Started
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
 from holdfast.testing.clock import HandClock
-from holdfast.testing.store_contract.lanes import ask_the_client, output, state_of
+from holdfast.testing.store_contract.lanes import HOLD_SECONDS, ask_the_client, output, state_of
 from holdfast.testing.store_contract.transcript import assert_sound, picture, without_runs
 
 AGAIN = LaneLimits(can_run_again=True)
@@ -58,6 +58,38 @@ class RecoveryContract:
         await other.store.dismiss(caller.worker)
         with pytest.raises(RunFenced):
             await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+
+    async def test_a_worker_that_was_taken_for_dead_cannot_renew_its_lease(
+        self, caller: Caller, other: Caller
+    ) -> None:
+        run = await caller.start("a", key="k")
+        await bury(other, caller)
+        for _ in range(2):
+            with pytest.raises(RunFenced):
+                await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+            assert await gone(other) == {caller.worker}
+        assert (await state_of(other, run.turn))[0] == "interrupted"
+        assert await other.store.orphaned_sessions(10) == [run.session.id]
+        await recover(other, run.session.id)
+        with pytest.raises(RunFenced):
+            await caller.finish(run, "late")
+        assert await other.texts(run.session) == ["a"]
+
+    async def test_a_worker_that_renewed_its_lease_since_it_was_judged_is_not_buried(
+        self, caller: Caller, other: Caller, clock: HandClock
+    ) -> None:
+        run = await caller.start("a", key="k")
+        clock.advance(LEASE_SECONDS)
+        [judged] = [one for one in await other.store.gone_workers() if one.id == caller.worker]
+        await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+        late = Bury(worker=caller.worker, alive_until=judged.alive_until)
+        assert await other.submit(late) is False
+        assert caller.worker not in await gone(other)
+        await caller.finish(run, "b")
+        clock.advance(LEASE_SECONDS)
+        [judged] = [one for one in await other.store.gone_workers() if one.id == caller.worker]
+        in_time = Bury(worker=caller.worker, alive_until=judged.alive_until)
+        assert await other.submit(in_time) is True
 
     async def test_without_a_live_owner_nothing_runs(
         self, caller: Caller, clock: HandClock
@@ -230,6 +262,18 @@ class RecoveryContract:
         await other.start("c", key="k", on_busy="interrupt")
         assert await owned(caller) == {second.run.id}
         assert await caller.store.owned_runs(WorkerId("wrk_unknown")) == []
+
+    async def test_a_hold_that_ran_out_is_found_and_settled(
+        self, caller: Caller, other: Caller, clock: HandClock
+    ) -> None:
+        run = await ask_the_client(caller, "call_1")
+        assert await other.store.orphaned_sessions(10) == []
+        clock.advance(HOLD_SECONDS)
+        await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
+        assert await other.store.orphaned_sessions(10) == [run.session.id]
+        await recover(other, run.session.id)
+        assert await state_of(other, run.turn) == ("interrupted", "tool_wait_expired")
+        assert await other.store.orphaned_sessions(10) == []
 
     async def test_a_hold_is_not_a_loss(self, caller: Caller, other: Caller) -> None:
         run = await ask_the_client(caller, "call_1")

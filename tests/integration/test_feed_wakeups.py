@@ -1,0 +1,93 @@
+"""Followers of events: what is committed between a look and the wait behind it wakes them."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast.engine.settings import StreamSettings
+from holdfast.ports.store import Store
+from tests.in_process import House, open_house
+from tests.streaming import Stream
+
+KEEP_ALIVE = ": keep-alive"
+SECOND = StreamSettings(keep_alive_seconds=1.0)
+
+
+class _LateReader:
+    """A reader whose next answer to one question is out of date when it is given."""
+
+    def __init__(self, read: Any) -> None:
+        self._read = read
+        self._name = ""
+        self._meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    def delay(self, name: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        """Do `meanwhile` between the next read of this name and its answer."""
+        self._name, self._meanwhile = name, meanwhile
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._read, name)
+
+        async def read(*args: Any, **more: Any) -> Any:
+            found = await method(*args, **more)
+            if name == self._name and self._meanwhile is not None:
+                meanwhile, self._meanwhile = self._meanwhile, None
+                await meanwhile()
+            return found
+
+        return read
+
+
+class _LateStore:
+    """A store with such a reader."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.read = _LateReader(store.read)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def _first_event(stream: Stream) -> str:
+    """Return what comes behind the comment with which a follower is let in."""
+    assert await stream.text() == KEEP_ALIVE
+    return await stream.text() or ""
+
+
+async def _annotate(house: House, name: str) -> None:
+    made = await house.client.post(f"/v1/sessions/{name}", json={"metadata": {"a": "b"}})
+    assert made.status_code == 200, made.text
+
+
+@pytest.mark.parametrize("followed", ["everything", "one session"])
+async def test_a_commit_between_the_look_and_the_wait_is_told_before_anything_else(
+    followed: str,
+) -> None:
+    stores: list[_LateStore] = []
+
+    def wrap(store: Store) -> Any:
+        stores.append(_LateStore(store))
+        return stores[0]
+
+    async with open_house(streams=SECOND, wrap=wrap) as house:
+        name = (await house.respond("one")).headers["x-session-id"]
+        all_events, of_session = "/v1/events", f"/v1/sessions/{name}/events"
+        # Somebody who follows in the other way shows that everybody has been woken.
+        paths = [all_events, of_session]
+        if followed == "one session":
+            paths.reverse()
+        witness = Stream(house.application, "GET", paths[1])
+        assert "session.created" in await _first_event(witness)
+
+        async def commit() -> None:
+            await _annotate(house, name)
+            while "session.annotated" not in (await witness.text() or ""):
+                pass
+
+        stores[0].read.delay("feed" if followed == "everything" else "events", commit)
+        follower = Stream(house.application, "GET", f"{paths[0]}?after=latest")
+        assert "event: session.annotated" in await _first_event(follower)
+        await follower.leave()
+        await witness.leave()

@@ -1,0 +1,80 @@
+"""A server that stops: everybody whose turn was accepted gets an answer."""
+
+import asyncio
+import re
+from typing import Any
+
+from holdfast.core.transaction.commands import Accept, Command
+from holdfast.ports.store import Store
+from tests.in_process import ScriptedModel, open_house
+
+STEPS = 60
+"""More rounds of the loop than the end of a turn takes."""
+IN_TIME = 10.0
+
+
+class _HeldStore:
+    """A store that tells of what it accepted when it is allowed to, some rounds later."""
+
+    def __init__(self, store: Store, steps: int) -> None:
+        self._store = store
+        self._steps = steps
+        self.is_accepted = asyncio.Event()
+        self.may_tell = asyncio.Event()
+        self.may_tell.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def submit(self, command: Command[Any]) -> Any:
+        """Carry a command out; hold the answer back if it is a turn's acceptance."""
+        outcome = await self._store.submit(command)
+        if isinstance(command, Accept) and not self.may_tell.is_set():
+            self.is_accepted.set()
+            await self.may_tell.wait()
+            for _ in range(self._steps):
+                await asyncio.sleep(0)
+        return outcome
+
+
+async def _stop_while_one_is_accepted(steps: int, *, is_stream: bool) -> tuple[int, str]:
+    """Stop while a turn ends and the next one is accepted; return how that one is answered."""
+    stores: list[_HeldStore] = []
+
+    def wrap(store: Store) -> Any:
+        stores.append(_HeldStore(store, steps))
+        return stores[0]
+
+    model = ScriptedModel()
+    async with open_house(model, wrap=wrap) as house:
+        model.door.clear()
+        running = asyncio.create_task(house.respond("one", "a"))
+        await model.entered.acquire()
+        stores[0].may_tell.clear()
+        late = asyncio.create_task(house.respond("two", "b", stream=is_stream))
+        await stores[0].is_accepted.wait()
+        stopping = asyncio.create_task(house.desk.stop(IN_TIME))
+        await asyncio.sleep(0)
+        stores[0].may_tell.set()
+        model.door.set()
+        async with asyncio.timeout(IN_TIME):
+            await stopping
+            assert (await running).status_code == 200
+            reply = await late
+    return reply.status_code, reply.text
+
+
+async def test_a_turn_that_is_accepted_at_any_step_of_a_stop_is_answered() -> None:
+    answers = [await _stop_while_one_is_accepted(steps, is_stream=False) for steps in range(STEPS)]
+    assert {status for status, _ in answers} == {200, 503}
+    for status, text in answers:
+        assert ('"re:two"' if status == 200 else '"turn_interrupted"') in text
+
+
+async def test_a_stream_that_is_accepted_at_any_step_of_a_stop_comes_to_an_end() -> None:
+    answers = [await _stop_while_one_is_accepted(steps, is_stream=True) for steps in range(STEPS)]
+    assert {status for status, _ in answers} == {200}
+    ends = [re.findall(r"event: response\.(\w+)\n", text)[-1] for _, text in answers]
+    assert set(ends) <= {"completed", "incomplete", "failed"}
+    assert len(set(ends)) > 1, "the stop was felt"
+    assert all(text.endswith("data: [DONE]\n\n") for _, text in answers)

@@ -1,0 +1,164 @@
+"""A turn or a reset that comes between any two looks of a request at the store.
+
+What a request found out holds only for the log that it looked at.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.ports.store import Store
+from tests.in_process import House, Item, open_house
+
+MOST_READS = 40
+
+
+class _SteppedReader:
+    """A reader that does something once, after the n-th of its reads."""
+
+    def __init__(self, read: Any) -> None:
+        self._read = read
+        self._left = 0
+        self._deed: Callable[[], Awaitable[None]] | None = None
+
+    def after(self, count: int, deed: Callable[[], Awaitable[None]]) -> None:
+        """Do `deed` once so many reads have been answered from now on."""
+        self._left, self._deed = count, deed
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there were so many reads."""
+        return self._deed is None
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._read, name)
+
+        async def read(*args: Any, **more: Any) -> Any:
+            found = await method(*args, **more)
+            await self._count()
+            return found
+
+        return read
+
+    async def _count(self) -> None:
+        self._left -= 1
+        deed = self._deed
+        if deed is not None and self._left <= 0:
+            self._deed = None
+            await deed()
+
+
+class _SteppedStore:
+    """A store whose reads are counted."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.uncounted = store.read
+        self.read = _SteppedReader(store.read)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def turns(self, key: str) -> int:
+        """Return how many turns a key has."""
+        await asyncio.sleep(0)
+        view = await self.uncounted.session(DEFAULT_TENANT, key=Key(key))
+        return view.session.turn_count if view is not None else 0
+
+
+@asynccontextmanager
+async def _stepped_house(url: str) -> AsyncIterator[tuple[House, _SteppedStore]]:
+    stores: list[_SteppedStore] = []
+
+    def wrap(store: Store) -> Any:
+        stores.append(_SteppedStore(store))
+        return stores[0]
+
+    async with open_house(store_url=url, wrap=wrap) as house:
+        yield house, stores[0]
+
+
+@pytest.fixture(name="store_url", params=["memory", "sqlite"])
+def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'h.db'}"
+
+
+def _user(text: str) -> Item:
+    return {"role": "user", "content": text}
+
+
+async def _regenerate(house: House, store: _SteppedStore, key: str, reads: int) -> bool:
+    """Ask for an answer again while another turn arrives; return whether it came in between.
+
+    Both turns are accepted before the model says a word.
+    """
+    await house.chat([_user("one")], key)
+    calls = len(house.model.calls)
+    house.model.door.clear()
+    others: list[asyncio.Task[httpx.Response]] = []
+
+    async def another_turn() -> None:
+        accepted = await store.turns(key)
+        others.append(asyncio.create_task(house.chat([_user("two")], key)))
+        while await store.turns(key) == accepted:
+            pass
+
+    store.read.after(reads, another_turn)
+    history = [_user("one"), {"role": "assistant", "content": "re:one"}]
+    again = asyncio.create_task(house.chat(history, key))
+    while await store.turns(key) < 3:
+        if len(house.model.calls) > calls and not store.read.is_done:
+            break
+    has_come = store.read.is_done
+    house.model.door.set()
+    for reply in await asyncio.gather(again, *others):
+        assert reply.status_code == 200, reply.text
+    asked = sorted(shown[-1] for shown in house.model.shown[calls:])
+    assert asked == (["one", "two"] if has_come else ["one"]), reads
+    return has_come
+
+
+async def test_an_answer_given_again_follows_its_question_whatever_turn_came_in_between(
+    store_url: str,
+) -> None:
+    async with _stepped_house(store_url) as (house, store):
+        reads = 1
+        while await _regenerate(house, store, f"k{reads}", reads):
+            reads += 1
+    assert 1 < reads < MOST_READS
+
+
+async def _go_on(house: House, store: _SteppedStore, key: str, reads: int) -> bool:
+    """Send a history while its session is reset; return whether the reset came in between."""
+    session_id = (await house.chat([_user("one")], key)).headers["x-session-id"]
+
+    async def reset() -> None:
+        done = await house.client.post(f"/v1/sessions/{session_id}/reset")
+        assert done.status_code == 200, done.text
+
+    store.read.after(reads, reset)
+    history = [_user("one"), {"role": "assistant", "content": "re:one"}, _user("two")]
+    reply = await house.chat(history, key)
+    if not store.read.is_done:
+        return False
+    if reply.status_code == 200:
+        assert house.model.shown[-1] == ["one", "re:one", "two"], reads
+        if reply.headers["x-session-id"] != session_id:
+            assert await house.log(key) == ["one", "re:one", "two", "re:two"]
+    else:
+        assert (reply.status_code, reply.json()["error"]["code"]) == (409, "turn_cancelled")
+    return True
+
+
+async def test_a_history_is_shown_whole_whatever_reset_came_in_between(store_url: str) -> None:
+    async with _stepped_house(store_url) as (house, store):
+        reads = 1
+        while await _go_on(house, store, f"k{reads}", reads):
+            reads += 1
+    assert 1 < reads < MOST_READS

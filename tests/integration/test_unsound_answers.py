@@ -1,0 +1,95 @@
+"""Answers that are not whole, or failed: nothing that a provider remembers is built upon them."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from holdfast.core.errors import ProviderFailure
+from holdfast.core.ids import DEFAULT_TENANT, Key
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
+from tests.in_process import House, Item, ScriptedModel, called, open_house, said
+
+STATE = ProviderState("scripted", "account", "scripted", b"resp_1")
+
+
+class RememberingModel(ScriptedModel):
+    """A model whose server remembers; its answers are as whole as they are told to be."""
+
+    is_cut = False
+    is_broken = False
+    is_mutable = False
+    """Whether asking changes what its server remembers."""
+
+    def state_use(self, model: str) -> StateUse | None:
+        """Say where its state is kept."""
+        return StateUse(STATE.slot, is_mutable=self.is_mutable)
+
+    async def answer(self, call: ModelCall) -> Answer:
+        """Return the scripted answer, with a state to go on from."""
+        whole = await super().answer(call)
+        if self.is_broken:
+            raise ProviderFailure("it broke", failure_class="terminal", status=400)
+        if not self.is_cut:
+            return msgspec.structs.replace(whole, state=STATE)
+        return msgspec.structs.replace(
+            whole, state=STATE, status="incomplete", incomplete_reason="max_output_tokens"
+        )
+
+    async def stream(self, call: ModelCall, listener: EventSink) -> Answer:
+        """Return the same; how it is told does not matter here."""
+        return await self.answer(call)
+
+
+async def _states(house: House) -> Sequence[ProviderState]:
+    found = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+    assert found is not None
+    return await house.gateway.read.provider_state(found.session.id)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_the_state_of_a_provider_is_kept_with_a_whole_answer_only(is_stream: bool) -> None:
+    model = RememberingModel()
+    async with open_house(model) as house:
+        model.is_cut = True
+        assert (await house.respond("one", stream=is_stream)).status_code == 200
+        assert await _states(house) == []
+        model.is_cut = False
+        await house.respond("two", stream=is_stream)
+        assert [state.value for state in await _states(house)] == [STATE.value]
+        assert [call.state for call in model.calls] == [None, None]
+        await house.respond("three", stream=is_stream)
+        assert model.calls[-1].state is not None
+
+
+async def test_what_a_failed_turn_may_have_changed_is_not_gone_on_from() -> None:
+    model = RememberingModel()
+    model.is_mutable = True
+    async with open_house(model) as house:
+        for text in ("one", "two"):
+            assert (await house.respond(text)).status_code == 200
+        model.is_broken = True
+        assert (await house.respond("three")).status_code == 400
+        model.is_broken = False
+        for text in ("four", "five"):
+            assert (await house.respond(text)).status_code == 200
+        used = [call.state is not None for call in model.calls]
+        assert used == [False, True, True, False, True]
+
+
+async def test_calls_of_an_answer_that_is_not_whole_are_not_waited_for() -> None:
+    def script(items: list[Item]) -> list[Item]:
+        is_first = len(items) == 1
+        return [called("look", "call_1")] if is_first else [said("fine")]
+
+    model = RememberingModel(script)
+    model.is_cut = True
+    async with open_house(model) as house:
+        cut = (await house.respond("one")).json()
+        assert (cut["status"], cut["output"][0]["type"]) == ("incomplete", "function_call")
+        found = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+        assert found is not None
+        assert found.status == "idle"
+        # The lane is free: nothing has to wait for an output that may never come.
+        assert (await house.respond("two", headers={"X-On-Busy": "reject"})).status_code == 200
