@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--publish", action="store_true", help="write the tables into the docs")
     parser.add_argument("--out", type=Path, default=report.ROOT / "benchmarks" / "results")
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
+    parser.add_argument("--before", help="interpreter of another checkout to load beside this one")
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))
     options = parser.parse_args(arguments)
     if options.compare:
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(compare(before, after), end="")
         return
     _check_writable(parser, options.out, options.json)
-    found, is_complete = report.Report(), True
+    found, is_complete = report.Report(options.before), True
     try:
         _measure(found, options.only, is_short=options.short)
     except KeyboardInterrupt:

@@ -24,9 +24,11 @@ BEGIN, END = "<!-- begin: make bench -->", "<!-- end: make bench -->"
 class Report:
     """Rows by section, in the order in which they were added."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: str | None = None) -> None:
         self.sections: dict[str, list[Row]] = {}
         self.notes: list[str] = []
+        self.before = before
+        """The interpreter of another checkout, to be measured beside this one."""
 
     def add(self, section: str, **row: Any) -> None:
         """Add a row and print it."""

@@ -6,6 +6,7 @@ come from our stub, one event at a time.
 
 import contextlib
 import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -23,18 +24,22 @@ CLIENTS = (1, 8, 32, 128)
 FEW_CLIENTS = (1, 32)
 SECONDS = 2.0
 PEER_SECONDS = 8.0
+BEFORE = "holdfast before"
+"""The gateway of another checkout; see `--before`."""
 KINDS = ("responses", "chat")
 Start = Callable[[Path, Server], AbstractContextManager[Server]]
 
 
-def _ours(api: str) -> Start:
+def _ours(api: str, python: str = sys.executable) -> Start:
     @contextlib.contextmanager
     def start(folder: Path, upstream: Server) -> Iterator[Server]:
         path = tempfile.mkdtemp(dir=folder)
         # All clients of the hot key wait in one lane.
         env = {"HOLDFAST_LANES_MAX_WAITING": "1000"}
         url = f"sqlite:///{path}/bench.db"
-        with processes.gateway(url, upstream.url, folder, api=api, env=env) as server:
+        with processes.gateway(
+            url, upstream.url, folder, api=api, python=python, env=env
+        ) as server:
             yield server
 
     return start
@@ -70,10 +75,11 @@ def run(report: Report, *, is_short: bool = False) -> None:
             load = Load(api=api, is_stream=is_stream, seconds=0.3 if is_short else SECONDS)
             with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
                 folder = Path(name)
+                systems = _systems(api, is_stream=is_stream, is_short=is_short)
+                if report.before is not None:
+                    systems[BEFORE] = _ours(api, report.before)
                 with _upstream(folder, is_stream=is_stream, is_short=is_short) as upstream:
-                    for system, start in _systems(
-                        api, is_stream=is_stream, is_short=is_short
-                    ).items():
+                    for system, start in systems.items():
                         _measure_system(report, system, start, (folder, upstream), load)
     if not is_short:
         _measure_stateful_peers(report)
@@ -94,7 +100,7 @@ def _measure_system(
         load = msgspec.structs.replace(load, authorization=f"Bearer {peers.LITELLM_KEY}")
     try:
         with start(folder, upstream) as server:
-            if system != "holdfast":
+            if system not in ("holdfast", BEFORE):
                 for clients in (2,) if is_short else FEW_CLIENTS:
                     _measure(report, system, server, folder, load, "known", clients)
                 return

@@ -146,13 +146,14 @@ def gateway(
     folder: Path,
     *,
     api: str = "responses",
+    python: str = sys.executable,
     launcher: Sequence[str] = ("-m", "holdfast.cli"),
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """Run `holdfast serve` in front of an upstream that speaks `api`."""
     port = free_port()
     command = [
-        sys.executable, *launcher, "serve", "--port", str(port), "--store", store_url,
+        python, *launcher, "serve", "--port", str(port), "--store", store_url,
         "--upstream", f"{upstream}/v1", "--upstream-api", api,
     ]  # fmt: skip
     path = {"PYTHONPATH": str(ROOT)}
