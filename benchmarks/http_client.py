@@ -33,13 +33,9 @@ class Connection:
         """Return a connection to a port on the loopback interface."""
         return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**26))
 
-    async def post(
-        self, path: str, body: bytes, *, key: str | None = None, authorization: str = ""
-    ) -> int:
+    async def post(self, path: str, body: bytes, *, key: str | None = None) -> int:
         """Send a request, read the whole response and return its status."""
         headers = {"x-session-key": key} if key is not None else {}
-        if authorization:
-            headers["authorization"] = authorization
         return (await self.request("POST", path, body, headers)).status
 
     async def call(

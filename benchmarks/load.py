@@ -70,6 +70,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         numbers = {"known": number % KNOWN_KEYS, "first": number, "hot": number // HOT_TURNS}
         return f"{self.prefix}{numbers[self.keys]}"
 
+    def headers(self, number: int) -> dict[str, str]:
+        """Return the headers of a request."""
+        headers = {self.key_header: self.key(number)}
+        return headers | ({"authorization": self.authorization} if self.authorization else {})
+
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     """Throughput, latency and cost of a load."""
@@ -99,9 +104,7 @@ async def _prepare(port: int, load: Load, count: int) -> None:
         connection = await Connection.open(port)
         try:
             for number in numbers:
-                await connection.post(
-                    whole.path, whole.body, key=whole.key(number), authorization=load.authorization
-                )
+                await connection.request("POST", whole.path, whole.body, whole.headers(number))
         finally:
             await connection.close()
 
@@ -208,9 +211,7 @@ async def _own_load(port: int, load: Load) -> _Counted:
                 at = time.perf_counter()
                 if not load.is_stream and at >= until:
                     return
-                headers = {load.key_header: load.key(number)}
-                if load.authorization:
-                    headers["authorization"] = load.authorization
+                headers = load.headers(number)
                 status = (await connection.request("POST", load.path, load.body, headers)).status
                 times.append((time.perf_counter() - at) * 1000)
                 failures += status != 200
