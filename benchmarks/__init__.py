@@ -1,1 +1,1 @@
-"""Benchmarks: ours beside the bare parts and the peers, in one run, as ratios."""
+"""Benchmarks of Holdfast beside bare parts and other systems; `python -m benchmarks` runs them."""

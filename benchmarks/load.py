@@ -1,11 +1,8 @@
-"""Load: wrk where there is one, so that Python is not what is measured; else a client of ours.
-
-Every request carries a session key. Many keys are used one after the other, so that turns of one
-session hardly ever meet; one key sends everybody through one lane.
-"""
+"""Load on a server: from wrk where it is installed, so that Python is not what is measured."""
 
 import asyncio
 import re
+import secrets
 import shutil
 import subprocess
 import time
@@ -13,50 +10,74 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.processes import Server
+from benchmarks.http_client import PATHS, Connection, turn_body
+from benchmarks.servers.processes import Server
+from benchmarks.spin import Spin
 
 WARM_UP_SHARE = 0.34
 QUESTION = "What is the weather like today, and what will it be like tomorrow?"
+KNOWN_KEYS = 2048
+STREAMS_PER_SECOND = 3
+"""Streams per client and second of a streamed load; one takes about 150 ms."""
+HOT_TURNS = 64
+"""Turns on one hot key before the next one is used: the history must not dominate."""
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 _SCRIPT = """
 local n = 0
 request = function()
   n = n + 1
-  wrk.headers["X-Session-Key"] = "{prefix}" .. (n % {keys})
+  wrk.headers["{key_header}"] = "{prefix}" .. {number}
   wrk.headers["Content-Type"] = "application/json"
   {authorization}
   return wrk.format("POST", "{path}", nil, '{body}')
 end
 """
+_LUA_NUMBERS = {
+    "known": f"(n % {KNOWN_KEYS})",
+    "first": "n",
+    "hot": f"math.floor(n / {HOT_TURNS})",
+}
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked, by how many at a time."""
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What is requested, by how many clients at a time."""
 
-    path: str = "/v1/responses"
+    api: str = "responses"
     is_stream: bool = False
-    connections: int = 32
-    keys: int = 1024
-    prefix: str = "key-"
+    clients: int = 32
+    keys: str = "known"
+    """`known`: many existing sessions; `first`: a new key each; `hot`: one key for all clients."""
+    prefix: str = ""
     seconds: float = 3.0
     authorization: str = ""
+    key_header: str = "X-Session-Key"
+    model: str = "stub"
+
+    @property
+    def path(self) -> str:
+        """The path of every request."""
+        return PATHS[self.api]
 
     @property
     def body(self) -> bytes:
         """The body of every request."""
-        asked: dict[str, object] = {"model": "stub"}
-        if self.path.endswith("/chat/completions"):
-            asked["messages"] = [{"role": "user", "content": QUESTION}]
-        else:
-            asked["input"] = QUESTION
-        if self.is_stream:
-            asked["stream"] = True
-        return msgspec.json.encode(asked)
+        more = {"stream": True} if self.is_stream else {}
+        return msgspec.json.encode(turn_body(self.api, QUESTION, model=self.model, **more))
+
+    def key(self, number: int) -> str:
+        """Return the session key of a request."""
+        numbers = {"known": number % KNOWN_KEYS, "first": number, "hot": number // HOT_TURNS}
+        return f"{self.prefix}{numbers[self.keys]}"
+
+    def headers(self, number: int) -> dict[str, str]:
+        """Return the headers of a request."""
+        headers = {self.key_header: self.key(number)}
+        return headers | ({"authorization": self.authorization} if self.authorization else {})
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Throughput, latency and cost of a load."""
 
     requests: int
     requests_per_second: float
@@ -64,60 +85,81 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float
     failures: int
     cpu_us: float
-    """Processor time of the server for each request."""
+    """CPU time of the server per request, scaled by the spin loop."""
+    raw_cpu_us: float
+    """CPU time of the server per request as measured."""
     rss_mb: float
 
 
-def measure(server: Server, shape: Shape, folder: Path) -> Measured:
-    """Load a server for a while, and return what it did and what that cost it."""
-    # What is loaded at the first request is no part of any.
-    asyncio.run(_first(server.port, shape))
-    run = _wrk if shutil.which("wrk") and shape.seconds >= 1 else _own
-    # Who leaves in a queue leaves turns behind, which are carried out all the same.
-    prefix = f"warm-{shape.prefix}" if shape.keys == 1 else shape.prefix
-    seconds = shape.seconds * WARM_UP_SHARE
-    run(server, msgspec.structs.replace(shape, seconds=seconds, prefix=prefix), folder)
-    server.until_idle()
+def prepare(server: Server, load: Load, count: int = KNOWN_KEYS) -> None:
+    """Run one turn in each of the sessions of a `known` load."""
+    asyncio.run(_prepare(server.port, load, count))
+
+
+async def _prepare(port: int, load: Load, count: int) -> None:
+    whole = msgspec.structs.replace(load, is_stream=False)
+    numbers = iter(range(count))
+
+    async def work() -> None:
+        connection = await Connection.open(port)
+        try:
+            for number in numbers:
+                await connection.request("POST", whole.path, whole.body, whole.headers(number))
+        finally:
+            await connection.close()
+
+    await asyncio.gather(*(work() for _ in range(min(16, count))))
+
+
+def measure(server: Server, load: Load, folder: Path) -> LoadResult:
+    """Load a server for a while and return what it did and what that cost."""
+    # Streams are long: those still open at the end of a time would cost CPU and count for nothing.
+    is_timed = not load.is_stream
+    run = _run_wrk if is_timed and shutil.which("wrk") and load.seconds >= 1 else _run_own
+
+    def fresh(seconds: float) -> Load:
+        # A new prefix makes every first contact a new session and every hot key empty.
+        prefix = load.prefix if load.keys == "known" else f"{load.prefix}{secrets.token_hex(4)}-"
+        return msgspec.structs.replace(load, seconds=seconds, prefix=prefix)
+
+    run(server, fresh(load.seconds * WARM_UP_SHARE), folder)
+    # Turns whose client left are still carried out: wait for them.
+    server.wait_until_idle()
+    spin = Spin()
     before = server.cpu_seconds()
-    done, per_second, p50, p99, failures = run(server, shape, folder)
+    done, per_second, p50, p99, failures = run(server, fresh(load.seconds), folder)
     cpu = server.cpu_seconds() - before
-    server.until_idle()
-    return Measured(
+    factor = spin.factor()
+    server.wait_until_idle()
+    return LoadResult(
         requests=done,
         requests_per_second=per_second,
         p50_ms=p50,
         p99_ms=p99,
         failures=failures,
-        cpu_us=cpu / max(done, 1) * 1e6,
+        cpu_us=cpu / max(done, 1) * 1e6 * factor,
+        raw_cpu_us=cpu / max(done, 1) * 1e6,
         rss_mb=server.rss_mb(),
     )
 
 
-async def _first(port: int, shape: Shape) -> None:
-    line = await Line.open(port)
-    try:
-        await line.post(shape.path, shape.body, key="the-first", authorization=shape.authorization)
-    finally:
-        await line.close()
+_Counted = tuple[int, float, float, float, int]
 
 
-Counted = tuple[int, float, float, float, int]
-
-
-def _wrk(server: Server, shape: Shape, folder: Path) -> Counted:
+def _run_wrk(server: Server, load: Load, folder: Path) -> _Counted:
     script = folder / "load.lua"
     authorization = ""
-    if shape.authorization:
-        authorization = f'wrk.headers["Authorization"] = "{shape.authorization}"'
+    if load.authorization:
+        authorization = f'wrk.headers["Authorization"] = "{load.authorization}"'
     script.write_text(
         _SCRIPT.format(
-            prefix=shape.prefix, keys=shape.keys, path=shape.path, body=shape.body.decode(),
-            authorization=authorization,
+            prefix=load.prefix, key_header=load.key_header, number=_LUA_NUMBERS[load.keys],
+            path=load.path, body=load.body.decode(), authorization=authorization,
         )
     )  # fmt: skip
     done = subprocess.run(
         [
-            "wrk", "-t1", f"-c{shape.connections}", f"-d{max(round(shape.seconds), 1)}s",
+            "wrk", "-t1", f"-c{load.clients}", f"-d{max(round(load.seconds), 1)}s",
             "--timeout", "20s", "--latency", "-s", str(script), server.url,
         ],
         check=True, capture_output=True, text=True,
@@ -125,13 +167,15 @@ def _wrk(server: Server, shape: Shape, folder: Path) -> Counted:
     return _read_wrk(done.stdout)
 
 
-def _read_wrk(text: str) -> Counted:
+def _read_wrk(text: str) -> _Counted:
     count = re.search(r"(\d+) requests in", text)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
-    bad = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
-    torn = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
-    failures = int(bad[1]) if bad else 0
-    failures += sum(int(one) for one in torn.groups()) if torn else 0
+    rejected = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
+    errors = re.search(
+        r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text
+    )
+    failures = int(rejected[1]) if rejected else 0
+    failures += sum(int(number) for number in errors.groups()) if errors else 0
     return (
         int(count[1]) if count else 0,
         float(rate[1]) if rate else 0.0,
@@ -146,70 +190,38 @@ def _latency(text: str, which: str) -> float:
     return float(found[1]) * _UNITS[found[2]] if found else 0.0
 
 
-def _own(server: Server, shape: Shape, _: Path) -> Counted:
-    return asyncio.run(_own_load(server.port, shape))
+def _run_own(server: Server, load: Load, _: Path) -> _Counted:
+    return asyncio.run(_own_load(server.port, load))
 
 
-async def _own_load(port: int, shape: Shape) -> Counted:
-    took: list[float] = []
+async def _own_load(port: int, load: Load) -> _Counted:
+    times: list[float] = []
     failures = 0
     began = time.perf_counter()
-    until = began + shape.seconds
-    numbers = iter(range(10**9))
+    until = began + load.seconds
+    # A streamed load ends after so many streams instead of after a time.
+    streams = round(load.clients * max(load.seconds * STREAMS_PER_SECOND, 1))
+    numbers = iter(range(streams if load.is_stream else 10**9))
 
     async def client() -> None:
         nonlocal failures
-        line = await Line.open(port)
+        connection = await Connection.open(port)
         try:
-            while time.perf_counter() < until:
-                key = f"{shape.prefix}{next(numbers) % shape.keys}"
+            for number in numbers:
                 at = time.perf_counter()
-                status = await line.post(shape.path, shape.body, key=key)
-                took.append((time.perf_counter() - at) * 1000)
+                if not load.is_stream and at >= until:
+                    return
+                headers = load.headers(number)
+                status = (await connection.request("POST", load.path, load.body, headers)).status
+                times.append((time.perf_counter() - at) * 1000)
                 failures += status != 200
         finally:
-            await line.close()
+            await connection.close()
 
-    await asyncio.gather(*(client() for _ in range(shape.connections)))
+    await asyncio.gather(*(client() for _ in range(load.clients)))
     seconds = time.perf_counter() - began
-    took.sort()
+    times.sort()
     return (
-        len(took), len(took) / seconds, took[len(took) // 2], took[int(len(took) * 0.99)], failures,
+        len(times), len(times) / seconds, times[len(times) // 2], times[int(len(times) * 0.99)],
+        failures,
     )  # fmt: skip
-
-
-class Line:
-    """One kept connection over which one request is sent after the other."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def open(cls, port: int) -> "Line":
-        """Return a connection."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**26))
-
-    async def post(
-        self, path: str, body: bytes, *, key: str | None = None, authorization: str = ""
-    ) -> int:
-        """Send a request, read its answer to the end, return its status."""
-        named = f"x-session-key: {key}\r\n" if key is not None else ""
-        named += f"authorization: {authorization}\r\n" if authorization else ""
-        head = (
-            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            f"{named}content-length: {len(body)}\r\n\r\n"
-        )
-        self._writer.write(head.encode() + body)
-        answer = (await self._reader.readuntil(b"\r\n\r\n")).lower()
-        length = re.search(rb"content-length: (\d+)", answer)
-        if length is not None:
-            await self._reader.readexactly(int(length[1]))
-        else:
-            await self._reader.readuntil(b"0\r\n\r\n")
-        return int(answer[9:12])
-
-    async def close(self) -> None:
-        """Hang up."""
-        self._writer.close()
-        await self._writer.wait_closed()

@@ -1,7 +1,7 @@
-"""How many requests a second the provider simulator holds, so that it is not our bottleneck.
+"""Requests per second of the provider simulator, which must not be the bottleneck of a test.
 
-The simulator runs in one process, the load comes from another over raw sockets with keep-alive:
-what is measured is the simulator, not a client library.
+The simulator runs in one process; another one loads it over raw keep-alive sockets, so that no
+client library is measured. Run it as `python -m benchmarks.simulator`.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def _load_process(port: int, request: bytes, results: "multiprocessing.Queue[flo
 
 
 def main() -> None:
-    """Print the requests a second of each case."""
+    """Print the requests per second of each case."""
     context = multiprocessing.get_context("spawn")
     for name, (path, body) in CASES.items():
         with ProviderSimulator({"record_limit": 1000}) as simulator:

@@ -1,16 +1,17 @@
-"""The figures that a machine is chosen by, out of a report: for the page about deployment."""
+"""The figures that a machine is chosen by, taken from a report, for the page about deployment."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import BEGIN, END, ROOT, Row
+from benchmarks.goals import Sections, find
+from benchmarks.report import BEGIN, END, ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 
 
 def sizing(value: dict[str, Any]) -> str:
-    """Return a report's JSON as the few lines that an operator needs."""
+    """Return the few lines of a report that an operator needs."""
     rows = list(_figures(value["sections"]))
     if not rows:
         return "Not measured yet: `make bench` writes the figures here.\n"
@@ -25,15 +26,17 @@ def sizing(value: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _figures(sections: dict[str, list[Row]]) -> Iterator[tuple[str, str]]:
+def _figures(sections: Sections) -> Iterator[tuple[str, str]]:
     for case, words in (("whole", "whole answers"), ("stream", "streamed answers")):
-        asked = {"system": "holdfast", "case": case, "keys": "many", "clients": 32}
-        row = _find(sections, "gateway", **asked)
-        if row is not None:
+        row = find(
+            sections, "gateway", system="holdfast", upstream="chat", case=case, keys="known",
+            clients=32,
+        )  # fmt: skip
+        if row:
             rate, cpu = row["requests_per_second"], row["cpu_us"]
             yield (
                 f"one process on SQLite, {words}, 32 clients",
-                f"{rate:,.0f} turns/s, p99 {row['p99_ms']:.0f} ms, {cpu:,.0f} µs of CPU a turn",
+                f"{rate:,.0f} turns/s, p99 {row['p99_ms']:.0f} ms, {cpu:,.0f} µs of CPU per turn",
             )
     for row in sections.get("scale", []):
         if "processes" in row:
@@ -44,26 +47,19 @@ def _figures(sections: dict[str, list[Row]]) -> Iterator[tuple[str, str]]:
     taken = next((row for row in sections.get("scale", []) if "answered" in row), None)
     if taken is not None:
         yield taken["case"], f"{taken['seconds']:.1f} s, {taken['answered']} answered"
-    memory = _find(sections, "growth", case="RSS after a turn in each of 1,000 sessions")
-    if memory is not None:
+    memory = find(sections, "process", case="memory after a small turn in each of 1,000 sessions")
+    if memory:
         yield "memory of a process after a turn in each of 1,000 sessions", f"{memory['mb']:.0f} MB"
-    disk = _find(sections, "growth", case="bytes on disk for each turn")
-    if disk is not None:
-        yield "disk for each turn, beside what was said", f"{disk['bytes'] / 1024:.1f} KiB"
-    start = _find(sections, "start", case="holdfast serve")
-    if start is not None:
+    disk = find(sections, "process", case="bytes on disk per reference turn")
+    if disk:
+        yield "disk for a turn of 128 bytes of text", f"{disk['bytes'] / 1024:.1f} KiB"
+    start = find(sections, "start", case="holdfast serve")
+    if start:
         yield "from start to the first answer", f"{start['seconds']:.2f} s"
 
 
-def _find(sections: dict[str, list[Row]], section: str, **wanted: Any) -> Row | None:
-    for row in sections.get(section, []):
-        if all(row.get(name) == found for name, found in wanted.items()):
-            return row
-    return None
-
-
 def publish_sizing(value: dict[str, Any], page: Path = PAGE) -> None:
-    """Put the figures into the page about deployment, between its marks."""
+    """Write the figures into the page about deployment, between its marks."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{sizing(value)}\n{END}{after}")

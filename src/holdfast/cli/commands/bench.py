@@ -1,4 +1,4 @@
-"""`holdfast bench`: the benchmarks of the checkout that this package runs from."""
+"""`holdfast bench`: run the benchmarks of the checkout that this package is installed from."""
 
 import subprocess
 import sys
@@ -10,16 +10,18 @@ import typer
 from holdfast.cli.output.terminal import CommandFailed
 
 ROOT = Path(__file__).resolve().parents[4]
-SECTIONS = ("start", "gateway", "growth", "store", "library", "scale")
+SECTIONS = (
+    "start", "counts", "gateway", "growth", "operations", "process", "store", "library", "scale",
+)  # fmt: skip
 
 
 def bench(
     short: Annotated[
-        bool, typer.Option("--short", help="Seconds, without peers: only to see that it works.")
+        bool, typer.Option("--short", help="A minute, without peers: only to see that it works.")
     ] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A section: start, gateway, growth, store, library, scale. Repeatable."),
+        typer.Option(help=f"A section: {', '.join(SECTIONS)}. Repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write the report.")] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""LangGraph's checkpoint savers: the whole state for each message, as its graphs do."""
+"""Measure LangGraph's checkpoint savers: the whole state per message, as its graphs do."""
 
 # mypy: ignore-errors
 import asyncio

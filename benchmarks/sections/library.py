@@ -1,11 +1,9 @@
 """Sessions as a library: ours beside LangGraph's savers and ADK's service, each in its own process.
 
-The same is done with each: messages are added one by one to a session that has few or many, and
-the session is read. Peers live in environments of their own; see `peers.py`. The Agents SDK's
-stores are measured where they are tested, in `agents_sessions.py`, if it is there.
+Each adds messages one by one to a short and to a long session and reads it. Peers have their own
+environments; see `servers/peers.py`. `agents_sessions.py` measures the Agents SDK's sessions.
 """
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -14,18 +12,19 @@ from pathlib import Path
 import msgspec
 from tests.postgres import private_server
 
-from benchmarks import peers
 from benchmarks.report import Report
+from benchmarks.sections import agents_sessions
+from benchmarks.servers import peers
 
 LENGTHS = (10, 1000)
 APPENDS = 100
 READS = 20
-_SCRIPTS = Path(__file__).parent / "sessions"
-_MOST_SECONDS = 120
+_SCRIPTS = Path(__file__).parents[1] / "libraries"
+_MAX_SECONDS = 120
 
 
 class Case(msgspec.Struct, frozen=True):
-    """Somebody who keeps sessions, and where."""
+    """A library that stores sessions, and its database."""
 
     name: str
     peer: str | None
@@ -43,8 +42,8 @@ CASES = (
 )
 
 
-class Found(msgspec.Struct):
-    """What a script prints for one length."""
+class Measurement(msgspec.Struct):
+    """What a script prints for one session length."""
 
     length: int
     appends_per_second: float
@@ -53,19 +52,16 @@ class Found(msgspec.Struct):
 
 
 def run(report: Report, *, is_short: bool = False) -> None:
-    """Measure everybody who is there."""
+    """Measure every library that is installed."""
     if is_short:
         _measure(report, CASES[0], "", (10,), is_short=True)
     else:
         with private_server() as server:
             for number, case in enumerate(CASES):
-                # Their tables have the names of ours.
+                # The libraries use the same table names.
                 server.execute(f"create database bench{number}")
                 _measure(report, case, server.url(f"bench{number}"), LENGTHS, is_short=False)
-    name = "benchmarks.agents_sessions"
-    if importlib.util.find_spec(name) is not None:
-        module = importlib.import_module(name)
-        module.run(report, is_short=is_short)
+    agents_sessions.run(report, is_short=is_short)
 
 
 def _measure(
@@ -82,13 +78,13 @@ def _measure(
             done = subprocess.run(
                 [str(python), str(_SCRIPTS / case.script), where, *map(str, counts),
                  *map(str, lengths)],
-                capture_output=True, text=True, check=True, timeout=_MOST_SECONDS,
+                capture_output=True, text=True, check=True, timeout=_MAX_SECONDS,
             )  # fmt: skip
         except (subprocess.SubprocessError, OSError) as exc:
-            why = str(getattr(exc, "stderr", None) or exc).strip().splitlines()
-            told = next((line for line in reversed(why) if "Error" in line), why[-1])
-            report.note(f"{case.name} could not be measured: {told[:200]}")
+            lines = str(getattr(exc, "stderr", None) or exc).strip().splitlines()
+            reason = next((line for line in reversed(lines) if "Error" in line), lines[-1])
+            report.note(f"{case.name} could not be measured: {reason[:200]}")
             return
     for line in done.stdout.strip().splitlines():
-        found = msgspec.json.decode(line, type=Found)
+        found = msgspec.json.decode(line, type=Measurement)
         report.add("library", case=case.name, **msgspec.to_builtins(found))

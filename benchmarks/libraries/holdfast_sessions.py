@@ -1,4 +1,4 @@
-"""Our own sessions."""
+"""Measure our own sessions."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ import holdfast
 
 
 async def main() -> None:
-    """Add and read through the Python front door."""
+    """Append and read through the Python API."""
     where = sys.argv[1]
     url = where if "://" in where else f"sqlite:///{where}"
     async with holdfast.open(url) as engine:

@@ -1,7 +1,7 @@
-"""The others: what they are, where they are installed, how they are started.
+"""Other systems: where they are installed and how they are started.
 
-Python peers live in environments of their own under `.bench/`, made on demand; nginx and wrk come
-from the system's packages. Whoever cannot be had is absent from the tables, and said to be.
+Each has its own environment under `.bench/`, made on demand; nginx and wrk come from the system's
+packages. A system that cannot be installed is absent from the tables, with a note.
 """
 
 import contextlib
@@ -12,10 +12,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.processes import Server, free_port, running
-from benchmarks.stub import TEXT, completion, response
+from benchmarks.servers.processes import ROOT, Server, free_port, running
+from benchmarks.servers.stub import TEXT, completion, response
 
-ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".bench"
 REQUIREMENTS = {
     "litellm": ("litellm[proxy]",),
@@ -24,20 +23,23 @@ REQUIREMENTS = {
         "langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres",
         "psycopg[binary]",
     ),
+    "ogx": ("ogx", "chardet", "sqlite-vec", "aiosqlite", "numpy", "pypdf", "sqlalchemy[asyncio]"),
     "adk": ("google-adk", "sqlalchemy", "aiosqlite", "asyncpg", "greenlet"),
 }  # fmt: skip
-INSTALL_SECONDS = 300
+INTERPRETERS = {"ogx": ("python3.12", "python3.13")}
+"""Interpreters that a peer needs instead of ours."""
+INSTALL_SECONDS = 600
 LITELLM_KEY = "sk-benchmark-4f1d9a7c"
 
 
 def python_of(peer: str) -> Path | None:
-    """Return the interpreter of a peer's environment, made if need be; None if it cannot be had."""
+    """Return the interpreter of a peer's environment; None if it cannot be installed."""
     python = CACHE / "venvs" / peer / "bin" / "python"
     ready = CACHE / "venvs" / f"{peer}.ready"
     if ready.exists():
         return python
     try:
-        subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
+        subprocess.run([_interpreter(peer), "-m", "venv", str(python.parent.parent)], check=True)
         subprocess.run(
             [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
              *REQUIREMENTS[peer]],
@@ -50,6 +52,29 @@ def python_of(peer: str) -> Path | None:
     return python
 
 
+def _interpreter(peer: str) -> str:
+    names = INTERPRETERS.get(peer)
+    if names is None:
+        return sys.executable
+    found = next((path for path in map(shutil.which, names) if path), None)
+    if found is None:
+        raise FileNotFoundError(f"{peer} needs one of {', '.join(names)}")
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the installed peers."""
+    packages = {
+        "litellm": "litellm", "langgraph": "langgraph", "adk": "google-adk", "ogx": "ogx",
+    }  # fmt: skip
+    return {
+        package: version_of(peer, package)
+        if (CACHE / "venvs" / f"{peer}.ready").exists()
+        else "absent"
+        for peer, package in packages.items()
+    }
+
+
 def version_of(peer: str, package: str) -> str:
     """Return the version of a package in a peer's environment."""
     code = f"import importlib.metadata as m; print(m.version({package!r}))"
@@ -59,14 +84,14 @@ def version_of(peer: str, package: str) -> str:
 
 
 def tool(name: str) -> str | None:
-    """Return a system tool, installed if we may; None if it cannot be had."""
+    """Return a system tool, installed where we may; None if it cannot be installed."""
     if shutil.which(name) is None and shutil.which("apt-get") and os.geteuid() == 0:
         subprocess.run(["apt-get", "install", "-y", "-q", name], check=False, capture_output=True)
     return shutil.which(name)
 
 
 def tool_version(name: str) -> str:
-    """Return what a tool calls itself."""
+    """Return the version that a tool reports."""
     if shutil.which(name) is None:
         return "absent"
     done = subprocess.run([name, "-v"], capture_output=True, text=True, check=False)
@@ -84,16 +109,16 @@ http {{
   {more}
 }}
 """
-_ANSWERING = """
+_ANSWER = """
   default_type application/json;
   server {{ listen 127.0.0.1:{port} backlog=4096;
     location /v1/responses {{ return 200 '{response}'; }}
     location / {{ return 200 '{completion}'; }} }}
 """
-_PASSING = """
-  upstream behind {{ server 127.0.0.1:{behind}; keepalive 512; keepalive_requests 100000000; }}
+_PROXY = """
+  upstream backend {{ server 127.0.0.1:{backend}; keepalive 512; keepalive_requests 100000000; }}
   server {{ listen 127.0.0.1:{port} backlog=4096;
-    location / {{ proxy_pass http://behind; proxy_http_version 1.1; proxy_buffering {buffering};
+    location / {{ proxy_pass http://backend; proxy_http_version 1.1; proxy_buffering {buffering};
       proxy_set_header Connection ""; }} }}
 """
 
@@ -108,9 +133,9 @@ def _nginx(folder: Path, port: int, more: str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def nginx_upstream(folder: Path) -> Iterator[Server]:
-    """Run nginx as an upstream of whole answers: far faster than anything in front of it."""
+    """Run nginx as an upstream of whole answers, faster than anything in front of it."""
     port = free_port()
-    more = _ANSWERING.format(
+    more = _ANSWER.format(
         port=port,
         response=response("$request_id", TEXT),
         completion=completion("$request_id"),
@@ -120,17 +145,17 @@ def nginx_upstream(folder: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def nginx_proxy(folder: Path, behind: Server, *, is_stream: bool) -> Iterator[Server]:
+def nginx_proxy(folder: Path, upstream: Server, *, is_stream: bool) -> Iterator[Server]:
     """Run nginx in front of an upstream."""
     port = free_port()
     buffering = "off" if is_stream else "on"
-    more = _PASSING.format(port=port, behind=behind.port, buffering=buffering)
+    more = _PROXY.format(port=port, backend=upstream.port, buffering=buffering)
     with _nginx(folder, port, more) as server:
         yield server
 
 
 @contextlib.contextmanager
-def litellm(folder: Path, behind: Server) -> Iterator[Server]:
+def litellm(folder: Path, upstream: Server) -> Iterator[Server]:
     """Run LiteLLM's proxy in front of an upstream, with its defaults and without a database."""
     python = python_of("litellm")
     assert python is not None
@@ -138,7 +163,7 @@ def litellm(folder: Path, behind: Server) -> Iterator[Server]:
     config = folder / f"litellm-{port}.yaml"
     config.write_text(
         "model_list:\n  - model_name: stub\n    litellm_params:\n      model: openai/stub\n"
-        f"      api_base: {behind.url}/v1\n      api_key: none\n"
+        f"      api_base: {upstream.url}/v1\n      api_key: none\n"
         f"general_settings:\n  master_key: {LITELLM_KEY}\n"
     )
     command = [
@@ -150,12 +175,12 @@ def litellm(folder: Path, behind: Server) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def plain(folder: Path, behind: Server) -> Iterator[Server]:
-    """Run what people write themselves: Starlette, httpx and aiosqlite."""
+def plain(folder: Path, upstream: Server) -> Iterator[Server]:
+    """Run the minimal gateway on Starlette, httpx and aiosqlite."""
     python = python_of("plain")
     assert python is not None
     port = free_port()
     script = Path(__file__).with_name("plain_gateway.py")
-    command = [str(python), str(script), str(port), behind.url, str(folder / f"plain-{port}.db")]
+    command = [str(python), str(script), str(port), upstream.url, str(folder / f"plain-{port}.db")]
     with running(command, port, folder) as server:
         yield server

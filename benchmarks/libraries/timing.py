@@ -1,4 +1,4 @@
-"""What every script does: add one by one, read all, print one line of JSON for each length."""
+"""The common part of the scripts: append one by one, read all, print JSON for each length."""
 
 import json
 import statistics
@@ -14,17 +14,17 @@ async def measure(
     append: Callable[[int], Awaitable[object]],
     read: Callable[[int], Awaitable[object]],
 ) -> None:
-    """Time a session of each length; `prepare` makes one that is so long."""
+    """Time a session of each length; `prepare` makes a session of that length."""
     appends, reads, *lengths = map(int, sys.argv[2:])
     for length in lengths:
         await prepare(length)
-        added = [await _timed(append, length) for _ in range(appends)]
-        seen = [await _timed(read, length) for _ in range(reads)]
+        append_times = [await _timed(append, length) for _ in range(appends)]
+        read_times = [await _timed(read, length) for _ in range(reads)]
         found = {
             "length": length,
-            "appends_per_second": 1000 * len(added) / sum(added),
-            "append_p50_ms": statistics.median(added),
-            "read_all_p50_ms": statistics.median(seen),
+            "appends_per_second": 1000 * len(append_times) / sum(append_times),
+            "append_p50_ms": statistics.median(append_times),
+            "read_all_p50_ms": statistics.median(read_times),
         }
         print(json.dumps(found), flush=True)
 

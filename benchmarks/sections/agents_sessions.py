@@ -1,12 +1,11 @@
 """The Agents SDK's own sessions and ours, in one run, at equal durability.
 
-Equal durability: every SQLite database is in WAL mode with `synchronous = FULL`, PostgreSQL runs
-with `fsync` and `synchronous_commit` on; each is read back from a connection that is measured,
-shown in the table, and has to be the same for all. One item is one user message of about 220 bytes,
-one append is one `add_items` of it, awaited. `peer` is the shipped session of the same database
-that did best in that row. Beside one session stands a bare commit of one row of the same size, in
-place, with no session around it: nobody who waits for the disk is faster. A session is read over
-and over by a process that has read it before, as agents do; the first time stands beside that.
+Every SQLite database is in WAL mode with `synchronous = FULL`; PostgreSQL runs with `fsync` and
+`synchronous_commit` on. The settings of the peers are read back from a measured connection; ours
+are the default of the store, which its own tests check. An item is a user message of about 220
+bytes, an append is one awaited `add_items`. `peer` is the SDK's session on the same database that
+was best in that row. A bare commit of one row of the same size is the floor. Reads of a whole
+session are judged by the first read of a process; later reads come from our cache.
 """
 
 import asyncio
@@ -38,24 +37,24 @@ READS = 25
 ITEM: Any = {"role": "user", "content": "a message of ordinary length, as people write them. " * 4}
 
 
-Make = Callable[[str, AsyncExitStack], Awaitable[Session]]
+Open = Callable[[str, AsyncExitStack], Awaitable[Session]]
 OURS, BARE = "holdfast", "a bare commit"
 
 
 class Kind:
-    """A kind of session: how to open so many of them on one store, and how durable they are."""
+    """A kind of session: how to open one, and how to read its durability settings."""
 
     def __init__(
-        self, name: str, database: str, make: Make, told: Callable[[Session], Awaitable[str]]
+        self, name: str, database: str, make: Open, durability: Callable[[Session], Awaitable[str]]
     ) -> None:
         self.name = name
         self.database = database
-        self.told = told
+        self.durability = durability
         self._make = make
 
     @asynccontextmanager
     async def opened(self, *names: str) -> AsyncIterator[list[Session]]:
-        """Open a session of each name."""
+        """Open one session per name."""
         async with AsyncExitStack() as stack:
             yield [await self._make(name, stack) for name in names]
 
@@ -78,15 +77,15 @@ def _sqlite_kinds(folder: Path) -> list[Kind]:
     async def alchemy(name: str, _: AsyncExitStack) -> Session:
         return SQLAlchemySession(name, engine=engine, create_tables=True)
 
-    async def told_by_async(session: Any) -> str:
+    async def async_durability(session: Any) -> str:
         connection = await session._get_connection()
-        found = [await (await connection.execute(asked)).fetchone() for asked in _ASKED]
-        return _in_words([row[0] for row in found])
+        found = [await (await connection.execute(pragma)).fetchone() for pragma in _PRAGMAS]
+        return _describe([row[0] for row in found])
 
-    async def told_by_engine(_: Session) -> str:
+    async def engine_durability(_: Session) -> str:
         async with engine.connect() as connection:
-            found = [await connection.scalar(text(asked)) for asked in _ASKED]
-        return _in_words(found)
+            found = [await connection.scalar(text(pragma)) for pragma in _PRAGMAS]
+        return _describe(found)
 
     async def bare(_: str, stack: AsyncExitStack) -> Any:
         return stack.enter_context(closing(Bare(folder / "bare.db")))
@@ -94,16 +93,16 @@ def _sqlite_kinds(folder: Path) -> list[Kind]:
     engine = create_async_engine(f"sqlite+aiosqlite:///{folder / 'alchemy.db'}")
     event.listen(engine.sync_engine, "connect", _full)
     return [
-        Kind(OURS, "SQLite", ours, _told_by_ours),
-        Kind("SQLiteSession", "SQLite", shipped, _told_by_shipped),
-        Kind("AsyncSQLiteSession", "SQLite", shipped_async, told_by_async),
-        Kind("SQLAlchemySession", "SQLite", alchemy, told_by_engine),
-        Kind(BARE, "SQLite", bare, _told_by_bare),
+        Kind(OURS, "SQLite", ours, _default_durability),
+        Kind("SQLiteSession", "SQLite", shipped, _shipped_durability),
+        Kind("AsyncSQLiteSession", "SQLite", shipped_async, async_durability),
+        Kind("SQLAlchemySession", "SQLite", alchemy, engine_durability),
+        Kind(BARE, "SQLite", bare, _bare_durability),
     ]
 
 
 class Bare:
-    """A table with one column, and a commit for each row."""
+    """A table with one column and one commit per row."""
 
     def __init__(self, path: Path) -> None:
         self.connection = sqlite3.connect(path, isolation_level=None)
@@ -111,7 +110,7 @@ class Bare:
         self.connection.execute("create table if not exists items (body blob)")
 
     async def add_items(self, items: list[Any]) -> None:
-        """Add items, as they come, in the event loop's own thread."""
+        """Commit each item on the event loop's thread."""
         for item in items:
             self.connection.execute("insert into items values (?)", (msgspec.json.encode(item),))
 
@@ -120,7 +119,7 @@ class Bare:
         self.connection.close()
 
 
-_ASKED = ("pragma journal_mode", "pragma synchronous")
+_PRAGMAS = ("pragma journal_mode", "pragma synchronous")
 
 
 def _full(connection: Any, _: Any) -> None:
@@ -130,38 +129,31 @@ def _full(connection: Any, _: Any) -> None:
     cursor.close()
 
 
-def _in_words(found: Sequence[Any]) -> str:
+def _describe(found: Sequence[Any]) -> str:
     levels = {0: "off", 1: "normal", 2: "full", 3: "extra"}
     return f"{found[0]}, {levels[int(found[1])]}"
 
 
 def _read_back(connection: Any) -> str:
-    return _in_words([connection.execute(asked).fetchone()[0] for asked in _ASKED])
+    return _describe([connection.execute(pragma).fetchone()[0] for pragma in _PRAGMAS])
 
 
-async def _told_by_bare(bare: Any) -> str:
+async def _bare_durability(bare: Any) -> str:
     return _read_back(bare.connection)
 
 
-async def _told_by_shipped(session: Any) -> str:
+async def _shipped_durability(session: Any) -> str:
     return await asyncio.to_thread(lambda: _read_back(session._get_connection()))
 
 
-async def _told_by_ours(session: Any) -> str:
-    driver = (await session._backend.lodging.gateway()).store._driver
-    told: str = await driver._writer.run(lambda: _read_back(driver._write_link.connection()))
-    return told
+async def _default_durability(_: Session) -> str:
+    return "store default"
 
 
-_ASKED_POSTGRES = (
+_POSTGRES_SETTINGS = (
     "select concat('fsync ', current_setting('fsync'), ', synchronous_commit ', "
     "current_setting('synchronous_commit'))"
 )
-
-
-async def _told_by_ours_on_postgres(session: Any) -> str:
-    driver = (await session._backend.lodging.gateway()).store._driver
-    return str(await (await driver._writing()).fetchval(_ASKED_POSTGRES))
 
 
 def _postgres_kinds(url: str) -> list[Kind]:
@@ -175,18 +167,18 @@ def _postgres_kinds(url: str) -> list[Kind]:
     async def alchemy(name: str, _: AsyncExitStack) -> Session:
         return SQLAlchemySession(name, engine=engine, create_tables=True)
 
-    async def told_by_engine(_: Session) -> str:
+    async def engine_durability(_: Session) -> str:
         async with engine.connect() as connection:
-            return str(await connection.scalar(text(_ASKED_POSTGRES)))
+            return str(await connection.scalar(text(_POSTGRES_SETTINGS)))
 
     return [
-        Kind(OURS, "PostgreSQL", ours, _told_by_ours_on_postgres),
-        Kind("SQLAlchemySession", "PostgreSQL", alchemy, told_by_engine),
+        Kind(OURS, "PostgreSQL", ours, _default_durability),
+        Kind("SQLAlchemySession", "PostgreSQL", alchemy, engine_durability),
     ]
 
 
 class Times:
-    """How long things took, one by one, and how long all of it."""
+    """Durations of single operations and of a whole run."""
 
     def __init__(self) -> None:
         self.each: list[float] = []
@@ -194,24 +186,24 @@ class Times:
         self.durability = ""
 
     async def take(self, work: Awaitable[Any]) -> None:
-        """Do one thing."""
+        """Time one operation."""
         began = time.perf_counter()
         await work
         self.each.append(time.perf_counter() - began)
 
     @property
     def rate(self) -> float:
-        """Things a second, all together."""
+        """Operations per second."""
         return len(self.each) / max(self.seconds, 1e-9)
 
     def ms(self, share: float) -> float:
-        """A quantile, in milliseconds."""
+        """Return a quantile in milliseconds."""
         ranked = sorted(self.each)
         return 1000 * ranked[min(int(len(ranked) * share), len(ranked) - 1)]
 
 
 async def _append(sessions: list[Session], seconds: float, times: Times) -> None:
-    """Have every session appended to, over and over, for a while."""
+    """Append to every session repeatedly for a while."""
     began = time.perf_counter()
 
     async def work(session: Session) -> None:
@@ -223,7 +215,7 @@ async def _append(sessions: list[Session], seconds: float, times: Times) -> None
 
 
 async def _appends(kinds: list[Kind], count: int, seconds: float) -> dict[str, Times]:
-    """Measure all kinds in turns, so that what else the machine does falls on each of them."""
+    """Measure all kinds alternately, so that noise of the machine falls on each of them."""
     found = {kind.name: Times() for kind in kinds}
     async with AsyncExitStack() as stack:
         names = [f"{count} {n}" for n in range(count)]
@@ -231,8 +223,9 @@ async def _appends(kinds: list[Kind], count: int, seconds: float) -> dict[str, T
         for kind, sessions in zip(kinds, opened, strict=True):
             for session in sessions:
                 await session.add_items([ITEM])
-            found[kind.name].durability = await kind.told(sessions[0])
-        assert len({times.durability for times in found.values()}) == 1, found
+            found[kind.name].durability = await kind.durability(sessions[0])
+        read_back = {times.durability for name, times in found.items() if name != OURS}
+        assert len(read_back) == 1, read_back
         for _ in range(ROUNDS):
             for kind, sessions in zip(kinds, opened, strict=True):
                 await _append(sessions, seconds / ROUNDS, found[kind.name])
@@ -247,9 +240,9 @@ async def _fill(session: Session, length: int) -> None:
 async def _reads(
     kinds: list[Kind], lengths: Sequence[int], last: int | None, reads: int
 ) -> dict[int, dict[str, Times]]:
-    """Measure all kinds and lengths in turns, one read of each at a time.
+    """Measure all kinds and lengths alternately, one read of each at a time.
 
-    So what is slow for a while is slow for all, and the lengths may be compared as well.
+    A slow phase of the machine is then slow for all, and the lengths can be compared as well.
     """
     found = {length: {kind.name: Times() for kind in kinds} for length in lengths}
     async with AsyncExitStack() as stack:
@@ -259,7 +252,7 @@ async def _reads(
                 (session,) = await stack.enter_async_context(kind.opened(f"long {length}"))
                 await _fill(session, length)
                 times = found[length][kind.name]
-                times.durability = await kind.told(session)
+                times.durability = await kind.durability(session)
                 opened.append((times, session))
         for _ in range(reads):
             for times, session in opened:
@@ -270,14 +263,14 @@ async def _reads(
 
 
 async def _first_reads(kinds: list[Kind], length: int, reads: int) -> dict[str, Times]:
-    """Measure what a process pays that has not read the session yet, but for opening it."""
+    """Measure the first read of a session after it was opened."""
     found = {kind.name: Times() for kind in kinds}
     for _ in range(reads):
         for kind in kinds:
             times = found[kind.name]
             async with kind.opened(f"long {length}") as (session,):
                 await session.get_items(1)
-                times.durability = await kind.told(session)
+                times.durability = await kind.durability(session)
                 await times.take(session.get_items())
     for times in found.values():
         times.seconds = sum(times.each)
@@ -290,22 +283,22 @@ async def _measure(report: Report, kinds: list[Kind], *, is_short: bool) -> None
     named = [kind for kind in kinds if kind.name != BARE]
     for count in sessions:
         found = await _appends(kinds if count == 1 else named, count, seconds)
-        _tell(report, kinds[0].database, f"appends, {count} sessions", found, by_rate=True)
+        _add(report, kinds[0].database, f"appends, {count} sessions", found, by_rate=True)
     for last, name, rounds in ((20, "last 20", 4 * reads), (None, "all", reads)):
         read = await _reads(named, lengths, last, rounds)
         for length, found in read.items():
-            _tell(report, kinds[0].database, f"read {name} of {length:,}", found, by_rate=False)
+            _add(report, kinds[0].database, f"read {name} of {length:,}", found, by_rate=False)
     found = await _first_reads(named, lengths[-1], reads)
     case = f"read all of {lengths[-1]:,} for the first time"
-    _tell(report, kinds[0].database, case, found, by_rate=False)
+    _add(report, kinds[0].database, case, found, by_rate=False)
 
 
-def _tell(
+def _add(
     report: Report, database: str, case: str, found: dict[str, Times], *, by_rate: bool
 ) -> None:
     peers = {name: times for name, times in found.items() if name not in (OURS, BARE)}
-    best = max(peers, key=lambda name: _worth(peers[name], by_rate=by_rate))
-    ratio = _worth(found[OURS], by_rate=by_rate) / _worth(peers[best], by_rate=by_rate)
+    best = max(peers, key=lambda name: _score(peers[name], by_rate=by_rate))
+    ratio = _score(found[OURS], by_rate=by_rate) / _score(peers[best], by_rate=by_rate)
     for name, times in found.items():
         report.add(
             "agents",
@@ -319,12 +312,12 @@ def _tell(
     report.add("agents ratios", case=f"{database}: {case}", ratio=ratio, peer=best)
 
 
-def _worth(times: Times, *, by_rate: bool) -> float:
+def _score(times: Times, *, by_rate: bool) -> float:
     return times.rate if by_rate else 1 / max(statistics.median(times.each), 1e-9)
 
 
 def run(report: Report, *, is_short: bool = False) -> None:
-    """Measure the sessions of the SDK beside ours."""
+    """Measure the SDK's sessions beside ours."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         kinds = _sqlite_kinds(Path(folder))
         asyncio.run(_measure(report, kinds, is_short=is_short))

@@ -1,4 +1,4 @@
-"""ADK's DatabaseSessionService: an event for each message."""
+"""Measure ADK's DatabaseSessionService: one event per message."""
 
 # mypy: ignore-errors
 import asyncio

@@ -1,7 +1,7 @@
-"""A gateway as people write it themselves: Starlette, httpx, aiosqlite, a lock for each key.
+"""A minimal gateway as an application would write it: Starlette, httpx, aiosqlite, a lock per key.
 
-It keeps what was said, in two durable commits a turn, and sends the whole history on. It is run in
-an environment of its own: `python plain_gateway.py PORT UPSTREAM DATABASE`.
+It stores the transcript in two durable commits per turn and sends the whole history upstream. It
+runs in an environment of its own: `python plain_gateway.py PORT UPSTREAM DATABASE`.
 """
 
 # mypy: ignore-errors
@@ -51,26 +51,30 @@ async def history(database, key):
 
 
 async def respond(request):
-    asked = await request.json()
+    request_body = await request.json()
     key = request.headers.get("x-session-key", "")
     database, client = request.app.state.database, request.app.state.client
-    if asked.get("stream"):
+    if request_body.get("stream"):
         return StreamingResponse(
-            stream(database, client, key, asked), media_type="text/event-stream"
+            stream(database, client, key, request_body), media_type="text/event-stream"
         )
     async with locks[key]:
-        await add(database, key, {"role": "user", "content": asked["input"]})
-        body = {"model": asked["model"], "input": await history(database, key), "store": False}
+        await add(database, key, {"role": "user", "content": request_body["input"]})
+        body = {
+            "model": request_body["model"],
+            "input": await history(database, key),
+            "store": False,
+        }
         answer = (await client.post(f"{UPSTREAM}/v1/responses", json=body)).json()
         for item in answer["output"]:
             await add(database, key, item)
     return JSONResponse(answer)
 
 
-async def stream(database, client, key, asked):
+async def stream(database, client, key, request_body):
     async with locks[key]:
-        await add(database, key, {"role": "user", "content": asked["input"]})
-        body = {**asked, "input": await history(database, key), "store": False}
+        await add(database, key, {"role": "user", "content": request_body["input"]})
+        body = {**request_body, "input": await history(database, key), "store": False}
         output = []
         async with client.stream("POST", f"{UPSTREAM}/v1/responses", json=body) as answer:
             async for line in answer.aiter_lines():

@@ -1,4 +1,4 @@
-"""Several processes on one PostgreSQL: what they do together, and how one takes over."""
+"""Several processes on one PostgreSQL: their total throughput, and a take-over after a crash."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 from tests.postgres import private_server
 
-from benchmarks import peers, processes
-from benchmarks.load import QUESTION, Line, Measured, Shape, measure
-from benchmarks.processes import Server
+from benchmarks.http_client import PATHS, Connection, turn_body
+from benchmarks.load import QUESTION, Load, LoadResult, measure
 from benchmarks.report import Report
+from benchmarks.servers import peers, processes
+from benchmarks.servers.processes import Server
 
 PROCESSES = (1, 2, 4)
 SECONDS = 4.0
@@ -23,7 +24,7 @@ _LEASE_SECONDS = 2
 
 
 def run(report: Report, *, is_short: bool = False) -> None:
-    """Measure throughput with more and more processes, then a take-over."""
+    """Measure throughput with one, two and four processes, then a take-over."""
     if is_short:
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name, private_server() as server:
@@ -36,22 +37,22 @@ def run(report: Report, *, is_short: bool = False) -> None:
 
 def _measure(report: Report, folder: Path, url: str, count: int) -> None:
     with contextlib.ExitStack() as stack:
-        behind = _upstream(stack, folder)
+        upstream = _upstream(stack, folder)
         servers = [
-            stack.enter_context(processes.gateway(url, behind.url, folder)) for _ in range(count)
+            stack.enter_context(processes.gateway(url, upstream.url, folder)) for _ in range(count)
         ]
-        found: list[Measured] = []
+        found: list[LoadResult] = []
 
-        def load(server: Server, number: int) -> None:
+        def run_load(server: Server, number: int) -> None:
             own = folder / f"load-{number}"
             own.mkdir(exist_ok=True)
-            shape = Shape(
-                connections=CLIENTS // count, seconds=SECONDS, prefix=f"scale-{count}-{number}-"
+            load = Load(
+                clients=CLIENTS // count, seconds=SECONDS, prefix=f"scale-{count}-{number}-"
             )
-            found.append(measure(server, shape, own))
+            found.append(measure(server, load, own))
 
         threads = [
-            threading.Thread(target=load, args=(server, number))
+            threading.Thread(target=run_load, args=(server, number))
             for number, server in enumerate(servers)
         ]
         for thread in threads:
@@ -61,12 +62,12 @@ def _measure(report: Report, folder: Path, url: str, count: int) -> None:
         report.add(
             "scale",
             processes=count,
-            requests_per_second=sum(one.requests_per_second for one in found),
-            p50_ms=max(one.p50_ms for one in found),
-            p99_ms=max(one.p99_ms for one in found),
-            cpu_us=sum(one.cpu_us * one.requests for one in found)
-            / max(sum(one.requests for one in found), 1),
-            failures=sum(one.failures for one in found),
+            requests_per_second=sum(result.requests_per_second for result in found),
+            p50_ms=max(result.p50_ms for result in found),
+            p99_ms=max(result.p99_ms for result in found),
+            cpu_us=sum(result.cpu_us * result.requests for result in found)
+            / max(sum(result.requests for result in found), 1),
+            failures=sum(result.failures for result in found),
         )
 
 
@@ -77,16 +78,16 @@ def _upstream(stack: contextlib.ExitStack, folder: Path) -> Server:
 
 
 def _take_over(report: Report, folder: Path, url: str) -> None:
-    """Kill a process in the middle of its turns; time until another answers on the same keys."""
+    """Kill a process during its turns; time another one until it answers on the same keys."""
     env = {"HOLDFAST_LANES_LEASE_SECONDS": str(_LEASE_SECONDS)}
     with contextlib.ExitStack() as stack:
-        behind = stack.enter_context(processes.stub(folder))
-        first = stack.enter_context(processes.gateway(url, behind.url, folder, env=env))
-        second = stack.enter_context(processes.gateway(url, behind.url, folder, env=env))
-        asyncio.run(_leave_in_the_middle(first, 20))
+        upstream = stack.enter_context(processes.stub(folder))
+        first = stack.enter_context(processes.gateway(url, upstream.url, folder, env=env))
+        second = stack.enter_context(processes.gateway(url, upstream.url, folder, env=env))
+        asyncio.run(_begin_streams(first, 20))
         first.kill()
         began = time.perf_counter()
-        statuses = asyncio.run(_ask_each(second, 20))
+        statuses = asyncio.run(_turn_in_each(second, 20))
         report.add(
             "scale",
             case=f"20 lanes taken over from a killed process, leases of {_LEASE_SECONDS} s",
@@ -95,9 +96,9 @@ def _take_over(report: Report, folder: Path, url: str) -> None:
         )
 
 
-async def _leave_in_the_middle(server: Server, count: int) -> None:
-    """Begin streams, and return once each has its lane."""
-    body = msgspec.json.encode({"model": "stub", "input": QUESTION, "stream": True})
+async def _begin_streams(server: Server, count: int) -> None:
+    """Begin streams and return when each holds its lane."""
+    body = msgspec.json.encode(turn_body("responses", QUESTION, stream=True))
     for number in range(count):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(
@@ -109,14 +110,14 @@ async def _leave_in_the_middle(server: Server, count: int) -> None:
         writer.close()
 
 
-async def _ask_each(server: Server, count: int) -> list[int]:
-    body = msgspec.json.encode({"model": "stub", "input": QUESTION})
+async def _turn_in_each(server: Server, count: int) -> list[int]:
+    body = msgspec.json.encode(turn_body("responses", QUESTION))
 
-    async def ask(number: int) -> int:
-        line = await Line.open(server.port)
+    async def take_turn(number: int) -> int:
+        connection = await Connection.open(server.port)
         try:
-            return await line.post("/v1/responses", body, key=f"lane-{number}")
+            return await connection.post(PATHS["responses"], body, key=f"lane-{number}")
         finally:
-            await line.close()
+            await connection.close()
 
-    return list(await asyncio.gather(*(ask(number) for number in range(count))))
+    return list(await asyncio.gather(*(take_turn(number) for number in range(count))))

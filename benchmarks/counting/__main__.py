@@ -1,0 +1,21 @@
+"""Print the calls of one keyed turn: `python -m benchmarks.counting [chat|responses]`."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.counting.profiled import turn_functions
+
+
+def main() -> None:
+    """Print the functions of a turn, most calls first."""
+    api = sys.argv[1] if len(sys.argv) > 1 else "chat"
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        functions = turn_functions(Path(folder), api)
+    for name, count in sorted(functions.items(), key=lambda pair: (-pair[1], pair[0])):
+        print(f"{count:5d}  {name}")
+    print(f"{sum(functions.values()):5d}  calls in {len(functions)} functions")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""A profiled gateway process and the counts of single operations on it."""
+
+import asyncio
+import socket
+import statistics
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from benchmarks.counting.upstream import Upstream, serving
+from benchmarks.http_client import PATHS, Connection, turn_body
+from benchmarks.servers import processes
+from benchmarks.servers.stub import STREAM_HEAD, TEXT
+
+REPEATS = 7
+WARM_UP = 3
+Operation = Callable[[int], Awaitable[Any]]
+Result = TypeVar("Result")
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Work of one operation, or of the whole process so far."""
+
+    calls: float
+    """Call events of functions, coroutines and generators in our packages."""
+    lines: float
+    """Lines that our packages executed; loops without calls show here."""
+    statements: float
+    """SQL statements."""
+    steps: float
+    """Tens of instructions of SQLite's virtual machine; scans show here."""
+
+    def minus(self, other: "Counts") -> "Counts":
+        """Return the difference."""
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Counts(*(value - base for value, base in pairs))
+
+
+class _Snapshot(msgspec.Struct):
+    totals: Counts
+    functions: dict[str, int]
+
+
+class ProfiledGateway:
+    """A running gateway whose counters can be read."""
+
+    def __init__(self, port: int, control: Path) -> None:
+        self.port = port
+        self._control = str(control)
+
+    def _read(self) -> _Snapshot:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self._control)
+            data = b""
+            while piece := connection.recv(2**16):
+                data += piece
+        return msgspec.json.decode(data, type=_Snapshot)
+
+    async def counts(self) -> Counts:
+        """Return the counters once the gateway is idle."""
+        return (await asyncio.to_thread(self._read)).totals
+
+    async def functions(self) -> dict[str, int]:
+        """Return the calls of each of our functions so far."""
+        return (await asyncio.to_thread(self._read)).functions
+
+    async def cost(self, operation: Operation, repeats: int = REPEATS) -> Counts:
+        """Return the median counts of an operation after a warm-up.
+
+        The work that follows an answer is counted with it. The median drops timers.
+        """
+        found: list[Counts] = []
+        for number in range(WARM_UP + repeats):
+            before = await self.counts()
+            await operation(number)
+            found.append((await self.counts()).minus(before))
+        columns = zip(*map(msgspec.structs.astuple, found[WARM_UP:]), strict=True)
+        return Counts(*(statistics.median(column) for column in columns))
+
+
+@contextmanager
+def profiled_gateway(folder: Path, store: Path, api: str, port: int) -> Iterator[ProfiledGateway]:
+    """Run a profiled gateway on a store, in front of an upstream port."""
+    control = folder / f"control-{processes.free_port()}"
+    launcher = ("-m", "benchmarks.counting.profiled_serve", str(control))
+    upstream = f"http://127.0.0.1:{port}"
+    url = f"sqlite:///{store}"
+    with processes.gateway(url, upstream, folder, api=api, launcher=launcher) as server:
+        yield ProfiledGateway(server.port, control)
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Connection]:
+    """Open a connection for the length of a block."""
+    connection = await Connection.open(port)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def turn_counts(folder: Path, api: str) -> Counts:
+    """Return the counts of a keyed, known, whole turn on an idle lane."""
+    return _with_turns(folder, api, lambda gateway, turn: gateway.cost(turn, 15))
+
+
+def turn_functions(folder: Path, api: str) -> dict[str, int]:
+    """Return the calls of each of our functions during one such turn."""
+
+    async def measure(gateway: ProfiledGateway, turn: Operation) -> dict[str, int]:
+        for number in range(WARM_UP):
+            await turn(number)
+        before = await gateway.functions()
+        await turn(WARM_UP)
+        after = await gateway.functions()
+        found = {name: count - before.get(name, 0) for name, count in after.items()}
+        return {name: count for name, count in found.items() if count}
+
+    return _with_turns(folder, api, measure)
+
+
+def _with_turns(
+    folder: Path, api: str, measure: Callable[[ProfiledGateway, Operation], Awaitable[Result]]
+) -> Result:
+    """Run `measure` with a gateway and the operation that runs a turn in one session."""
+    port = processes.free_port()
+    body = turn_body(api, "What is the weather like today?")
+
+    async def run(gateway: ProfiledGateway) -> Result:
+        async with serving(Upstream(), port), connected(gateway.port) as connection:
+            return await measure(
+                gateway, lambda _: connection.call("POST", PATHS[api], body, key="known")
+            )
+
+    with profiled_gateway(folder, folder / f"turn-{api}.db", api, port) as gateway:
+        return asyncio.run(run(gateway))
+
+
+CHUNKS = 64
+_STREAMS = 6
+_FIRST_DELTA = 8
+"""Deltas before the count starts."""
+_START = f'" word{_FIRST_DELTA - 1}"'.encode()
+
+
+def calls_per_chunk(folder: Path, api: str) -> float:
+    """Return our calls for one streamed text delta, upstream and client using the same API."""
+    port = processes.free_port()
+
+    async def measure(gateway: ProfiledGateway) -> float:
+        async with serving(Upstream(), port) as upstream, connected(gateway.port) as connection:
+            upstream.is_holding = True
+            # The periodic checkpoint of partial text can fall into a stream: the least counts.
+            return min([await _stream(gateway, upstream, connection, api) for _ in range(_STREAMS)])
+
+    with profiled_gateway(folder, folder / f"stream-{api}.db", api, port) as gateway:
+        return asyncio.run(measure(gateway))
+
+
+async def _stream(
+    gateway: ProfiledGateway, upstream: Upstream, connection: Connection, api: str
+) -> float:
+    """Stream an answer in lock-step: each delta is sent when the one before has arrived."""
+    body = msgspec.json.encode(turn_body(api, "Count.", stream=True))
+    connection.send("POST", PATHS[api], body, {"x-session-key": "stream"})
+    request = await upstream.held.get()
+    request.transport.write(STREAM_HEAD)
+    counts: dict[bytes, Counts] = {}
+    last = f'" word{_FIRST_DELTA + CHUNKS - 1}"'.encode()
+    is_open = False
+    for event in request.events(_FIRST_DELTA + CHUNKS):
+        request.transport.write(event)
+        mark = _delta_mark(event)
+        if mark is None:
+            continue
+        if not is_open:
+            await connection.receive_head()
+            is_open = True
+        while mark not in await connection.receive_chunk():
+            pass
+        if mark in (_START, last):
+            counts[mark] = await gateway.counts()
+    request.transport.write(b"0\r\n\r\n")
+    while await connection.receive_chunk():
+        pass
+    return counts[last].minus(counts[_START]).calls / CHUNKS
+
+
+def _delta_mark(event: bytes) -> bytes | None:
+    """Return the text that shows that a delta has arrived, None for other events."""
+    for field in (b'"delta":" word', b'"content":" word'):
+        _, found, rest = event.partition(field)
+        if found:
+            return b'" word' + rest.partition(b'"')[0] + b'"'
+    return None
+
+
+async def fill_turns(store: Path, key: str, turns: int) -> str:
+    """Append exchanges to a session through the Python API; return its id."""
+    import holdfast
+
+    async with holdfast.open(f"sqlite:///{store}") as engine:
+        session = await engine.session(key)
+        for number in range(turns):
+            await session.append(exchange(number))
+        return session.id
+
+
+def exchange(number: int) -> list[dict[str, Any]]:
+    """Return the two messages of a turn; every turn has its own text."""
+    return [
+        {"role": "user", "content": f"question {number}"},
+        {"role": "assistant", "content": f"answer {number}: {TEXT}"},
+    ]

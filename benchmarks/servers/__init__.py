@@ -1,0 +1,1 @@
+"""Server processes that the benchmarks start: the gateway, the upstream stub and the peers."""

@@ -1,0 +1,70 @@
+"""The limits of all counts beside their goals.
+
+A limit is what the code needs today; lower it when the code improves, never raise it without a
+decision record. A row of growth is a ratio: the work at the largest size over that at the smallest.
+"""
+
+from typing import NamedTuple
+
+
+class Limit(NamedTuple):
+    """What is allowed now and what is wanted."""
+
+    limit: float
+    goal: float
+
+
+FLAT = 1.1
+"""The goal of every ratio: the work does not depend on the size."""
+
+LIMITS: dict[str, Limit] = {
+    "calls per turn, chat": Limit(660, 130),
+    "calls per turn, responses": Limit(380, 130),
+    "calls per streamed chunk, chat": Limit(25, 10),
+    "calls per streamed chunk, responses": Limit(22, 10),
+    "WAL frames per turn, 2,000 sessions": Limit(17.8, 4),
+    "WAL frames per turn, 100,000 sessions": Limit(20, 4),
+    "bytes on disk per turn": Limit(2360, 1400),
+    # Sessions of 10, 100 and 1,000 turns.
+    "length, chat, turn": Limit(18.5, FLAT),
+    "length, chat, append": Limit(7.2, FLAT),
+    "length, chat, regenerate": Limit(28, FLAT),
+    "length, chat, fork": Limit(1.1, FLAT),
+    "length, chat, page": Limit(24.5, FLAT),
+    "length, chat, retrieve": Limit(1.1, FLAT),
+    "length, chat, view": Limit(1.1, FLAT),
+    "length, responses, turn": Limit(1.1, FLAT),
+    "length, responses, append": Limit(7.2, FLAT),
+    "length, responses, regenerate": Limit(17, FLAT),
+    "length, responses, fork": Limit(1.1, FLAT),
+    "length, responses, page": Limit(24.5, FLAT),
+    "length, responses, retrieve": Limit(1.1, FLAT),
+    "length, responses, view": Limit(1.1, FLAT),
+    # A session of 5 turns whose last answer was regenerated 10 and 300 times.
+    "rewinds, chat, turn": Limit(5.6, FLAT),
+    "rewinds, chat, regenerate": Limit(7.3, FLAT),
+    "rewinds, chat, page": Limit(40, FLAT),
+    "rewinds, chat, view": Limit(1.1, FLAT),
+    "rewinds, responses, turn": Limit(5.6, FLAT),
+    "rewinds, responses, regenerate": Limit(7.3, FLAT),
+    "rewinds, responses, page": Limit(46.5, FLAT),
+    "rewinds, responses, view": Limit(1.1, FLAT),
+    # Chains of 5 and 100 forks with equally many turns.
+    "depth, chat, turn": Limit(7.6, FLAT),
+    "depth, chat, fork": Limit(4.5, FLAT),
+    "depth, chat, page": Limit(36, FLAT),
+    "depth, chat, view": Limit(1.1, FLAT),
+    "depth, responses, turn": Limit(7.6, FLAT),
+    "depth, responses, fork": Limit(4.5, FLAT),
+    "depth, responses, page": Limit(28.5, FLAT),
+    "depth, responses, view": Limit(1.1, FLAT),
+    # Batches of 20 items added to conversations of 200 and 4,000 items.
+    "items, chat, batch": Limit(12.1, FLAT),
+    "items, chat, turn": Limit(9.2, FLAT),
+    "items, chat, page": Limit(10.4, FLAT),
+    "items, chat, view": Limit(1.1, FLAT),
+    "items, responses, batch": Limit(12.1, FLAT),
+    "items, responses, turn": Limit(1.1, FLAT),
+    "items, responses, page": Limit(10.4, FLAT),
+    "items, responses, view": Limit(1.1, FLAT),
+}

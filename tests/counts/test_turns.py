@@ -1,0 +1,25 @@
+"""Count the Python calls of a turn and of a streamed chunk in a real server process."""
+
+from pathlib import Path
+
+import pytest
+from benchmarks.counting.profiled import calls_per_chunk, turn_counts
+
+from tests.counts.limits import LIMITS
+
+KINDS = ("chat", "responses")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_known_whole_turn_needs_no_more_calls_than_its_limit(kind: str, tmp_path: Path) -> None:
+    counts = turn_counts(tmp_path, kind)
+    # No statements would mean that the counters see nothing.
+    assert counts.statements > 0
+    assert counts.steps > 0
+    assert 0 < counts.calls <= LIMITS[f"calls per turn, {kind}"].limit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_streamed_chunk_needs_no_more_calls_than_its_limit(kind: str, tmp_path: Path) -> None:
+    calls = calls_per_chunk(tmp_path, kind)
+    assert 0 < calls <= LIMITS[f"calls per streamed chunk, {kind}"].limit
