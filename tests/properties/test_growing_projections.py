@@ -9,8 +9,8 @@ from holdfast.core.projection.project import project
 from holdfast.engine.model_call.projection_cache import Projections
 from holdfast.providers.items.ids import call_ids
 from holdfast.providers.items.replay import Replay
-from holdfast.providers.items.seal_owner import Maker
-from holdfast.providers.items.serialized_input import Retelling
+from holdfast.providers.items.seal_owner import SealOwner
+from holdfast.providers.items.serialized_input import SerializedInputCache
 from tests.properties import test_projection as plain
 from tests.properties import test_valid_requests as wild
 
@@ -18,7 +18,7 @@ logs = st.one_of(plain.logs(), wild.logs())
 cuts = st.lists(st.integers(0, 16), max_size=6).map(sorted)
 ways = st.builds(
     lambda opaque, plain: Replay(
-        maker=Maker("p", "a", "m"), is_opaque_allowed=opaque, is_plain=plain
+        maker=SealOwner("p", "a", "m"), is_opaque_allowed=opaque, is_plain=plain
     ),
     st.booleans(),
     st.booleans(),
@@ -47,7 +47,7 @@ def test_another_log_under_the_same_name_is_shown_as_it_is(
 def test_a_history_that_grows_is_told_as_if_it_came_at_once(
     log: list[StoredItem], cuts: list[int], ways: list[Replay]
 ) -> None:
-    retelling = Retelling()
+    retelling = SerializedInputCache()
     for cut in [*cuts, len(log)]:
         history = project(log[:cut])
         for replay in ways:
@@ -60,7 +60,7 @@ def test_a_history_that_grows_is_told_as_if_it_came_at_once(
 def test_another_history_under_the_same_name_is_told_as_it_is(
     one: list[StoredItem], other: list[StoredItem], way: Replay
 ) -> None:
-    retelling = Retelling()
+    retelling = SerializedInputCache()
     for log in (one, other, one):
         history = project(log)
         told = retelling.write("s", way, history)
@@ -71,7 +71,7 @@ def test_another_history_under_the_same_name_is_told_as_it_is(
 def test_a_log_of_which_more_and_more_is_seen_is_shown_and_told_as_if_it_came_at_once(
     log: list[StoredItem], cuts: list[int], way: Replay
 ) -> None:
-    projections, retelling = Projections(), Retelling()
+    projections, retelling = Projections(), SerializedInputCache()
     whole = Strand(log)
     seen = []
     for cut in [*cuts, len(log)]:
@@ -85,7 +85,7 @@ def test_a_log_of_which_more_and_more_is_seen_is_shown_and_told_as_if_it_came_at
 
 def test_a_long_history_is_told_in_few_pieces_and_what_was_told_before_is_not_copied() -> None:
     body = b'{"type":"message","role":"user","content":"%s"}' % (b"x" * 100)
-    retelling, replay = Retelling(), Replay(maker=Maker("p", "a", "m"))
+    retelling, replay = SerializedInputCache(), Replay(maker=SealOwner("p", "a", "m"))
     history, copied = Strand[bytes]([]), 0
     before: tuple[bytes, ...] = ()
     for _ in range(1000):
@@ -101,8 +101,8 @@ def test_a_long_history_is_told_in_few_pieces_and_what_was_told_before_is_not_co
 def test_what_is_held_is_bounded_in_bytes() -> None:
     body = b'{"type":"message","role":"user","content":"%s"}' % (b"x" * 1000)
     items = [StoredItem("s", n, n, "message", None, None, b"", False, body) for n in range(1, 9)]
-    projections, retelling = Projections(max_bytes=50_000), Retelling(max_bytes=50_000)
-    replay = Replay(maker=Maker("p", "a", "m"))
+    projections, retelling = Projections(max_bytes=50_000), SerializedInputCache(max_bytes=50_000)
+    replay = Replay(maker=SealOwner("p", "a", "m"))
     for number in range(40):
         history = projections.project(f"s{number}", items)
         retelling.write(f"s{number}", replay, history)

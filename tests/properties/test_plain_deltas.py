@@ -12,8 +12,8 @@ from holdfast.core.openai.stream_events import Delta, StreamEvent, model_event, 
 from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import AnyEvent
 from holdfast.providers.http.upstream import read_json
-from holdfast.providers.items.ids import Names
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.ids import IdAllocator
+from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.openai_chat.output import ChatOutput
 from holdfast.providers.openai_responses.output import ResponsesOutput
 
@@ -77,7 +77,9 @@ def _told(event: AnyEvent, number: int) -> StreamEvent:
 
 
 def _output() -> ResponsesOutput:
-    return ResponsesOutput(Names(lambda kind: f"{kind}_new"), Maker("up", "account", "model"))
+    return ResponsesOutput(
+        IdAllocator(lambda kind: f"{kind}_new"), SealOwner("up", "account", "model")
+    )
 
 
 @given(values=st.lists(_deltas(), min_size=1, max_size=4), has_name=st.booleans(), data=st.data())
@@ -164,7 +166,7 @@ def _chunks(draw: st.DrawFn) -> dict[str, Any]:
 def test_chunks_of_chat_make_the_same_events_read_by_their_fields_or_as_a_whole(
     chunks: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    by_field, whole = (ChatOutput(Names(lambda kind: f"{kind}_new")) for _ in range(2))
+    by_field, whole = (ChatOutput(IdAllocator(lambda kind: f"{kind}_new")) for _ in range(2))
     for chunk in [*chunks, {"choices": [{"delta": {}, "finish_reason": "stop"}]}]:
         raw = _written(chunk, data.draw)
         told = [_told(event, 1) for event in by_field.take_chunk(raw)]

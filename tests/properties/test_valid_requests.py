@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.core.model.items import StoredItem, write_item
 from holdfast.core.projection.project import continue_after, project, show
 from holdfast.providers.items.replay import Replay, kept_names
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.openai_chat.messages import ChatForm
 from holdfast.providers.openai_responses.adapter import NOTHING_SAID
 from holdfast.simulator.apis.chat_input import read_messages
@@ -33,7 +33,7 @@ from holdfast.simulator.state.world import World
 Json = dict[str, Any]
 
 MODELS = ("gpt-5.4", "o3")
-MAKERS = {model: Maker("sim", "acct", model) for model in MODELS}
+MAKERS = {model: SealOwner("sim", "acct", model) for model in MODELS}
 RESPONSES = [name for name, profile in PROFILES.items() if "responses" in profile.apis]
 CHATS = [name for name, profile in PROFILES.items() if "chat" in profile.apis]
 

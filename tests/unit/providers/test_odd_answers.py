@@ -11,8 +11,8 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.items import item_value, read_item
 from holdfast.ports.provider import Answer
-from holdfast.providers.items.ids import Names
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.ids import IdAllocator
+from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.openai_chat.output import ChatOutput
 from holdfast.providers.openai_responses.output import ResponsesOutput
 
@@ -90,9 +90,9 @@ def everywhere(value: Any) -> Iterator[Any]:
             yield spoilt(value, path, put)
 
 
-def names() -> Names:
+def names() -> IdAllocator:
     count = iter(range(10_000))
-    return Names(lambda prefix: f"{prefix}_{next(count):016}")
+    return IdAllocator(lambda prefix: f"{prefix}_{next(count):016}")
 
 
 def check(answer: Answer) -> None:
@@ -125,12 +125,12 @@ def check(answer: Answer) -> None:
 
 
 def of_response(value: Any) -> Answer:
-    output = ResponsesOutput(names(), Maker("p", "a", "m"))
+    output = ResponsesOutput(names(), SealOwner("p", "a", "m"))
     return output.whole(msgspec.json.encode(value)).answer
 
 
 def of_events(events: Any) -> Answer | None:
-    output = ResponsesOutput(names(), Maker("p", "a", "m"))
+    output = ResponsesOutput(names(), SealOwner("p", "a", "m"))
     for event in events:
         for told in output.take("", msgspec.json.encode(event)):
             data = getattr(told, "data", {})

@@ -13,7 +13,7 @@ from holdfast.core.openai.stream_events import Delta, model_event, numbered
 from holdfast.ports.provider import AnyEvent, ModelCall
 from holdfast.providers.http import client as http
 from holdfast.providers.http.client import HttpRequest, PooledClient
-from holdfast.providers.http.connection import Enough
+from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.openai_chat.adapter import ChatProvider
 from holdfast.providers.openai_responses.adapter import ResponsesProvider
@@ -41,7 +41,7 @@ class Bucket:
         self.pieces.append(piece)
         self.came.set()
         if self.enough_after is not None and len(self.pieces) > self.enough_after:
-            raise Enough
+            raise StopReading
         return not self.is_small
 
     async def drain(self) -> None:

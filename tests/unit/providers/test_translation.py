@@ -7,11 +7,11 @@ import pytest
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.ports.provider import Answer
-from holdfast.providers.items.ids import Names
+from holdfast.providers.items.ids import IdAllocator
 from holdfast.providers.openai_chat.messages import CARRY_ON, UNSHOWN, ChatForm
-from holdfast.providers.openai_chat.output import ChatOutput, Doubling
-from holdfast.providers.openai_chat.params import chat_words
-from holdfast.providers.openai_responses.params import responses_words
+from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
+from holdfast.providers.openai_chat.params import to_chat_params
+from holdfast.providers.openai_responses.params import to_responses_params
 
 Json = dict[str, Any]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -69,14 +69,14 @@ PAIRS: list[tuple[Json, Json]] = [
 
 @pytest.mark.parametrize(("responses", "chat"), PAIRS)
 def test_fields_have_the_same_meaning_in_both_apis(responses: Json, chat: Json) -> None:
-    assert chat_words(raw(responses), "llama", "u") == chat
-    assert responses_words(raw(chat), "u") == responses
+    assert to_chat_params(raw(responses), "llama", "u") == chat
+    assert to_responses_params(raw(chat), "u") == responses
 
 
 def test_newer_models_are_told_their_limit_by_its_newer_name() -> None:
-    words = chat_words(raw({"max_output_tokens": 9}), "openai/gpt-5.4", "u")
+    words = to_chat_params(raw({"max_output_tokens": 9}), "openai/gpt-5.4", "u")
     assert words == {"max_completion_tokens": 9}
-    assert responses_words(raw({"max_completion_tokens": 9}), "u") == {"max_output_tokens": 9}
+    assert to_responses_params(raw({"max_completion_tokens": 9}), "u") == {"max_output_tokens": 9}
 
 
 SILENT: Json = {
@@ -88,13 +88,13 @@ SILENT: Json = {
 
 
 def test_fields_that_ask_for_nothing_special_are_left_out() -> None:
-    assert chat_words(raw(SILENT), "llama", "u") == {}
+    assert to_chat_params(raw(SILENT), "llama", "u") == {}
     silent = {
         "n": 1, "stop": None, "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0,
         "modalities": ["text"], "functions": [], "stream_options": {"include_usage": True},
         "seed": None, "logprobs": False,
     }  # fmt: skip
-    assert responses_words(raw(silent), "u") == {}
+    assert to_responses_params(raw(silent), "u") == {}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_fields_that_ask_for_nothing_special_are_left_out() -> None:
 )  # fmt: skip
 def test_what_chat_cannot_say_is_refused_by_name(fields: Json, param: str) -> None:
     with pytest.raises(UnsupportedByUpstream) as caught:
-        chat_words(raw(fields), "llama", "u")
+        to_chat_params(raw(fields), "llama", "u")
     assert caught.value.param == param
 
 
@@ -133,7 +133,7 @@ def test_what_chat_cannot_say_is_refused_by_name(fields: Json, param: str) -> No
 )
 def test_what_responses_cannot_say_is_refused_by_name(fields: Json, param: str) -> None:
     with pytest.raises(UnsupportedByUpstream) as caught:
-        responses_words(raw(fields), "u")
+        to_responses_params(raw(fields), "u")
     assert caught.value.param == param
 
 
@@ -265,7 +265,7 @@ class Counted:
 
 def heard(*chunks: Json) -> tuple[list[str], Answer]:
     """Return the kinds of events that chunks make, and the answer."""
-    output = ChatOutput(Names(Counted()))
+    output = ChatOutput(IdAllocator(Counted()))
     events = [event for chunk in chunks for event in output.take(chunk)]
     last, answer = output.end()
     return [event.type.removeprefix("response.") for event in (*events, *last)], answer
@@ -357,7 +357,7 @@ def test_an_answer_without_words_is_a_message_without_words() -> None:
 
 def test_only_a_server_that_doubles_its_opening_is_taken_to_double() -> None:
     def kept(*chunks: bytes) -> list[bytes]:
-        doubling = Doubling()
+        doubling = DuplicateChunkFilter()
         return [chunk for chunk in chunks if not doubling.is_copy(chunk)]
 
     assert kept(b"r", b"r", b"ha", b"ha", b"ha", b"ha", b"end") == [b"r", b"ha", b"ha", b"end"]

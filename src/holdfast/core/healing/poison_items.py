@@ -10,7 +10,7 @@ _TOKENS = re.compile(r"https?://[^\s'\"<>]+|\bfile[-_][\w-]{3,}|'([^'\s]{6,})'|\
 _ELSEWHERE = (b'"file_id"', b'"file_url"', b"http://", b"https://", b'"audio_id"')
 
 
-def find_suspects(
+def poison_candidates(
     history: Sequence[StoredItem],
     *,
     named: Collection[int] = (),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.healing.poison_items import find_suspects
+from holdfast.core.healing.poison_items import poison_candidates
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.request import TurnRequest
@@ -54,7 +54,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         is_poison = failure.failure_class == "poison"
         if not is_poison and failure.failure_class != "terminal":
             return ()
-        return find_suspects(
+        return poison_candidates(
             self.history,
             # A refusal of anything may name a picture's address; only that of an item, a place.
             named=self._named(failure) if is_poison else (),

@@ -102,7 +102,7 @@ def _place(url: str) -> tuple[_Origin, str, str]:
     return _Origin(host, port, is_tls), parts.netloc.rpartition("@")[2], target
 
 
-class _Opening(NamedTuple):
+class _CachedHead(NamedTuple):
     """What the requests to one place have in common: where they go, and how they begin."""
 
     headers: dict[str, str]
@@ -110,7 +110,7 @@ class _Opening(NamedTuple):
     head: bytes
 
 
-def _open(request: HttpRequest) -> _Opening:
+def _open(request: HttpRequest) -> _CachedHead:
     origin, host, target = _place(request.url)
     lines = [f"{request.method} {target} HTTP/1.1", f"host: {host}", "accept-encoding: identity"]
     lines += [f"{name}: {value}" for name, value in request.headers.items()]
@@ -118,7 +118,7 @@ def _open(request: HttpRequest) -> _Opening:
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
         raise broken("a header for the upstream has a line end in it", "upstream_bad_request")
     head = (text + "\r\n").encode("utf-8", "surrogateescape")
-    return _Opening(request.headers, origin, head)
+    return _CachedHead(request.headers, origin, head)
 
 
 class PooledClient:
@@ -130,7 +130,7 @@ class PooledClient:
         self.timeouts = timeouts or TimeoutSettings()
         self._idle: dict[_Origin, list[Connection]] = {}
         self._all: set[Connection] = set()
-        self._openings: dict[tuple[str, str], _Opening] = {}
+        self._openings: dict[tuple[str, str], _CachedHead] = {}
         self._tls = tls
 
     async def close(self) -> None:
@@ -146,7 +146,7 @@ class PooledClient:
         """Send the request; see `HttpClient`."""
         return _Exchange(self, request)
 
-    def written(self, request: HttpRequest) -> tuple[_Origin, list[bytes]]:
+    def serialize(self, request: HttpRequest) -> tuple[_Origin, list[bytes]]:
         """Return where a request goes, and what is sent there."""
         # Most go where another went, with the same headers.
         key = (request.method, request.url)
@@ -245,7 +245,7 @@ class _Exchange:
 
     async def __aenter__(self) -> "_Exchange":
         client, request = self._client, self._request
-        self._origin, pieces = client.written(request)
+        self._origin, pieces = client.serialize(request)
         is_harmless = request.may_repeat or request.method in _SAFE
         for left in range(STALE_TRIES, -1, -1):
             kept = client.take_kept(self._origin, is_harmless) if left else None
@@ -253,7 +253,7 @@ class _Exchange:
             connection.send(request.method, pieces)
             try:
                 while not connection.has_head:
-                    await connection.news(client.timeouts.first_byte_seconds)
+                    await connection.wait_for_data(client.timeouts.first_byte_seconds)
                 if "content-encoding" in connection.raw_headers:
                     self._inflate = _inflater(connection.headers["content-encoding"])
             except Disconnected:

@@ -17,7 +17,7 @@ SPARE_BYTES = 16 * 1024
 """How much may be left of an answer that is over for whoever read it."""
 _BODILESS = (204, 304)
 _LOWERED: dict[bytes, str] = {}
-"""Names of headers as they come, in lower case: servers send the same few with every answer."""
+"""Header names in lower case: servers send the same few with every answer."""
 MOST_NAMES, MOST_NAME_BYTES = 512, 64
 
 
@@ -28,7 +28,7 @@ def _lowered(name: bytes) -> str:
     return key
 
 
-class Enough(Exception):
+class StopReading(Exception):
     """Raised by whoever takes a body and wants no more of it."""
 
 
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
         """Whether the answer was read to its end and the server takes another request."""
         return self.is_open and self.is_complete and self._is_kept and not self._pieces
 
-    def news(self, seconds: float) -> "asyncio.Future[None]":
+    def wait_for_data(self, seconds: float) -> "asyncio.Future[None]":
         """Return what is done once anything has happened; raise if nothing can any more.
 
         One timer serves a connection: it is moved, not made.
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
         while not self._pieces:
             if self.is_complete:
                 return b""
-            await self.news(seconds)
+            await self.wait_for_data(seconds)
         return self.taken()
 
     async def copy_to(self, sink: ByteSink, seconds: float) -> bool:
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
                     return True
                 self._sink, self._seconds = sink, seconds
                 try:
-                    await self.news(seconds)
+                    await self.wait_for_data(seconds)
                 finally:
                     self._sink = None
                 if self._refusal is not None:
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
                 if self._is_full:
                     self._is_full = False
                     await sink.drain()
-        except Enough:
+        except StopReading:
             return False
 
     def finish(self, seconds: float, then: Callable[[], None]) -> None:

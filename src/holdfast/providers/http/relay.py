@@ -71,5 +71,7 @@ async def open_relay(upstream: Upstream, request: RelayRequest) -> Relay:
     async with AsyncExitStack() as stack:
         answer = await stack.enter_async_context(upstream.exchange(sent))
         if answer.status in (401, 403):
-            raise upstream.hush(failure_of(answer.status, answer.headers, await answer.read()))
+            raise upstream.redact_failure(
+                failure_of(answer.status, answer.headers, await answer.read())
+            )
         return Relay(answer, stack.pop_all(), upstream.settings.key)

@@ -10,9 +10,9 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.redaction import redact
 from holdfast.providers.errors import broken, failure_of
 from holdfast.providers.http.client import HttpAnswer, HttpClient, HttpRequest
-from holdfast.providers.http.connection import Enough
+from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
-from holdfast.providers.items.seal_owner import Maker, account_of
+from holdfast.providers.items.seal_owner import SealOwner, account_of
 from holdfast.providers.settings import UpstreamSettings
 
 DONE = b"[DONE]"
@@ -29,20 +29,20 @@ class Upstream:
         self._client = client
         self._base = settings.url.rstrip("/")
         self._account = account_of(settings.url, settings.key)
-        self._makers: dict[str, Maker] = {}
+        self._makers: dict[str, SealOwner] = {}
         self._headers = {"user-agent": "holdfast", "content-type": "application/json"}
         if settings.key:
             self._headers["authorization"] = f"Bearer {settings.key}"
 
-    def maker(self, model: str) -> Maker:
+    def maker(self, model: str) -> SealOwner:
         """Return who seals what comes from here."""
         if model not in self._makers:
             if len(self._makers) >= MOST_MAKERS:
                 self._makers.clear()
-            self._makers[model] = Maker(self.name, self._account, model)
+            self._makers[model] = SealOwner(self.name, self._account, model)
         return self._makers[model]
 
-    def hush(self, failure: ProviderFailure) -> ProviderFailure:
+    def redact_failure(self, failure: ProviderFailure) -> ProviderFailure:
         """Return a failure whose words do not have our key in them."""
         key = self.settings.key
         failure.message = redact(failure.message, key)
@@ -90,7 +90,7 @@ class Upstream:
         async with self._client.exchange(request) as answer:
             content = await answer.read()
             if not 200 <= answer.status < 300:
-                raise self.hush(
+                raise self.redact_failure(
                     failure_of(answer.status, answer.headers, content, names_state=names_state)
                 )
             return content
@@ -99,7 +99,7 @@ class Upstream:
         self,
         path: str,
         body: Sequence[bytes],
-        follower: "Follower",
+        follower: "SseSink",
         *,
         names_state: bool = False,
         may_repeat: bool = False,
@@ -114,13 +114,13 @@ class Upstream:
             kind = answer.headers.get("content-type", "")
             if "text/event-stream" not in kind:
                 # Asked for a stream, the server gave a whole answer: it is the only event.
-                with suppress(Enough):
+                with suppress(StopReading):
                     follower.write([SseEvent("whole", await answer.read())])
                 return
             await answer.copy_to(_Splitting(follower))
 
 
-class Follower(Protocol):
+class SseSink(Protocol):
     """Somebody who takes an answer's events as they come; see `ByteSink`."""
 
     def write(self, events: list[SseEvent]) -> bool:
@@ -135,7 +135,7 @@ class Follower(Protocol):
 class _Splitting:
     """Takes a body for somebody who reads its events."""
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: SseSink) -> None:
         self._splitter = SseSplitter()
         self._follower = follower
         self.drain = follower.drain
@@ -148,7 +148,7 @@ class _Splitting:
         for place, event in enumerate(events):
             if event.data == DONE:
                 self._follower.write(events[:place])
-                raise Enough
+                raise StopReading
         return self._follower.write(events) if events else True
 
 

@@ -36,7 +36,7 @@ _NAMED = frozenset({"function_call", "custom_tool_call", "mcp_call"})
 """Items that are nothing without the name of what is called."""
 
 
-class GrowingItem:
+class ItemAccumulator:
     """One item, as far as its events have told it."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ _PREFIX = {
 NewId = Callable[[str], str]
 
 
-class Names:
+class IdAllocator:
     """The ids of one answer: kept where they can be, given anew where not, the same each time."""
 
     def __init__(self, new_id: NewId, find_taken: Callable[[], Iterable[str]] = tuple) -> None:

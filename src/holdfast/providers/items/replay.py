@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.providers.items.ids import fitting_call_id
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.seal_owner import SealOwner
 
 MAX_CALL_ID = 64
 MAX_ID = 64
@@ -65,7 +65,7 @@ class Written(msgspec.Struct, frozen=True):
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """How a history is shown to one maker."""
 
-    maker: Maker
+    maker: SealOwner
     is_opaque_allowed: bool = True
     """False once the maker has refused what was sealed."""
     is_plain: bool = False

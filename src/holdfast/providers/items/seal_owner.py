@@ -15,7 +15,7 @@ _MARK = "hf1."
 _SIZE = 16
 
 
-class Maker(msgspec.Struct, frozen=True, gc=False):
+class SealOwner(msgspec.Struct, frozen=True, gc=False):
     """One model of one account at one provider: what it sealed, it alone can open."""
 
     provider: str

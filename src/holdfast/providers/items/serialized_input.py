@@ -27,7 +27,7 @@ class _Told(msgspec.Struct, frozen=True):
 _NOTHING = _Told()
 
 
-class Retelling:
+class SerializedInputCache:
     """The input of requests, as bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:

@@ -10,10 +10,10 @@ from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, Stat
 from holdfast.providers.errors import names_item
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
-from holdfast.providers.items.ids import Names, NewId, call_ids
+from holdfast.providers.items.ids import IdAllocator, NewId, call_ids
 from holdfast.providers.openai_chat.messages import ChatForm
-from holdfast.providers.openai_chat.output import ChatOutput, Doubling
-from holdfast.providers.openai_chat.params import chat_words
+from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
+from holdfast.providers.openai_chat.params import to_chat_params
 
 PATH = "/chat/completions"
 _encode = msgspec.json.Encoder().encode
@@ -35,7 +35,7 @@ class _Following:
     def __init__(self, output: ChatOutput, sink: EventSink) -> None:
         self._output = output
         self._sink = sink
-        self._doubling = Doubling()
+        self._doubling = DuplicateChunkFilter()
         self.drain = sink.drain
 
     def write(self, events: list[SseEvent]) -> bool:
@@ -103,11 +103,11 @@ class ChatProvider:
         """The line is closed by whoever opened it."""
 
     def _output(self, call: ModelCall) -> ChatOutput:
-        return ChatOutput(Names(self._new_id, lambda: call_ids(call.items)))
+        return ChatOutput(IdAllocator(self._new_id, lambda: call_ids(call.items)))
 
     def _body(self, call: ModelCall, *, is_strict: bool = False) -> dict[str, Any]:
         fields = configured(call.fields, call.items)
-        words = chat_words(fields, call.model, self.name)
+        words = to_chat_params(fields, call.model, self.name)
         for name, raw in call.chat_fields.items():
             value = msgspec.json.decode(raw)
             if name in _OURS or value is None:
@@ -140,7 +140,7 @@ class ChatProvider:
         """Return a failure with the items that it names, by their places in the call's own."""
         if ALTERNATION in failure.message.lower():
             self._strict.add(call.model)
-        failure = self._upstream.hush(failure)
+        failure = self._upstream.redact_failure(failure)
         place = names_item(failure.param, failure.message)
         if place is not None:
             sources = self._form(call).sources(self._told(call), call.items)

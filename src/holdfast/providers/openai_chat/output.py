@@ -10,7 +10,7 @@ from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import Answer, AnyEvent
 from holdfast.providers.errors import broken, failure_in_stream
 from holdfast.providers.http.upstream import read_json
-from holdfast.providers.items.ids import Names
+from holdfast.providers.items.ids import IdAllocator
 from holdfast.providers.items.response_events import CallPart, Events, Item, ReasoningPart, TextPart
 from holdfast.providers.items.shapes import objects
 
@@ -55,7 +55,7 @@ class ChatOutput:
     ended when another begins, except calls, which servers may fill in turns.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: IdAllocator) -> None:
         self._names = names
         self._count = 0
         self._text: TextPart | None = None
@@ -265,7 +265,7 @@ def _usage_detail(told: Json | None) -> bytes | None:
     )
 
 
-class Doubling:
+class DuplicateChunkFilter:
     """Notices a server that sends every chunk twice, by its opening one, and skips the copies.
 
     Only an opening chunk that comes twice gives such a server away: later on, the same word may

@@ -35,7 +35,7 @@ _BY_NEW_NAME = ("o1", "o3", "o4", "gpt-5")
 """Models that take their limit only under the newer of its two names."""
 
 
-def chat_words(fields: Fields, model: str, upstream: str) -> Words:
+def to_chat_params(fields: Fields, model: str, upstream: str) -> Words:
     """Return Responses fields as a Chat request has them, or say which cannot be."""
     words: Words = {}
     if _wants_logprobs(fields):

@@ -15,21 +15,21 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
 from holdfast.providers.errors import broken, names_item
-from holdfast.providers.http.connection import Enough
+from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
-from holdfast.providers.items.ids import Names, NewId
+from holdfast.providers.items.ids import IdAllocator, NewId
 from holdfast.providers.items.replay import Replay, kept_names
-from holdfast.providers.items.seal_owner import Maker
-from holdfast.providers.items.serialized_input import Retelling
+from holdfast.providers.items.seal_owner import SealOwner
+from holdfast.providers.items.serialized_input import SerializedInputCache
 from holdfast.providers.openai_responses.output import ResponsesOutput, whole_events
-from holdfast.providers.openai_responses.params import responses_words
+from holdfast.providers.openai_responses.params import to_responses_params
 from holdfast.providers.openai_responses.upstream_state import (
-    Kept,
+    UpstreamState,
     changes_nothing,
     history_tokens,
     ignored,
-    read_kept,
+    read_state,
     verify,
     was_read,
 )
@@ -71,7 +71,7 @@ class _Following:
                 raise
         may_follow = self._sink.write(ours) if ours else True
         if output.ending is not None:
-            raise Enough
+            raise StopReading
         return may_follow
 
 
@@ -84,22 +84,22 @@ class ResponsesProvider:
         self._new_id = new_id
         self._mode = upstream.settings.state
         self._seals = upstream.settings.encrypted_reasoning
-        self._retelling = Retelling()
-        self._unsealing: set[str] = set()
+        self._retelling = SerializedInputCache()
+        self._no_encrypted_reasoning: set[str] = set()
         """Models that have said they cannot seal their reasoning."""
-        self._mindful: set[str] = set()
+        self._verified_chaining: set[str] = set()
         """Models that have shown that they read what they are asked to go on from."""
-        self._mindless: set[str] = set()
+        self._ignores_chaining: set[str] = set()
         """Models that have shown that they do not: they are told everything each time."""
 
     def check(self, call: ModelCall) -> None:
         """Raise for what cannot be carried: words of Chat that have no counterpart."""
         if call.chat_fields:
-            responses_words(call.chat_fields, self._upstream.name)
+            to_responses_params(call.chat_fields, self._upstream.name)
 
     def state_use(self, model: str) -> StateUse | None:
         """Return how this server remembers, if it is to."""
-        if self._mode == "replay" or model in self._mindless:
+        if self._mode == "replay" or model in self._ignores_chaining:
             return None
         slot = self._upstream.maker(model).slot
         return StateUse(slot, is_mutable=self._mode == "conversation")
@@ -122,7 +122,7 @@ class ResponsesProvider:
                     raise self._placed(failure, call) from None
             else:
                 break
-        names = Names(self._new_id, partial(self._taken, call))
+        names = IdAllocator(self._new_id, partial(self._taken, call))
         ending = WholeOutput(names, replay.maker).whole(data)
         if kept is None:
             return ending.answer
@@ -141,8 +141,8 @@ class ResponsesProvider:
             return answer
         return await self._follow(call, kept, sink)
 
-    async def _follow(self, call: ModelCall, kept: Kept | None, sink: EventSink) -> Answer:
-        names = Names(self._new_id, partial(self._taken, call))
+    async def _follow(self, call: ModelCall, kept: UpstreamState | None, sink: EventSink) -> Answer:
+        names = IdAllocator(self._new_id, partial(self._taken, call))
         replay = self._replay(call)
         output = ResponsesOutput(names, replay.maker)
         while True:
@@ -174,9 +174,11 @@ class ResponsesProvider:
 
     # ── the request ─────────────────────────────────────────────────────────────────────────
 
-    def _body(self, call: ModelCall, kept: Kept | None) -> dict[str, Any]:
+    def _body(self, call: ModelCall, kept: UpstreamState | None) -> dict[str, Any]:
         """Return everything that a request says beside its input."""
-        words = responses_words(call.chat_fields, self._upstream.name) if call.chat_fields else {}
+        words = (
+            to_responses_params(call.chat_fields, self._upstream.name) if call.chat_fields else {}
+        )
         is_stored = kept is not None
         body: dict[str, Any] = {**words, **call.fields, "model": call.model, "store": is_stored}
         if not is_stored and "metadata" in body:
@@ -186,7 +188,7 @@ class ResponsesProvider:
         body.pop("input", None)
         if call.session_id is not None and "prompt_cache_key" not in body:
             body["prompt_cache_key"] = call.session_id
-        if self._seals and _reasons(call.model) and call.model not in self._unsealing:
+        if self._seals and _reasons(call.model) and call.model not in self._no_encrypted_reasoning:
             _include_seals(body)
         if kept is not None and kept.conversation is not None:
             body["conversation"] = kept.conversation
@@ -195,7 +197,7 @@ class ResponsesProvider:
         return body
 
     def _written(
-        self, call: ModelCall, kept: Kept | None, replay: Replay, body: dict[str, Any]
+        self, call: ModelCall, kept: UpstreamState | None, replay: Replay, body: dict[str, Any]
     ) -> list[bytes]:
         """Return a request's body in pieces: what it says, and behind it its input."""
         told: Sequence[bytes]
@@ -214,7 +216,7 @@ class ResponsesProvider:
 
     def _placed(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
         """Return a failure with the item that it names, by its place in what the call brought."""
-        failure = self._upstream.hush(failure)
+        failure = self._upstream.redact_failure(failure)
         place = names_item(failure.param, failure.message)
         if place is not None:
             history = call.items if call.state is None else call.new_items
@@ -224,22 +226,22 @@ class ResponsesProvider:
 
     # ── what the server keeps ───────────────────────────────────────────────────────────────
 
-    async def _kept(self, call: ModelCall) -> Kept | None:
+    async def _kept(self, call: ModelCall) -> UpstreamState | None:
         """Return what this call goes on from; None when the server is to keep nothing."""
         if not call.keeps_state or self.state_use(call.model) is None:
             return None
         if call.state is not None:
-            kept = read_kept(call.state.value)
+            kept = read_state(call.state.value)
             await self._verify(call, kept)
             return kept
         if self._mode == "chain":
-            return Kept()
+            return UpstreamState()
         made = read_json(await self._upstream.ask("/conversations", (b"{}",), may_repeat=True))
         if not isinstance(made.get("id"), str):
             raise broken("the upstream made no conversation", "upstream_broken_answer")
-        return Kept(conversation=made["id"])
+        return UpstreamState(conversation=made["id"])
 
-    async def _verify(self, call: ModelCall, kept: Kept) -> None:
+    async def _verify(self, call: ModelCall, kept: UpstreamState) -> None:
         """Raise if a conversation is not what we made of it."""
         if kept.conversation is None or not self._upstream.settings.verify_conversation:
             return
@@ -248,27 +250,27 @@ class ResponsesProvider:
             expected = self._replay(call).items(call.items[:known], call.items)
             await verify(self._upstream, kept.conversation, expected)
 
-    def _is_unproven(self, call: ModelCall, kept: Kept | None) -> bool:
+    def _is_unproven(self, call: ModelCall, kept: UpstreamState | None) -> bool:
         is_chained = kept is not None and kept.response is not None and kept.tokens > 0
-        return is_chained and call.model not in self._mindful
+        return is_chained and call.model not in self._verified_chaining
 
-    def _has_read(self, call: ModelCall, kept: Kept | None, ending: Ending) -> bool:
+    def _has_read(self, call: ModelCall, kept: UpstreamState | None, ending: Ending) -> bool:
         """Whether the server read what it was asked to go on from, as far as can be told."""
         if kept is None or kept.response is None:
             return True
         verdict = was_read(kept, ending.answer.usage, call)
         if verdict is not None:
-            (self._mindful if verdict else self._mindless).add(call.model)
+            (self._verified_chaining if verdict else self._ignores_chaining).add(call.model)
         return verdict is not False
 
     def _with_state(
-        self, call: ModelCall, kept: Kept | None, names: Names, ending: Ending
+        self, call: ModelCall, kept: UpstreamState | None, names: IdAllocator, ending: Ending
     ) -> Answer:
         """Return the answer, with what may be gone on from once it is committed."""
         answer = ending.answer
         if kept is None or answer.status != "completed":
             return answer
-        after = Kept(
+        after = UpstreamState(
             response=ending.response_id if self._mode == "chain" else None,
             conversation=kept.conversation,
             calls=names.aliases(),
@@ -279,7 +281,7 @@ class ResponsesProvider:
         return replace(answer, state=self._state(self._upstream.maker(call.model), after))
 
     @staticmethod
-    def _state(maker: Maker, kept: Kept) -> ProviderState:
+    def _state(maker: SealOwner, kept: UpstreamState) -> ProviderState:
         return maker.remember(msgspec.json.encode(kept))
 
     def _taken(self, call: ModelCall) -> Iterable[str]:
@@ -287,12 +289,12 @@ class ResponsesProvider:
 
     def _learns_from(self, failure: ProviderFailure, model: str, body: dict[str, Any]) -> bool:
         """Whether the server refused only that reasoning be sealed: then it is not asked again."""
-        if _REFUSES_SEALING not in failure.message.lower() or model in self._unsealing:
+        if _REFUSES_SEALING not in failure.message.lower() or model in self._no_encrypted_reasoning:
             return False
         asked = body.get("include")
         if not isinstance(asked, list) or SEALED_REASONING not in asked:
             return False
-        self._unsealing.add(model)
+        self._no_encrypted_reasoning.add(model)
         return True
 
 

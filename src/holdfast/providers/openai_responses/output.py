@@ -11,9 +11,9 @@ from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import AnyEvent, ModelEvent
 from holdfast.providers.errors import broken, failure_in_stream
 from holdfast.providers.http.upstream import read_json
-from holdfast.providers.items.accumulator import GrowingItem
-from holdfast.providers.items.ids import Names
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.accumulator import ItemAccumulator
+from holdfast.providers.items.ids import IdAllocator
+from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.openai_responses.whole_response import CALLS, Ending, Response, WholeOutput
 
 Json = dict[str, Any]
@@ -31,10 +31,10 @@ class _Terminal(msgspec.Struct):
 class ResponsesOutput(WholeOutput):
     """Takes a server's events, and gives ours."""
 
-    def __init__(self, names: Names, maker: Maker) -> None:
+    def __init__(self, names: IdAllocator, maker: SealOwner) -> None:
         super().__init__(names, maker)
         self._done: dict[int, bytes] = {}
-        self._growing: dict[int, GrowingItem] = {}
+        self._growing: dict[int, ItemAccumulator] = {}
         self._number: int | None = None
         self._is_numbered = False
         self._last: bytes | None = None
@@ -97,8 +97,8 @@ class ResponsesOutput(WholeOutput):
         if index not in self._done:
             self._grown(index).grow(kind, value)
 
-    def _grown(self, index: int) -> GrowingItem:
-        return self._growing.setdefault(index, GrowingItem())
+    def _grown(self, index: int) -> ItemAccumulator:
+        return self._growing.setdefault(index, ItemAccumulator())
 
     def _told(self, status: str) -> list[bytes]:
         """Return the items that the events told: finished, or rebuilt from what they said."""

@@ -35,7 +35,7 @@ _EMPTY: dict[str, tuple[Any, ...]] = {
 """Words that only Chat has, and the values with which they say nothing."""
 
 
-def responses_words(chat: Fields, upstream: str) -> Words:
+def to_responses_params(chat: Fields, upstream: str) -> Words:
     """Return Chat's fields as a Responses request has them, or say which cannot be."""
     words: Words = {}
     for name, raw in chat.items():

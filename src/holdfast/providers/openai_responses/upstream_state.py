@@ -24,7 +24,7 @@ MARGIN = 16
 """Estimates are rough: a difference of so few tokens says nothing."""
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class UpstreamState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a server remembers for us: its names for it, and for calls that we name otherwise."""
 
     response: str | None = None
@@ -51,7 +51,7 @@ def changes_nothing(body: Mapping[str, Any]) -> bool:
     )
 
 
-read_kept = msgspec.json.Decoder(Kept).decode
+read_state = msgspec.json.Decoder(UpstreamState).decode
 
 
 def history_tokens(usage: Usage | None, call: ModelCall) -> int:
@@ -62,7 +62,7 @@ def history_tokens(usage: Usage | None, call: ModelCall) -> int:
     return max(usage.input_tokens + made - estimate_tokens((), call.fields), 0)
 
 
-def was_read(kept: Kept, usage: Usage | None, call: ModelCall) -> bool | None:
+def was_read(kept: UpstreamState, usage: Usage | None, call: ModelCall) -> bool | None:
     """Whether a server that was asked to go on from something has read it; None: nobody knows."""
     if usage is None or not kept.tokens or not usage.input_tokens:
         return None

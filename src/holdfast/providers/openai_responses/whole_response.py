@@ -14,8 +14,8 @@ from holdfast.core.openai.response import whole_usage
 from holdfast.ports.provider import Answer
 from holdfast.providers.errors import broken, failure_in_stream
 from holdfast.providers.http.upstream import read_json
-from holdfast.providers.items.ids import MAX_KEPT, MIN_UNIQUE, Names
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.ids import MAX_KEPT, MIN_UNIQUE, IdAllocator
+from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.items.shapes import shape
 
 Json = dict[str, Any]
@@ -93,7 +93,7 @@ class Ending(msgspec.Struct, frozen=True):
 class WholeOutput:
     """Takes a server's whole response, and gives ours."""
 
-    def __init__(self, names: Names, maker: Maker) -> None:
+    def __init__(self, names: IdAllocator, maker: SealOwner) -> None:
         self._names = names
         self._maker = maker
 

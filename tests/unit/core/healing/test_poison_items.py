@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.core.healing.poison_items import find_suspects
+from holdfast.core.healing.poison_items import poison_candidates
 from holdfast.core.model.items import StoredItem, write_item
 from tests.unit.core.scenes import stored
 
@@ -37,25 +37,27 @@ def log() -> list[StoredItem]:
 
 
 def test_what_is_named_by_its_place_is_the_first_to_be_suspected() -> None:
-    assert find_suspects(log(), named={1}, turn_number=3) == (1,)
+    assert poison_candidates(log(), named={1}, turn_number=3) == (1,)
 
 
 def test_what_is_quoted_is_the_next() -> None:
     for words in ("cannot read 'file-abc123'", "No such File object: file-abc123."):
-        assert find_suspects(log(), words=words, turn_number=3) == (4,)
+        assert poison_candidates(log(), words=words, turn_number=3) == (4,)
     words = "Error while downloading https://old.example/a.png."
-    assert find_suspects(log(), words=words, turn_number=3) == (2,)
-    assert find_suspects(log(), words="look at https://words.example/only", turn_number=3) == (5,)
+    assert poison_candidates(log(), words=words, turn_number=3) == (2,)
+    assert poison_candidates(log(), words="look at https://words.example/only", turn_number=3) == (
+        5,
+    )
 
 
 def test_guesses_grow_wider_until_there_is_nobody_left() -> None:
     aside: set[int] = set()
     guesses = []
-    while found := find_suspects(log(), turn_number=3, quarantined=aside):
+    while found := poison_candidates(log(), turn_number=3, quarantined=aside):
         guesses.append(found)
         aside |= set(found)
     assert guesses == [(5,), (2, 4), (3,)]
 
 
 def test_words_alone_are_nobodys_fault() -> None:
-    assert find_suspects(log()[:1], words="Could not process image", turn_number=1) == ()
+    assert poison_candidates(log()[:1], words="Could not process image", turn_number=1) == ()

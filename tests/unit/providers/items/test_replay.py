@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.providers.items.ids import Names, call_ids, fitting_call_id
+from holdfast.providers.items.ids import IdAllocator, call_ids, fitting_call_id
 from holdfast.providers.items.replay import Replay
-from holdfast.providers.items.seal_owner import Maker, account_of
+from holdfast.providers.items.seal_owner import SealOwner, account_of
 
 Json = dict[str, Any]
-MAKER = Maker("openai", "acct", "gpt-5.4")
+MAKER = SealOwner("openai", "acct", "gpt-5.4")
 
 
 def shown(*items: Json, allows_opaque: bool = True) -> list[Json]:
@@ -53,12 +53,12 @@ def test_reasoning_is_opened_for_its_maker() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Maker("azure", "acct", "gpt-5.4"),
-        Maker("openai", "other", "gpt-5.4"),
-        Maker("openai", "acct", "gpt-5.5"),
+        SealOwner("azure", "acct", "gpt-5.4"),
+        SealOwner("openai", "other", "gpt-5.4"),
+        SealOwner("openai", "acct", "gpt-5.5"),
     ],
 )
-def test_nobody_else_is_shown_it(other: Maker) -> None:
+def test_nobody_else_is_shown_it(other: SealOwner) -> None:
     assert shown(sealed(other.mark("gAAA")), said("x")) == [said("x")]
 
 
@@ -113,9 +113,9 @@ def test_an_account_gives_nothing_of_its_key_away() -> None:
     assert account != account_of("https://y/v1", "sk-secret")
 
 
-def new_names(*taken: str) -> Names:
+def new_names(*taken: str) -> IdAllocator:
     count = iter(range(70, 100))
-    return Names(lambda prefix: f"{prefix}_{next(count)}", lambda: taken)
+    return IdAllocator(lambda prefix: f"{prefix}_{next(count)}", lambda: taken)
 
 
 def test_ids_that_look_unique_are_kept() -> None:

@@ -8,18 +8,20 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.session import Usage
 from holdfast.ports.provider import Answer, ModelEvent
-from holdfast.providers.items.ids import Names
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.ids import IdAllocator
+from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.openai_responses.output import ResponsesOutput, whole_events
 
 Json = dict[str, Any]
-MAKER = Maker("p", "a", "m")
+MAKER = SealOwner("p", "a", "m")
 LONG = "0123456789abcdef"
 
 
 def an_output(*taken: str) -> ResponsesOutput:
     count = iter(range(70, 100))
-    return ResponsesOutput(Names(lambda prefix: f"{prefix}_{next(count)}", lambda: taken), MAKER)
+    return ResponsesOutput(
+        IdAllocator(lambda prefix: f"{prefix}_{next(count)}", lambda: taken), MAKER
+    )
 
 
 def whole(*items: Json, **more: Any) -> bytes:
