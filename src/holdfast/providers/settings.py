@@ -1,4 +1,4 @@
-"""What can be set about the servers behind us: who they are, what they keep, how long we wait."""
+"""Settings of upstreams: address, API, stored state and timeouts."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,29 +13,29 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_variable(setting: str, name: str | None) -> None:
-    """Refuse what cannot name a variable; it may be the key itself, so it is not repeated."""
+    """Raise for an invalid variable name without repeating it: it may be the key itself."""
     if name is not None and not _VARIABLE.fullmatch(name):
         raise InvalidSetting(
-            f"{setting} is the name of an environment variable, not a key: "
+            f"{setting} must be the name of an environment variable, not a key: "
             "letters, digits and _, no digit first"
         )
 
 
 def is_name(pattern: str) -> bool:
-    """Return whether a pattern of `models` is the name of one model."""
-    return not any(sign in pattern for sign in "*?[")
+    """Return whether a pattern of `models` names exactly one model."""
+    return not any(wildcard in pattern for wildcard in "*?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutSettings:
-    """How long an upstream may keep us waiting; each limit is a failure of its own."""
+    """How long to wait for an upstream; each limit has an error code of its own."""
 
     connect_seconds: float = 10.0
-    """To a new connection, TLS included."""
+    """Until a new connection is open, TLS included."""
     first_byte_seconds: float = 600.0
-    """From the request to the first byte of its answer; a whole answer may take this long."""
+    """From the request to the first byte of its response."""
     chunk_seconds: float = 300.0
-    """Between two pieces of an answer."""
+    """Between two chunks of a response."""
 
     def __post_init__(self) -> None:
         for name in ("connect_seconds", "first_byte_seconds", "chunk_seconds"):
@@ -52,7 +52,7 @@ class UpstreamSettings:
     name: str = "upstream"
     """Its name in logs, metrics and the tags of what it remembers; no two may share one."""
     api: UpstreamApi = "responses"
-    """Which API it is asked in; requests in the other one are translated."""
+    """The API it serves; requests in the other one are translated."""
     key_env: str | None = None
     """The environment variable that holds its key."""
     models: tuple[str, ...] = ("*",)
@@ -64,14 +64,16 @@ class UpstreamSettings:
     context_tokens: int | None = None
     """The size of its models' context window, where it is known."""
     fallback: tuple[str, ...] = ()
-    """Models that are asked, in order, where this server fails before its first word."""
+    """Models to try, in order, where this server fails before its first output."""
     strict_alternation: bool = False
-    """Whether its models want user and assistant to take turns, without exception (Chat only)."""
+    """Whether user and assistant messages must alternate without exception (Chat only)."""
     encrypted_reasoning: bool = True
-    """Whether reasoning is asked for in the encrypted form that can be replayed."""
+    """Whether to request reasoning in the encrypted form that can be replayed."""
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     key: str | None = field(default=None, repr=False)
     """The key itself, as read from `key_env`; never written anywhere."""
+    proxy: str | None = field(default=None, repr=False)
+    """The forward proxy to reach it through, from HTTPS_PROXY, HTTP_PROXY and NO_PROXY."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)

@@ -113,12 +113,12 @@ async def closing(client: PooledClient) -> AsyncIterator[PooledClient]:
 async def test_a_connection_is_used_again_once_the_rest_of_what_was_enough_has_come(
     rest: bytes, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "SETTLE_SECONDS", 0.05 if connections > 1 else SECONDS)
+    monkeypatch.setattr(http, "DISCARD_SECONDS", 0.05 if connections > 1 else SECONDS)
     left, settled = asyncio.Event(), asyncio.Event()
 
     class Settling(PooledClient):
-        def keep(self, *args: Any) -> None:
-            super().keep(*args)
+        def pool(self, *args: Any) -> None:
+            super().pool(*args)
             settled.set()
 
     async def ending_late(talk: Talk) -> None:
