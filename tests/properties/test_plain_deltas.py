@@ -92,7 +92,7 @@ def test_an_event_keeps_what_its_server_says_but_for_its_name_and_number(
         raw = _written(value, data.draw)
         if not isinstance(value.get("type"), str) or value.get("error"):
             return
-        [event] = output.take(kind if isinstance(kind, str) else "", raw + b" " * place)
+        [event] = output.read(kind if isinstance(kind, str) else "", raw + b" " * place)
         told = _told(event, 7)
         shown = msgspec.json.decode(told.body)
         assert (told.type, told.number) == (value["type"], 7)
@@ -119,7 +119,7 @@ def test_bytes_that_are_no_json_text_are_never_passed_on(text: bytes) -> None:
     except (ValueError, UnicodeDecodeError):
         is_json = False
     try:
-        events = _output().take("response.output_text.delta", raw)
+        events = _output().read("response.output_text.delta", raw)
     except ProviderFailure:
         return
     assert is_json
@@ -169,8 +169,8 @@ def test_chunks_of_chat_make_the_same_events_read_by_their_fields_or_as_a_whole(
     by_field, whole = (ChatOutput(IdAllocator(lambda kind: f"{kind}_new")) for _ in range(2))
     for chunk in [*chunks, {"choices": [{"delta": {}, "finish_reason": "stop"}]}]:
         raw = _written(chunk, data.draw)
-        told = [_told(event, 1) for event in by_field.take_chunk(raw)]
-        assert told == [_told(event, 1) for event in whole.take(read_json(raw))]
+        told = [_told(event, 1) for event in by_field.read_chunk(raw)]
+        assert told == [_told(event, 1) for event in whole.read(read_json(raw))]
     assert by_field.end()[1] == whole.end()[1]
 
 
@@ -187,12 +187,12 @@ def test_items_are_rebuilt_alike_from_plain_deltas_and_from_those_that_say_more(
         at["content_index"] = part
         for name, output in outputs.items():
             extra = {"extra": 1} if name == "more" else {}
-            output.take(kind, json.dumps({"type": kind, **at, "delta": text, **extra}).encode())
+            output.read(kind, json.dumps({"type": kind, **at, "delta": text, **extra}).encode())
             if place in ends:
                 done = kind.removesuffix("delta") + "done"
-                output.take(done, json.dumps({"type": done, **at, "text": "all"}).encode())
+                output.read(done, json.dumps({"type": done, **at, "text": "all"}).encode())
     end = b'{"type":"response.completed","response":{"id":"r","output":[]}}'
-    told = [output.take("response.completed", end) for output in outputs.values()]
+    told = [output.read("response.completed", end) for output in outputs.values()]
     assert told[0] == told[1]
-    plain, more = (output.ending for output in outputs.values())
+    plain, more = (output.finished for output in outputs.values())
     assert plain == more

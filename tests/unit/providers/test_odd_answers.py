@@ -132,11 +132,11 @@ def of_response(value: Any) -> Answer:
 def of_events(events: Any) -> Answer | None:
     output = ResponsesOutput(names(), SealOwner("p", "a", "m"))
     for event in events:
-        for told in output.take("", msgspec.json.encode(event)):
+        for told in output.read("", msgspec.json.encode(event)):
             data = getattr(told, "data", {})
             assert isinstance(data.get("delta", ""), str)
-        if output.ending is not None:
-            return output.ending.answer
+        if output.finished is not None:
+            return output.finished.answer
     return None
 
 
@@ -144,14 +144,14 @@ def of_completion(value: Any) -> Answer:
     output = ChatOutput(names())
     if not isinstance(value, dict):
         raise ProviderFailure("no object", failure_class="transient")
-    output.take(value)
+    output.read(value)
     return output.end()[1]
 
 
 def of_chunks(chunks: Any) -> Answer:
     output = ChatOutput(names())
     for chunk in chunks:
-        output.take_chunk(msgspec.json.encode(chunk))
+        output.read_chunk(msgspec.json.encode(chunk))
     return output.end()[1]
 
 
