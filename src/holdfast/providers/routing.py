@@ -91,7 +91,7 @@ class Upstreams:
         found = self._find(model)
         if found is None or not isinstance(found[1], ChatProvider):
             return ()
-        return found[1].dropped_tools(model, fields)
+        return found[1].dropped_tools(fields)
 
     async def relay(self, request: RelayRequest) -> RelayResponse | None:
         """Forward a request to its model's upstream, or to the first."""

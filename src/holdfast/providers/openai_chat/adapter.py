@@ -16,7 +16,7 @@ from holdfast.providers.http.upstream import Upstream, list_models, read_json
 from holdfast.providers.items.ids import IdAllocator, NewId
 from holdfast.providers.openai_chat.input import ChatForm, ChatInputCache, TranslationCache
 from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
-from holdfast.providers.openai_chat.params import ChatParams, to_chat_params
+from holdfast.providers.openai_chat.params import ChatParams, dropped_tools, to_chat_params
 
 PATH = "/chat/completions"
 _encode = msgspec.json.Encoder().encode
@@ -83,11 +83,9 @@ class ChatProvider:
         _instructions(call, self.name)
         self._params(call, self._input.check(call.items, self.name))
 
-    def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
+    def dropped_tools(self, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
         """Return the types of hosted tools that a request would lose here."""
-        if "tools" not in fields:
-            return ()
-        return to_chat_params(fields, model, self.name).dropped_tools
+        return dropped_tools(fields["tools"], self.name) if "tools" in fields else ()
 
     def state_use(self, model: str) -> StateUse | None:
         """Return None: every call is complete in itself."""

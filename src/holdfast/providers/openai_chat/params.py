@@ -1,6 +1,7 @@
 """Translate the parameters of a Responses request into those of the Chat API."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ _MAX_COMPLETION_TOKENS_MODELS = ("o1", "o3", "o4", "gpt-5")
 """Models that take their output limit only under the newer of its two names."""
 _CLIENT_TOOLS = frozenset({"function", "custom"})
 """Tools that the client runs; all others are hosted by the server."""
+_TOOL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FORCES_A_TOOL = "required"
 
 
@@ -45,8 +47,6 @@ class ChatParams(msgspec.Struct, frozen=True):
     params: Params
     tool_names: dict[str, ToolName] = {}
     """The tools that come from a namespace, by their Chat names."""
-    dropped_tools: tuple[str, ...] = ()
-    """Types of hosted tools that the server does not have."""
 
 
 def to_chat_params(fields: Fields, model: str, upstream: str) -> ChatParams:
@@ -74,7 +74,16 @@ def to_chat_params(fields: Fields, model: str, upstream: str) -> ChatParams:
             # The server judges fields that we do not know.
             params[name] = value
     tools.check_choice(params)
-    return ChatParams(without_tool_params(params), tools.names, tuple(dict.fromkeys(tools.dropped)))
+    return ChatParams(without_tool_params(params), tools.names)
+
+
+def dropped_tools(tools: msgspec.Raw, upstream: str) -> Sequence[str]:
+    """Return the types of hosted tools among a request's tools."""
+    value = msgspec.json.decode(tools)
+    translated = _Tools(upstream)
+    if value is not None:
+        translated.translate(value)
+    return tuple(dict.fromkeys(translated.dropped))
 
 
 def without_tool_params(params: Params) -> Params:
@@ -121,7 +130,7 @@ class _Tools:
                 translated += self._members(tool, where)
             elif kind in _CLIENT_TOOLS:
                 translated.append(_tool(tool, kind))
-            elif isinstance(kind, str) and kind:
+            elif isinstance(kind, str) and _TOOL_TYPE.fullmatch(kind):
                 self.dropped.append(kind)
             else:
                 raise UnsupportedByUpstream(f"{where}.type", self._upstream)

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.projection.prefix_cache import Strand
+from holdfast.core.projection.project import project
 from holdfast.providers.openai_chat.input import (
     ChatForm,
     ChatInputCache,
     TranslationCache,
 )
-from tests.properties.test_valid_requests import logs, project
+from tests.properties.test_valid_requests import logs
 
 Json = dict[str, Any]
 FORM = ChatForm("u")
