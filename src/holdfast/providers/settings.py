@@ -1,7 +1,9 @@
 """Settings of upstreams: address, API, stored state and timeouts."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
@@ -16,9 +18,65 @@ def check_variable(setting: str, name: str | None) -> None:
     """Raise for an invalid variable name without repeating it: it may be the key itself."""
     if name is not None and not _VARIABLE.fullmatch(name):
         raise InvalidSetting(
-            f"{setting} must be the name of an environment variable, not a key: "
+            f"{setting} is the name of an environment variable, not a key: "
             "letters, digits and _, no digit first"
         )
+
+
+def proxy_for(url: str, environment: Mapping[str, str]) -> str | None:
+    """Return the forward proxy of an upstream, as the usual variables name it; None for none.
+
+    Lower-case names come first. A server on this machine is always reached directly.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    excluded = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    if _is_loopback(host) or any(
+        _is_excluded(host, parts.port, entry.strip()) for entry in excluded.split(",")
+    ):
+        return None
+    for name in (f"{parts.scheme}_proxy", "all_proxy"):
+        for variable in (name, name.upper()):
+            proxy = environment.get(variable)
+            if proxy:
+                _check_proxy(variable, proxy)
+                return proxy
+    return None
+
+
+def _check_proxy(variable: str, proxy: str) -> None:
+    """Raise for an invalid proxy without repeating it: it may hold a password."""
+    try:
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise InvalidSetting(f"{variable} must be http://host:port or https://host:port")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_excluded(host: str, port: int | None, entry: str) -> bool:
+    """Return whether an entry of NO_PROXY means a host: a name, a domain, an address or `*`."""
+    if entry == "*":
+        return True
+    try:
+        return ip_address(host) in ip_network(entry, strict=False)
+    except ValueError:
+        pass
+    name, _, only_port = entry.lower().partition(":")
+    if only_port and only_port != str(port):
+        return False
+    name = name.removeprefix("*").removeprefix(".")
+    return bool(name) and (host == name or host.endswith(f".{name}"))
 
 
 def is_name(pattern: str) -> bool:
