@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import FailureClass, ProviderFailure
-from holdfast.core.healing.policy import is_models_own
+from holdfast.core.healing.policy import is_model_limit
 from holdfast.core.healing.redaction import redact
 from holdfast.providers.retry_after import retry_after
 
@@ -144,7 +144,7 @@ def refuses_input(failure: ProviderFailure) -> bool:
         return False
     if failure.failure_class == "overflow":
         return True
-    is_elsewhere = code in _BY_CODE or is_models_own(code, message)
+    is_elsewhere = code in _BY_CODE or is_model_limit(code, message)
     return not is_elsewhere and not _names_parameter(message)
 
 

@@ -58,7 +58,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             self.history,
             # A refusal of anything may name a picture's address; only that of an item, a place.
             named=self._named(failure) if is_poison else (),
-            words=failure.message,
+            message=failure.message,
             turn_number=self.turn_number,
             quarantined=self.quarantined,
             is_only_named=not is_poison,

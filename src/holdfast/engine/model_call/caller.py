@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.core.healing.policy import (
-    MAX_WORDS,
+    MAX_MESSAGE,
     Heal,
     Symptoms,
     Treatment,
-    is_models_own,
+    is_model_limit,
     read_heals,
     treat,
 )
@@ -264,7 +264,7 @@ class Asker:
         is_request = (
             failure.failure_class == "terminal"
             and failure.status in _REQUEST_STATUSES
-            and not is_models_own(failure.provider_code, failure.message)
+            and not is_model_limit(failure.provider_code, failure.message)
         )
         return Symptoms(
             failure_class=failure.failure_class,
@@ -315,7 +315,7 @@ def _witnessed(treatment: Treatment, question: Question, failure: ProviderFailur
         upstream=question.provider.name,
         model=question.model,
         status=failure.status,
-        message=failure.message[:MAX_WORDS],
+        message=failure.message[:MAX_MESSAGE],
     )
     return replace(treatment, heal=heal)
 
