@@ -1,5 +1,7 @@
 """What Chat clients and Chat servers say beyond text, through a whole gateway."""
 
+from typing import Any
+
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.upstream_house import open_upstream_house, upstream
 
@@ -29,7 +31,7 @@ async def test_a_server_with_hosted_tools_drops_none() -> None:
 
 async def test_names_and_reasoning_of_a_chat_client_reach_a_chat_server() -> None:
     call = {"id": "callone01", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    history = [
+    history: list[dict[str, Any]] = [
         {"role": "user", "name": "ann", "content": "hi"},
         {"role": "user", "name": "ben", "content": "hello"},
         {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]},

@@ -11,7 +11,7 @@ from holdfast.simulator.server.control import CONTROL_PREFIX
 from holdfast.simulator.state.profiles import PROFILES
 from holdfast.simulator.state.scenario import BarrierSpec, ForgetSettings, Scenario, Script
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 REFERENCE = (ROOT / "docs" / "reference" / "simulator.md").read_text()
 KINDS = [kind for kind in Effect.__args__ if kind.__struct_config__.tag != "listed"]
 
