@@ -1,7 +1,7 @@
 """A whole gateway in the test's own loop: memory store, scripted model, no sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -132,6 +132,10 @@ class OnlyModel:
 
     def upstream_api(self, model: str) -> None:
         """There is no server."""
+
+    def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
+        """Return none."""
+        return ()
 
     async def models(self) -> ModelListing:
         """Return its models."""

@@ -403,8 +403,6 @@ FIELDS = {
     "/v1/chat/completions": ["model", "messages", "tools", "tool_choice", "stream_options"],
     "/v1/messages": ["model", "messages", "system", "tools", "thinking", "max_tokens"],
     "/v1/conversations": ["items", "metadata"],
-    "/v1beta/models/gemini:generateContent": ["contents", "tools"],
-    "/v1/agents/a/messages": ["messages"],
 }
 
 
@@ -413,7 +411,6 @@ def test_no_value_of_any_type_breaks_the_server(http: httpx.Client, path: str) -
     good = BODY | {
         "messages": [{"role": "user", "content": "hi"}],
         "max_tokens": 9,
-        "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
     }
     for name in FIELDS[path]:
         for weird in WEIRD:

@@ -662,18 +662,11 @@ def test_a10_anthropic_is_overloaded_in_mid_stream(
     )
 
 
-GEMINI = "/v1beta/models/gemini-3-pro:generateContent"
-
-
-def test_g01_a_foreign_thought_signature_is_not_valid(
+def test_g01_an_invalid_thought_signature_is_refused_in_the_shape_of_gemini(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
-    said = {"role": "user", "parts": [{"text": "hi"}]}
-    made = http.post(GEMINI, json={"contents": [said]}).json()["candidates"][0]["content"]
-    history = {"contents": [said, made, said]}
-    assert http.post(GEMINI, json=history).status_code == 200
-    with client_of(simulator, "sk-other") as other:
-        answer = other.post(GEMINI, json=history)
+    simulator.add_fault("G01")
+    answer = chat(http, user("hi"))
     assert answer.status_code == 400
     assert answer.json() == {
         "error": {
@@ -685,12 +678,11 @@ def test_g01_a_foreign_thought_signature_is_not_valid(
     }
 
 
-@pytest.mark.parametrize("kind", ["G02", "quota"])
-def test_g02_a_quota_tells_how_long_to_wait(
-    simulator: ProviderSimulator, http: httpx.Client, kind: str
+def test_g02_a_quota_says_how_long_to_wait(
+    simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
-    simulator.add_fault(kind)
-    answer = http.post(GEMINI, json={"contents": [{"role": "user", "parts": [{"text": "hi"}]}]})
+    simulator.add_fault("G02")
+    answer = chat(http, user("hi"))
     assert answer.status_code == 429
     assert answer.json() == {
         "error": {
@@ -703,23 +695,16 @@ def test_g02_a_quota_tells_how_long_to_wait(
     }
 
 
-def test_l01_an_agent_that_answers_is_busy(
+def test_l01_a_busy_conversation_is_refused_in_the_shape_of_letta(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
-    path, body = "/v1/agents/agent-1/messages", {"messages": [user("hi")]}
-    with simulator.hold(when={"nth": 1}) as barrier, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(http.post, path, json=body)
-        barrier.wait_held()
-        answer = http.post(path, json=body)
-        assert answer.status_code == 409
-        assert answer.json() == {
-            "detail": "Cannot send a new message: Another request is currently being processed "
-            "for this conversation."
-        }
-        barrier.release()
-        assert first.result().status_code == 200
-    again = http.post(path, json=body).json()["messages"][0]["content"]
-    assert again == "Messages seen: 3. Last text: hi"
+    simulator.add_fault("L01")
+    answer = chat(http, user("hi"))
+    assert answer.status_code == 409
+    assert answer.json() == {
+        "detail": "Cannot send a new message: Another request is currently being processed "
+        "for this conversation."
+    }
 
 
 def test_every_listed_fault_has_a_test_here() -> None:

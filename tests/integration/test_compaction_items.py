@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from holdfast.engine.settings import ContextSettings, HealSettings
-from holdfast.providers.items.seal_owner import Maker, account_of
+from holdfast.providers.items.seal_owner import SealOwner, account_of
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.test_heals import told
 from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream
@@ -120,7 +120,7 @@ async def test_what_a_provider_sealed_goes_back_to_its_maker_alone() -> None:
                     headers={"authorization": f"Bearer {simulator.key}"},
                 )
             sealed = made.json()["output"][-1]
-            maker = Maker("a", account_of(simulator.base_url, simulator.key), "a")
+            maker = SealOwner("a", account_of(simulator.base_url, simulator.key), "a")
             theirs = sealed["encrypted_content"]
             sealed["encrypted_content"] = maker.mark(theirs)
             said = await house.respond([sealed, {"role": "user", "content": "one"}], model="a")

@@ -12,8 +12,8 @@ from holdfast.core.openai.stream_events import Delta, StreamEvent, number_event
 from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import AnyEvent
 from holdfast.providers.http.upstream import read_json
-from holdfast.providers.items.ids import Names
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.ids import IdAllocator
+from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.openai_chat.output import ChatOutput
 from holdfast.providers.openai_responses.output import ResponsesOutput
 
@@ -78,7 +78,9 @@ def _told(event: AnyEvent, number: int) -> StreamEvent:
 
 
 def _output() -> ResponsesOutput:
-    return ResponsesOutput(Names(lambda kind: f"{kind}_new"), Maker("up", "account", "model"))
+    return ResponsesOutput(
+        IdAllocator(lambda kind: f"{kind}_new"), SealOwner("up", "account", "model")
+    )
 
 
 @given(values=st.lists(_deltas(), min_size=1, max_size=4), has_name=st.booleans(), data=st.data())
@@ -91,7 +93,7 @@ def test_an_event_keeps_what_its_server_says_but_for_its_name_and_number(
         raw = _written(value, data.draw)
         if not isinstance(value.get("type"), str) or value.get("error"):
             return
-        [event] = output.take(kind if isinstance(kind, str) else "", raw + b" " * place)
+        [event] = output.read(kind if isinstance(kind, str) else "", raw + b" " * place)
         told = _told(event, 7)
         shown = msgspec.json.decode(told.body)
         assert (told.type, told.number) == (value["type"], 7)
@@ -118,7 +120,7 @@ def test_bytes_that_are_no_json_text_are_never_passed_on(text: bytes) -> None:
     except (ValueError, UnicodeDecodeError):
         is_json = False
     try:
-        events = _output().take("response.output_text.delta", raw)
+        events = _output().read("response.output_text.delta", raw)
     except ProviderFailure:
         return
     assert is_json
@@ -165,11 +167,11 @@ def _chunks(draw: st.DrawFn) -> dict[str, Any]:
 def test_chunks_of_chat_make_the_same_events_read_by_their_fields_or_as_a_whole(
     chunks: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    by_field, whole = (ChatOutput(Names(lambda kind: f"{kind}_new")) for _ in range(2))
+    by_field, whole = (ChatOutput(IdAllocator(lambda kind: f"{kind}_new")) for _ in range(2))
     for chunk in [*chunks, {"choices": [{"delta": {}, "finish_reason": "stop"}]}]:
         raw = _written(chunk, data.draw)
-        told = [_told(event, 1) for event in by_field.take_chunk(raw)]
-        assert told == [_told(event, 1) for event in whole.take(read_json(raw))]
+        told = [_told(event, 1) for event in by_field.read_chunk(raw)]
+        assert told == [_told(event, 1) for event in whole.read(read_json(raw))]
     assert by_field.end()[1] == whole.end()[1]
 
 
@@ -186,12 +188,12 @@ def test_items_are_rebuilt_alike_from_plain_deltas_and_from_those_that_say_more(
         at["content_index"] = part
         for name, output in outputs.items():
             extra = {"extra": 1} if name == "more" else {}
-            output.take(kind, json.dumps({"type": kind, **at, "delta": text, **extra}).encode())
+            output.read(kind, json.dumps({"type": kind, **at, "delta": text, **extra}).encode())
             if place in ends:
                 done = kind.removesuffix("delta") + "done"
-                output.take(done, json.dumps({"type": done, **at, "text": "all"}).encode())
+                output.read(done, json.dumps({"type": done, **at, "text": "all"}).encode())
     end = b'{"type":"response.completed","response":{"id":"r","output":[]}}'
-    told = [output.take("response.completed", end) for output in outputs.values()]
+    told = [output.read("response.completed", end) for output in outputs.values()]
     assert told[0] == told[1]
-    plain, more = (output.ending for output in outputs.values())
+    plain, more = (output.finished for output in outputs.values())
     assert plain == more

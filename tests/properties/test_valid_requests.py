@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from holdfast.core.model.items import StoredItem, write_item
 from holdfast.core.projection.project import continue_after, project, show
-from holdfast.providers.items.replay import Replay, kept_names
-from holdfast.providers.items.seal_owner import Maker
-from holdfast.providers.openai_chat.messages import ChatForm
-from holdfast.providers.openai_responses.adapter import NOTHING_SAID
+from holdfast.providers.items.replay import Replay, sent_ids
+from holdfast.providers.items.seal_owner import SealOwner
+from holdfast.providers.openai_chat.input import ChatForm, ChatInputCache, TranslationCache
+from holdfast.providers.openai_responses.adapter import EMPTY_INPUT
 from holdfast.simulator.apis.chat_input import read_messages
 from holdfast.simulator.apis.responses_input import (
     OUTPUT_OF,
@@ -33,7 +33,7 @@ from holdfast.simulator.state.world import World
 Json = dict[str, Any]
 
 MODELS = ("gpt-5.4", "o3")
-MAKERS = {model: Maker("sim", "acct", model) for model in MODELS}
+MAKERS = {model: SealOwner("sim", "acct", model) for model in MODELS}
 RESPONSES = [name for name, profile in PROFILES.items() if "responses" in profile.apis]
 CHATS = [name for name, profile in PROFILES.items() if "chat" in profile.apis]
 
@@ -166,7 +166,7 @@ def called(world: World, api: str, body: Json) -> Call:
 
 
 def responses_input(history: list[bytes], model: str, **how: bool) -> list[Json]:
-    written = Replay(maker=MAKERS[model], **how).items(history) or [msgspec.Raw(NOTHING_SAID)]
+    written = Replay(owner=MAKERS[model], **how).items(history) or [msgspec.Raw(EMPTY_INPUT)]
     return [msgspec.json.decode(item) for item in written]
 
 
@@ -219,7 +219,8 @@ def test_a_chat_server_takes_any_log(
     world = World(Scenario(profile=profile))
     form = ChatForm(upstream="u", alternates=world.profile.strict_alternation)
     history = project(cut_out(log, cut, is_compacted=is_compacted), aside)
-    sent = form.messages(told, history)
+    written = ChatInputCache(TranslationCache()).write(history, form, instructions=told)
+    sent = msgspec.json.decode(b"[%b]" % b"".join(written.pieces))
     read_messages(world, called(world, "chat", {"model": "m", "messages": sent}))
     assert all(message["content"] or message.get("tool_calls") for message in sent)
     assert told is None or sent[0]["content"].startswith(told), "instructions are always there"
@@ -283,9 +284,9 @@ def test_a_server_that_remembers_takes_what_is_new(
         for one in show(told, aside)
         if not (one.seq is None and one.call is not None and one.call.turn_number == last_turn)
     ]
-    replay = Replay(maker=MAKERS["gpt-5.4"])
+    replay = Replay(owner=MAKERS["gpt-5.4"])
     prior = [msgspec.json.decode(item) for item in replay.items(known)]
-    written = replay.write(new, project(log, aside), kept_names(known, new))
+    written = replay.write(new, project(log, aside), sent_ids(known, new))
     sent = [msgspec.json.decode(item) for item in written.items]
     world = World(Scenario())
     call = called(world, "responses", {"model": "gpt-5.4"})

@@ -309,6 +309,9 @@ class ProviderFailure(HoldfastError):
         self.retry_after = retry_after
         self.places: tuple[int, ...] = ()
         """The items that the provider names, by their places in the call's own list."""
+        self.refuses_input = False
+        """Whether the provider refuses the input as a whole: a content filter, an invalid prompt,
+        or a refusal that names neither an item nor another parameter."""
 
 
 class StoreError(HoldfastError):

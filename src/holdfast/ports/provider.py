@@ -4,7 +4,7 @@ Events use the vocabulary of the Responses API, the richest one that the gateway
 for another API translates at its edge.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -191,6 +191,10 @@ class Upstreams(Protocol):
 
     def upstream_api(self, model: str) -> Literal["responses", "chat"] | None:
         """Return the API of the model's upstream; None where there is no server."""
+        ...
+
+    def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
+        """Return the types of hosted tools that a request would lose at the model's upstream."""
         ...
 
     async def models(self) -> ModelListing:

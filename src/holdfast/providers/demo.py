@@ -1,4 +1,4 @@
-"""The demo model: no key, no network. It says what it is, and shows that it remembers."""
+"""The demo model: it needs no key and no network, and its answers show that it has a history."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +11,14 @@ from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent, St
 DEMO_MODEL = "holdfast-demo"
 
 
-class _Seen(msgspec.Struct):
+class _Message(msgspec.Struct):
     type: str | None = None
     role: str | None = None
     content: Any = None
 
 
 class DemoProvider:
-    """Answers with what it was shown: how much, what came first, what came last."""
+    """Answers with the first and the last message of the user, and their count."""
 
     def __init__(self, new_id: Callable[[str], str]) -> None:
         self._new_id = new_id
@@ -29,10 +29,10 @@ class DemoProvider:
         return "demo"
 
     def check(self, call: ModelCall) -> None:
-        """Anything may be asked."""
+        """Accept everything."""
 
     def state_use(self, model: str) -> StateUse | None:
-        """Nothing is remembered here."""
+        """Return None: nothing is stored here."""
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
@@ -40,37 +40,39 @@ class DemoProvider:
         return _answer(call, text, self._new_id("msg"))
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
-        """Tell the answer word by word."""
+        """Write the answer word by word."""
         text, item_id = _reply(call), self._new_id("msg")
         sink.write(_events(text, item_id))
         return _answer(call, text, item_id)
 
     async def models(self) -> list[dict[str, Any]]:
-        """Return the one model there is."""
+        """Return the only model."""
         return [{"id": DEMO_MODEL, "object": "model", "created": 0, "owned_by": "holdfast"}]
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
 
 def _reply(call: ModelCall) -> str:
-    said = [_text(msgspec.json.decode(body, type=_Seen)) for body in call.items]
-    mine = [text for role, text in said if role == "user"]
-    if not mine:
+    messages = [_text(msgspec.json.decode(body, type=_Message)) for body in call.items]
+    texts = [text for role, text in messages if role == "user"]
+    if not texts:
         return "This is the Holdfast demo model. You have not said anything yet."
-    reply = f"This is the Holdfast demo model; no real model is configured. You said: {mine[-1]!r}."
-    if len(mine) > 1:
-        reply += f" I remember {len(mine) - 1} earlier message(s); the first was {mine[0]!r}."
+    reply = (
+        f"This is the Holdfast demo model; no real model is configured. You said: {texts[-1]!r}."
+    )
+    if len(texts) > 1:
+        reply += f" I remember {len(texts) - 1} earlier message(s); the first was {texts[0]!r}."
     return reply
 
 
-def _text(seen: _Seen) -> tuple[str | None, str]:
-    content = seen.content
+def _text(message: _Message) -> tuple[str | None, str]:
+    content = message.content
     if isinstance(content, str):
-        return seen.role, content
+        return message.role, content
     parts = content if isinstance(content, list) else []
     texts = [part.get("text", "") for part in parts if isinstance(part, dict)]
-    return seen.role, "".join(text for text in texts if isinstance(text, str))
+    return message.role, "".join(text for text in texts if isinstance(text, str))
 
 
 def _message(text: str, item_id: str, status: str) -> dict[str, Any]:
@@ -85,8 +87,8 @@ def _message(text: str, item_id: str, status: str) -> dict[str, Any]:
 
 
 def _answer(call: ModelCall, text: str, item_id: str) -> Answer:
-    seen = sum(len(body) for body in call.items) // 4 + 1
-    usage = Usage(input_tokens=seen, output_tokens=len(text.split()))
+    tokens = sum(len(body) for body in call.items) // 4 + 1
+    usage = Usage(input_tokens=tokens, output_tokens=len(text.split()))
     return Answer(items=[msgspec.json.encode(_message(text, item_id, "completed"))], usage=usage)
 
 
@@ -94,16 +96,16 @@ def _events(text: str, item_id: str) -> list[ModelEvent]:
     def event(kind: str, **data: Any) -> ModelEvent:
         return ModelEvent(f"response.{kind}", {"type": f"response.{kind}", **data})
 
-    at = {"item_id": item_id, "output_index": 0, "content_index": 0}
+    position = {"item_id": item_id, "output_index": 0, "content_index": 0}
     empty = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     whole = {**empty, "text": text}
     deltas = [word + " " for word in text.split(" ")]
     deltas[-1] = deltas[-1][:-1]
     return [
         event("output_item.added", output_index=0, item=_message("", item_id, "in_progress")),
-        event("content_part.added", **at, part=empty),
-        *(event("output_text.delta", **at, delta=delta, logprobs=[]) for delta in deltas),
-        event("output_text.done", **at, text=text, logprobs=[]),
-        event("content_part.done", **at, part=whole),
+        event("content_part.added", **position, part=empty),
+        *(event("output_text.delta", **position, delta=delta, logprobs=[]) for delta in deltas),
+        event("output_text.done", **position, text=text, logprobs=[]),
+        event("content_part.done", **position, part=whole),
         event("output_item.done", output_index=0, item=_message(text, item_id, "completed")),
     ]

@@ -1,7 +1,7 @@
-"""What a provider's refusal means: one class for each, by its code first and by its words second.
+"""Classify the failures of providers: by code first, by text second, by status last.
 
-Real servers send several of these with no code at all, and a few under codes that say nothing, so
-the words matter. Everything unknown is judged by its status.
+Real servers send several of these without a code, and a few under codes that say nothing, so the
+texts matter.
 """
 
 import re
@@ -11,11 +11,26 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import FailureClass, ProviderFailure
+from holdfast.core.healing.policy import is_model_limit
 from holdfast.core.healing.redaction import redact
 from holdfast.providers.retry_after import retry_after
 
 MAX_MESSAGE = 4000
 
+_REFUSED_PROMPT_CODES = frozenset(
+    {
+        # OpenAI
+        "invalid_prompt", "content_policy_violation", "moderation_blocked",
+        "cyber_policy_violation", "bio_policy_violation",
+        # Azure, which nests the more precise one
+        "content_filter", "ResponsibleAIPolicyViolation", "ContentFiltered",
+        # Gemini's block reasons
+        "PROHIBITED_CONTENT", "SAFETY", "BLOCKLIST", "RECITATION", "SPII",
+        # Mistral, and gateways with guardrails
+        "guardrail_violation", "guardrails_violation", "input_moderation_failed",
+        "data_inspection_failed", "DataInspectionFailed",
+    }
+)  # fmt: skip
 _BY_CODE: dict[str, FailureClass] = {
     "previous_response_not_found": "stale_state",
     "invalid_encrypted_content": "foreign_opaque",
@@ -46,8 +61,10 @@ _REQUEST_STATUSES = frozenset({400, 413, 415, 422})
 _BY_STATUS: dict[int, FailureClass] = {409: "busy", 413: "overflow"}
 _TOO_LARGE = re.compile(r"request too large for", re.IGNORECASE)
 OVERFLOW_CODE = "context_length_exceeded"
-_MODEL_STATE_PARAMS = frozenset({"previous_response_id", "conversation"})
+_STATE_PARAMS = frozenset({"previous_response_id", "conversation"})
 _STATE_STATUSES = frozenset({400, 404, 422})
+_INPUT_STATUSES = frozenset({400, 413, 422})
+_INPUT_PARAM = re.compile(r"(?:input|messages|prompt)\b")
 
 
 class _Error(msgspec.Struct):
@@ -57,6 +74,7 @@ class _Error(msgspec.Struct):
     code: Any = None
     status: Any = None
     details: Any = None
+    innererror: Any = None
 
 
 def classify(
@@ -69,17 +87,19 @@ def classify(
 ) -> FailureClass:
     """Return the class of a failure; `status` is None for one that came inside a stream."""
     if code == "string_above_max_length" and _CONTENT.search(param or message):
-        return "poison"  # too long is what was said, not what it is called
+        return "poison"  # the content is too long, not an id or a name
     if _TOO_LARGE.match(message):
-        return "overflow"  # more at once than the account may send in a minute: less helps
+        return "overflow"  # more than the account may send in a minute: a shorter request helps
+    if is_prompt_refusal(code, message):
+        return "terminal"
     if code is not None and code in _BY_CODE:
         return _BY_CODE[code]
     found = class_of(status, message)
     if found is not None:
-        # Gemini's quota text comes with the time to wait: then it is a limit, not an end.
+        # Gemini sends its quota text together with a time to wait: a rate limit, not an end.
         return "transient" if kind == "RESOURCE_EXHAUSTED" else found
     if status in _REQUEST_STATUSES and names_item(param, message) is not None:
-        # One item is at fault, whatever the words: others can go on without it.
+        # One item is at fault, whatever the text says: the rest can be sent without it.
         return "poison"
     if kind is not None and kind in _BY_CODE:
         return _BY_CODE[kind]
@@ -88,17 +108,50 @@ def classify(
 
 def names_item(param: str | None, message: str) -> int | None:
     """Return the place of the item that a refusal names, in the request's own list."""
-    for said in (param or "", message):
-        found = _PLACE.search(said)
+    for text in (param or "", message):
+        found = _PLACE.search(text)
         if found is not None:
             return int(found[1])
     return None
 
 
+def is_prompt_refusal(code: str | None, message: str) -> bool:
+    """Return whether a content filter or a policy refused the prompt.
+
+    A refused image is not meant: healing replaces it.
+    """
+    if code is not None and code.startswith("image"):
+        return False
+    if code is not None and code in _REFUSED_PROMPT_CODES:
+        return True
+    return _is_refusal_text(message) is not None and not _is_media(message)
+
+
+def refuses_input(failure: ProviderFailure) -> bool:
+    """Return whether a failure is about the input as a whole, so that the next turn can go on
+    without it.
+
+    It is not where the provider names another parameter, one item, its model or our key.
+    """
+    code, message, param = failure.provider_code, failure.message, failure.param
+    if failure.failure_class not in ("terminal", "overflow"):
+        return False
+    if is_prompt_refusal(code, message):
+        return True
+    if failure.status not in _INPUT_STATUSES or names_item(param, message) is not None:
+        return False
+    if param is not None and not _INPUT_PARAM.match(param):
+        return False
+    if failure.failure_class == "overflow":
+        return True
+    is_elsewhere = code in _BY_CODE or is_model_limit(code, message)
+    return not is_elsewhere and not _names_parameter(message)
+
+
 def _by_status(status: int | None, kind: str | None, param: str | None) -> FailureClass:
     if status is None:
         return "terminal" if kind == "invalid_request_error" else "transient"
-    if param in _MODEL_STATE_PARAMS and status in _STATE_STATUSES:
+    if param in _STATE_PARAMS and status in _STATE_STATUSES:
         return "stale_state"
     if status in (408, 425, 429) or status >= 500:
         return "transient"
@@ -108,28 +161,35 @@ def _by_status(status: int | None, kind: str | None, param: str | None) -> Failu
 def failure_of(
     status: int, headers: Mapping[str, str], body: bytes, *, names_state: bool = False
 ) -> ProviderFailure:
-    """Return a provider's error answer as a failure, in its own words.
+    """Return a provider's error response as a failure, with its own message.
 
-    `names_state` says that the request named something the provider keeps: a refusal that blames
-    nothing else may be about that, whatever its words.
+    `names_state` says that the request named stored state: a refusal that blames nothing else may
+    be about that, whatever its message.
     """
     error = _read(body)
     code, kind = _text(error.code), _text(error.type) or _text(error.status)
-    message = _text(error.message) or _plain(body) or f"the upstream answered {status}"
+    inner = _text(error.innererror.get("code")) if isinstance(error.innererror, dict) else None
+    if inner in _REFUSED_PROMPT_CODES and code not in _REFUSED_PROMPT_CODES:
+        code = inner
+    message = _text(error.message) or _plain(body) or f"the upstream answered with status {status}"
     param = _text(error.param)
     found = classify(status=status, code=code, kind=kind, message=message, param=param)
-    if found == "terminal" and names_state and _may_be_about_state(status, code, param):
-        found = "stale_state"
-    return ProviderFailure(
+    is_refusal = is_prompt_refusal(code, message)
+    if found == "terminal" and names_state and not is_refusal:
+        found = "stale_state" if _may_be_about_state(status, code, param) else found
+    is_unauthorized = status in (401, 403) and not is_refusal
+    failure = ProviderFailure(
         redact(message[:MAX_MESSAGE]),
         failure_class=found,
-        # Our key, not the caller's: its refusal is a fault of the gateway.
-        status=502 if status in (401, 403) else status,
-        provider_code=_code_of(found, status, code),
+        # It is our key that was refused, not the caller's: a fault of the gateway.
+        status=502 if is_unauthorized else 400 if is_refusal and status < 500 else status,
+        provider_code=_client_code(found, code, is_unauthorized=is_unauthorized),
         provider_type=_text(error.type),
         param=param,
         retry_after=retry_after(headers, error.details, message),
     )
+    failure.refuses_input = refuses_input(failure)
+    return failure
 
 
 def _may_be_about_state(status: int, code: str | None, param: str | None) -> bool:
@@ -137,40 +197,42 @@ def _may_be_about_state(status: int, code: str | None, param: str | None) -> boo
     return status in _STATE_STATUSES and code not in _BY_CODE and not is_elsewhere
 
 
-def _code_of(found: FailureClass, status: int, given: str | None) -> str | None:
-    """Return the code that clients know a failure by, where the server gave none but a number."""
-    if found == "overflow" and (given is None or given.isdecimal()):
+def _client_code(found: FailureClass, code: str | None, *, is_unauthorized: bool) -> str | None:
+    """Return the code that clients expect where the server sent none, or a number."""
+    if found == "overflow" and (code is None or code.isdecimal()):
         return OVERFLOW_CODE
-    return given or ("upstream_unauthorized" if status in (401, 403) else None)
+    return code or ("upstream_unauthorized" if is_unauthorized else None)
 
 
 def failure_in_stream(error: Any) -> ProviderFailure:
     """Return an error that came inside a stream, nested or flat, as a failure."""
     fields = error if isinstance(error, dict) else {}
     code, kind = _text(fields.get("code")), _text(fields.get("type"))
-    message = _text(fields.get("message")) or "the upstream broke off with an error"
+    message = _text(fields.get("message")) or "the upstream ended its stream with an error"
     kind = None if kind == "error" else kind
     found = classify(status=None, code=code, kind=kind, message=message)
-    return ProviderFailure(
+    failure = ProviderFailure(
         redact(message[:MAX_MESSAGE]),
         failure_class=found,
-        status=_status_in_stream(found, code, kind),
+        status=_status_in_stream(found, code, kind, message),
         provider_code=code,
         provider_type=kind,
         param=_text(fields.get("param")),
         retry_after=retry_after({}, fields.get("details"), message),
     )
+    failure.refuses_input = refuses_input(failure)
+    return failure
 
 
-def _status_in_stream(found: FailureClass, code: str | None, kind: str | None) -> int:
-    """Return the status that a failure would have had, had it come before the stream."""
-    if found == "overflow" or kind == "invalid_request_error":
+def _status_in_stream(found: FailureClass, code: str | None, kind: str | None, message: str) -> int:
+    """Return the status that a failure would have had before the stream began."""
+    if found == "overflow" or kind == "invalid_request_error" or is_prompt_refusal(code, message):
         return 400
     return 429 if code in ("rate_limit_exceeded", "insufficient_quota") else 502
 
 
 def broken(message: str, code: str, *, status: int = 502) -> ProviderFailure:
-    """Return a failure of the line itself, which says nothing about the request."""
+    """Return a failure of the connection or the response, which says nothing about the request."""
     return ProviderFailure(
         message, failure_class="transient", status=status, provider_code=code,
         provider_type="server_error",
@@ -190,22 +252,22 @@ def _read(body: bytes) -> _Error:
     if isinstance(error, str):
         return _Error(message=error, type=value.get("type"), code=value.get("code"))
     if not isinstance(error, dict):
-        return _Error(message=_detail(value.get("detail")) or value.get("message"))
+        return _Error(message=_join_details(value.get("detail")) or value.get("message"))
     if "message" not in error and "detail" in error:
-        return _Error(message=_detail(error["detail"]))
+        return _Error(message=_join_details(error["detail"]))
     return msgspec.convert({k: v for k, v in error.items() if isinstance(k, str)}, _Error)
 
 
-def _detail(detail: Any) -> Any:
-    """Return what a validating server found, one finding after the other, as one text."""
+def _join_details(detail: Any) -> Any:
+    """Return the findings of a validating server as one text."""
     if not isinstance(detail, list):
         return detail
-    found = [one for one in detail if isinstance(one, dict)]
+    findings = [finding for finding in detail if isinstance(finding, dict)]
     return "; ".join(
-        f"{'.'.join(map(str, place))}: {one.get('msg')}"
-        if isinstance(place := one.get("loc"), list)
-        else str(one.get("msg"))
-        for one in found
+        f"{'.'.join(map(str, place))}: {finding.get('msg')}"
+        if isinstance(place := finding.get("loc"), list)
+        else str(finding.get("msg"))
+        for finding in findings
     )
 
 
@@ -242,7 +304,18 @@ _KNOWN: tuple[tuple[str, FailureClass], ...] = (
     (r"system (messages?|role|prompt) .{0,40}(beginning|start|first|not supported)", "shape"),
     (r"encrypted[_ ](content|reasoning)|'reasoning'|reasoning items?\b", "foreign_opaque"),
     (r"\bResponseReasoningItem\b", "foreign_opaque"),
+    (r"reasoning_content.{0,80}(unsupported|not (supported|permitted|allowed))", "shape"),
+    (r"(unsupported|unexpected|not permitted|not allowed).{0,80}reasoning_content", "shape"),
     (r"exceeded your current quota", "terminal"),
+)
+_FILTERS = r"(content filter|safety|moderation|guardrail|prohibited content|polic(y|ies)\b)"
+_REFUSAL: tuple[str, ...] = (
+    r"prompt was flagged|flagged (as|for) potentially violating|violat\w+ (of )?our usage polic",
+    r"content (management|filtering|filter|moderation|safety) (policy|policies|system|rules)",
+    rf"(blocked|filtered|rejected|refused|flagged) (by|due to|because of|for) .{{0,40}}{_FILTERS}",
+    r"(prompt|input|request|response|candidate) (was |is |has been )?(blocked|filtered|flagged)\b",
+    r"rejected (as a result of|by) our safety system|responsible ai polic",
+    r"\bprohibited[_ ]content\b|data inspection failed|inappropriate content",
 )
 _LENGTH: tuple[str, ...] = (
     r"(exceed\w*|longer|larger|overflows?|over|reached)\b.{0,60}\bcontext\b",
@@ -276,23 +349,32 @@ def _any(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE | re.DOTALL)
 
 
-_BY_TEXT = tuple((re.compile(words, re.IGNORECASE), kind) for words, kind in _KNOWN)
+_BY_TEXT = tuple((re.compile(text, re.IGNORECASE), kind) for text, kind in _KNOWN)
 _is_length = _any(_LENGTH).search
 _is_tokens = _any(_TOKENS).search
 _is_media = _any(_MEDIA).search
 _is_media_for_sure = re.compile(r"image input|identify image|mmproj", re.IGNORECASE).search
-_is_late = re.compile(r"deadline|cancell?ed|timed? ?out", re.IGNORECASE).search
-"""A `context` is what carries a time limit in some servers' language."""
-_names_answer = re.compile(r"max_\w*tokens|completion tokens|output tokens", re.IGNORECASE).search
-"""How long the answer may be is the client's wish, and no fault of the history."""
-_names_wishes = re.compile(
+_is_refusal_text = _any(_REFUSAL).search
+_is_timeout = re.compile(r"deadline|cancell?ed|timed? ?out", re.IGNORECASE).search
+"""Servers written in Go say `context` for what carries a deadline."""
+_names_output_limit = re.compile(
+    r"max_\w*tokens|completion tokens|output tokens", re.IGNORECASE
+).search
+"""The limit of the answer is a parameter, and no fault of the history."""
+_names_tool_or_format = re.compile(
     r"\b(tools?|functions?|schema|response_format|parameter)\b", re.IGNORECASE
 ).search
-_REFUSED = frozenset({400, 404, 413, 415, 422, None})
+_names_parameter = re.compile(
+    r"\b(tools?|tool_choice|functions?|schema|response_format|parameters?|arguments?|fields?"
+    r"|temperature|top_p|top_k|max_\w*tokens|logprobs|stream\w*|seed|stop|effort|verbosity"
+    r"|api[ _-]?key|credentials?|quota|billing|model)\b",
+    re.IGNORECASE,
+).search
+_MEDIA_STATUSES = frozenset({400, 404, 413, 415, 422, None})
 
 
 def class_of(status: int | None, message: str) -> FailureClass | None:
-    """Return what a server's words tell of a failure, if anything."""
+    """Return the class that a server's message tells; None for an unknown message."""
     for pattern, found in _BY_TEXT:
         if pattern.search(message):
             return found
@@ -300,15 +382,15 @@ def class_of(status: int | None, message: str) -> FailureClass | None:
         return "overflow"
     if _is_media_for_sure(message):
         return "poison"
-    # A server that breaks may have failed to fetch something of its own.
-    if status in _REFUSED and _is_media(message) and not _names_wishes(message):
+    # A server error may be about a file of the server's own.
+    if status in _MEDIA_STATUSES and _is_media(message) and not _names_tool_or_format(message):
         return "poison"
     return None
 
 
 def _is_too_long(message: str) -> bool:
-    if _is_late(message):
+    if _is_timeout(message):
         return False
     if _is_length(message):
         return True
-    return _is_tokens(message) is not None and not _names_answer(message)
+    return _is_tokens(message) is not None and not _names_output_limit(message)

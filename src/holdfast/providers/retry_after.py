@@ -1,4 +1,4 @@
-"""How long a server asks to be left alone: in its headers, its details or its words."""
+"""Read how long a server asks to wait: from its headers, its error details or its message."""
 
 import math
 import re
@@ -7,65 +7,65 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-LONGEST_SECONDS = 366 * 86_400.0
-_WORDS = re.compile(
+MAX_SECONDS = 366 * 86_400.0
+_IN_MESSAGE = re.compile(
     r"(?:try again|retry) in "
     r"((?:\d+(?:\.\d+)?\s?(?:ms|s|m|h)(?:ec(?:ond)?s?|in(?:ute)?s?|ours?)?[\s,]{0,2})+)",
     re.IGNORECASE,
 )
-_PIECE = re.compile(r"(\d+(?:\.\d+)?)\s?(ms|s|m|h)", re.IGNORECASE)
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s?(ms|s|m|h)", re.IGNORECASE)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def retry_after(headers: Mapping[str, str], details: Any, message: str) -> float | None:
     """Return how many seconds to wait; None where the server does not say."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        seconds = _read(headers.get(name), headers.get("date"))
+        seconds = _parse_header(headers.get(name), headers.get("date"))
         if seconds is not None:
             return seconds * scale
     for detail in details if isinstance(details, list) else ():
         if isinstance(detail, dict) and isinstance(detail.get("retryDelay"), str):
-            return _number(detail["retryDelay"].removesuffix("s"))
-    return _in_words(message)
+            return _parse_number(detail["retryDelay"].removesuffix("s"))
+    return _from_message(message)
 
 
-def _read(raw: str | None, date: str | None) -> float | None:
+def _parse_header(raw: str | None, date: str | None) -> float | None:
     if raw is None:
         return None
-    seconds = _number(raw)
-    return seconds if seconds is not None else _until(raw, date)
+    seconds = _parse_number(raw)
+    return seconds if seconds is not None else _seconds_until(raw, date)
 
 
-def _number(raw: str) -> float | None:
+def _parse_number(raw: str) -> float | None:
     try:
         seconds = float(raw)
     except ValueError:
         return None
-    is_one = math.isfinite(seconds) and seconds >= 0
-    return min(seconds, LONGEST_SECONDS) if is_one else None
+    is_valid = math.isfinite(seconds) and seconds >= 0
+    return min(seconds, MAX_SECONDS) if is_valid else None
 
 
-def _until(raw: str, date: str | None) -> float | None:
-    """Return the seconds up to a date, by the server's own clock where it tells it."""
-    then = _timestamp(raw)
+def _seconds_until(raw: str, date: str | None) -> float | None:
+    """Return the seconds up to a date, by the server's clock where it sends its time."""
+    then = _parse_date(raw)
     if then is None:
         return None
-    now = _timestamp(date) if date is not None else None
+    now = _parse_date(date) if date is not None else None
     seconds = then - (now if now is not None else time.time())
-    return min(max(seconds, 0.0), LONGEST_SECONDS)
+    return min(max(seconds, 0.0), MAX_SECONDS)
 
 
-def _timestamp(raw: str) -> float | None:
+def _parse_date(raw: str) -> float | None:
     try:
         return parsedate_to_datetime(raw).timestamp()
     except (ValueError, OverflowError, IndexError, TypeError):
         return None
 
 
-def _in_words(message: str) -> float | None:
-    """Return what a message says: `Please try again in 1m30.5s.`"""
-    found = _WORDS.search(message[:4000])
+def _from_message(message: str) -> float | None:
+    """Return the wait that a message names, such as `Please try again in 1m30.5s.`"""
+    found = _IN_MESSAGE.search(message[:4000])
     if found is None:
         return None
-    pieces = _PIECE.findall(found[1])
-    return min(sum(float(n) * _SECONDS[unit.lower()] for n, unit in pieces), LONGEST_SECONDS)
+    amounts = _AMOUNT.findall(found[1])
+    return min(sum(float(n) * _SECONDS[unit.lower()] for n, unit in amounts), MAX_SECONDS)

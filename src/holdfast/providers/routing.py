@@ -1,9 +1,11 @@
-"""Which upstream serves a model: the first whose patterns match; the demo where there is none."""
+"""Route models to upstreams: the first whose patterns match; the demo model without any."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
+
+import msgspec
 
 from holdfast.core.errors import ModelNotFound, ProviderFailure
 from holdfast.ports.provider import (
@@ -15,88 +17,102 @@ from holdfast.ports.provider import (
 )
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
+from holdfast.providers.http.proxy import Proxy
 from holdfast.providers.http.relay import open_relay
 from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.items.ids import NewId
 from holdfast.providers.openai_chat.adapter import ChatProvider
+from holdfast.providers.openai_chat.input import TranslationCache
 from holdfast.providers.openai_responses.adapter import ResponsesProvider
 from holdfast.providers.settings import UpstreamApi, UpstreamSettings, is_name
 
 Model = dict[str, Any]
-MOST_MODELS = 1024
+MAX_CACHED_ROUTES = 1024
 
 
 class Upstreams:
-    """All upstreams of a gateway, in the order in which they are asked."""
+    """All upstreams of a gateway, in order of precedence."""
 
     def __init__(self, settings: Sequence[UpstreamSettings], new_id: NewId) -> None:
         self._clients: list[PooledClient] = []
-        self._lines: list[Upstream] = []
+        self._upstreams: list[Upstream] = []
         self._routes: list[tuple[UpstreamSettings, Provider]] = []
-        for one in settings:
-            client = PooledClient(one.timeouts)
+        translations = TranslationCache()
+        for upstream_settings in settings:
+            proxy = upstream_settings.proxy
+            client = PooledClient(
+                upstream_settings.timeouts,
+                proxy=Proxy.parse(proxy) if proxy is not None else None,
+            )
             self._clients.append(client)
-            line = Upstream(one, client)
-            self._lines.append(line)
-            self._routes.append((one, _provider(line, new_id)))
+            upstream = Upstream(upstream_settings, client)
+            self._upstreams.append(upstream)
+            provider = _provider(upstream, new_id, translations)
+            self._routes.append((upstream_settings, provider))
         self._demo = None if self._routes else DemoProvider(new_id)
-        self._found: dict[str, tuple[UpstreamSettings, Provider] | None] = {}
-        """Who serves the models that were asked for."""
+        self._cached_routes: dict[str, tuple[UpstreamSettings, Provider] | None] = {}
 
     def provider(self, model: str) -> Provider:
-        """Return who serves a model."""
+        """Return the provider of a model, or raise `ModelNotFound`."""
         if self._demo is not None:
             return self._demo
-        found = self._found[model] if model in self._found else self._find(model)
+        found = self._cached_routes[model] if model in self._cached_routes else self._find(model)
         if found is None:
             raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
         return found[1]
 
     def _find(self, model: str) -> tuple[UpstreamSettings, Provider] | None:
         """Return the first upstream whose patterns match."""
-        if model in self._found:
-            return self._found[model]
-        if len(self._found) >= MOST_MODELS:
-            self._found.clear()
-        serving = (one for one in self._routes if _serves(one[0], model))
-        found = self._found[model] = next(serving, None)
+        if model in self._cached_routes:
+            return self._cached_routes[model]
+        if len(self._cached_routes) >= MAX_CACHED_ROUTES:
+            self._cached_routes.clear()
+        serving = (route for route in self._routes if _serves(route[0], model))
+        found = self._cached_routes[model] = next(serving, None)
         return found
 
     def fallbacks(self, model: str) -> tuple[str, ...]:
-        """Return the models that may be asked where this one's server fails, in order."""
+        """Return the models to fall back to where this one's server fails, in order."""
         found = self._find(model)
         return found[0].fallback if found else ()
 
     def context_tokens(self, model: str) -> int | None:
-        """Return the context window of a model, where its upstream's settings say it."""
+        """Return the context window of a model, where its upstream's settings have one."""
         found = self._find(model)
         return found[0].context_tokens if found else None
 
     def upstream_api(self, model: str) -> UpstreamApi | None:
-        """Return the API in which the model's upstream is asked."""
+        """Return the API of the model's upstream."""
         found = self._find(model)
         return found[0].api if found else None
 
+    def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
+        """Return the types of hosted tools that a request would lose at the model's upstream."""
+        found = self._find(model)
+        if found is None or not isinstance(found[1], ChatProvider):
+            return ()
+        return found[1].dropped_tools(fields)
+
     async def relay(self, request: RelayRequest) -> RelayResponse | None:
-        """Pass a request on as it came."""
+        """Forward a request to its model's upstream, or to the first."""
         model = request.model
-        serving = (line for line in self._lines if model and _serves(line.settings, model))
-        line = next(serving, self._lines[0] if self._lines else None)
-        return await open_relay(line, request) if line is not None else None
+        serving = (one for one in self._upstreams if model and _serves(one.settings, model))
+        upstream = next(serving, self._upstreams[0] if self._upstreams else None)
+        return await open_relay(upstream, request) if upstream is not None else None
 
     async def models(self) -> ModelListing:
-        """Return every model that can be asked for, each from the upstream that serves it.
+        """Return the models of all upstreams, each from the upstream that serves it.
 
-        An upstream that cannot be asked now is named, with those of its models that its settings
-        name; where none can be asked, that is a failure.
+        An upstream that fails is listed as unavailable; its models are those that its settings
+        name. Raise where every upstream fails.
         """
         if self._demo is not None:
             return ModelListing(await self._demo.models())
-        asked = [_ask(provider) for _, provider in self._routes]
+        listings = [_list_models(provider) for _, provider in self._routes]
         listed: dict[str, Model] = {}
         failures: list[tuple[str, ProviderFailure]] = []
         for (settings, provider), answer in zip(
-            self._routes, await asyncio.gather(*asked), strict=True
+            self._routes, await asyncio.gather(*listings), strict=True
         ):
             if isinstance(answer, ProviderFailure):
                 failures.append((settings.name, answer))
@@ -105,10 +121,10 @@ class Upstreams:
                 if self._serving(model["id"]) is provider:
                     listed.setdefault(model["id"], model)
         if len(failures) == len(self._routes):
-            raise _nobody_answers(failures)
+            raise _joined_failure(failures)
         return ModelListing(
             list(listed.values()),
-            [UnavailableUpstream(name, one.message) for name, one in failures],
+            [UnavailableUpstream(name, failure.message) for name, failure in failures],
         )
 
     def _serving(self, model: str) -> Provider | None:
@@ -127,7 +143,7 @@ def _serves(settings: UpstreamSettings, model: str) -> bool:
     return any(fnmatchcase(model, pattern) for pattern in settings.models)
 
 
-async def _ask(provider: Provider) -> list[Model] | ProviderFailure:
+async def _list_models(provider: Provider) -> list[Model] | ProviderFailure:
     try:
         return await provider.models()
     except ProviderFailure as failure:
@@ -143,8 +159,8 @@ def _configured(settings: UpstreamSettings) -> list[Model]:
     ]
 
 
-def _nobody_answers(failures: Sequence[tuple[str, ProviderFailure]]) -> ProviderFailure:
-    """Return the first failure, in the words of all."""
+def _joined_failure(failures: Sequence[tuple[str, ProviderFailure]]) -> ProviderFailure:
+    """Return the first failure with the messages of all."""
     first = failures[0][1]
     return ProviderFailure(
         "; ".join(f"upstream {name}: {failure.message}" for name, failure in failures),
@@ -156,7 +172,7 @@ def _nobody_answers(failures: Sequence[tuple[str, ProviderFailure]]) -> Provider
     )
 
 
-def _provider(upstream: Upstream, new_id: NewId) -> Provider:
+def _provider(upstream: Upstream, new_id: NewId, translations: TranslationCache) -> Provider:
     if upstream.settings.api == "chat":
-        return ChatProvider(upstream, new_id)
+        return ChatProvider(upstream, new_id, translations)
     return ResponsesProvider(upstream, new_id)

@@ -1,7 +1,9 @@
-"""What can be set about the servers behind us: who they are, what they keep, how long we wait."""
+"""Settings of upstreams: address, API, stored state and timeouts."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
@@ -13,7 +15,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_variable(setting: str, name: str | None) -> None:
-    """Refuse what cannot name a variable; it may be the key itself, so it is not repeated."""
+    """Raise for an invalid variable name without repeating it: it may be the key itself."""
     if name is not None and not _VARIABLE.fullmatch(name):
         raise InvalidSetting(
             f"{setting} is the name of an environment variable, not a key: "
@@ -21,21 +23,77 @@ def check_variable(setting: str, name: str | None) -> None:
         )
 
 
+def proxy_for(url: str, environment: Mapping[str, str]) -> str | None:
+    """Return the forward proxy of an upstream, as the usual variables name it; None for none.
+
+    Lower-case names come first. A server on this machine is always reached directly.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    excluded = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    if _is_loopback(host) or any(
+        _is_excluded(host, parts.port, entry.strip()) for entry in excluded.split(",")
+    ):
+        return None
+    for name in (f"{parts.scheme}_proxy", "all_proxy"):
+        for variable in (name, name.upper()):
+            proxy = environment.get(variable)
+            if proxy:
+                _check_proxy(variable, proxy)
+                return proxy
+    return None
+
+
+def _check_proxy(variable: str, proxy: str) -> None:
+    """Raise for an invalid proxy without repeating it: it may hold a password."""
+    try:
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise InvalidSetting(f"{variable} must be http://host:port or https://host:port")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_excluded(host: str, port: int | None, entry: str) -> bool:
+    """Return whether an entry of NO_PROXY means a host: a name, a domain, an address or `*`."""
+    if entry == "*":
+        return True
+    try:
+        return ip_address(host) in ip_network(entry, strict=False)
+    except ValueError:
+        pass
+    name, _, only_port = entry.lower().partition(":")
+    if only_port and only_port != str(port):
+        return False
+    name = name.removeprefix("*").removeprefix(".")
+    return bool(name) and (host == name or host.endswith(f".{name}"))
+
+
 def is_name(pattern: str) -> bool:
-    """Return whether a pattern of `models` is the name of one model."""
-    return not any(sign in pattern for sign in "*?[")
+    """Return whether a pattern of `models` names exactly one model."""
+    return not any(wildcard in pattern for wildcard in "*?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutSettings:
-    """How long an upstream may keep us waiting; each limit is a failure of its own."""
+    """How long to wait for an upstream; each limit has an error code of its own."""
 
     connect_seconds: float = 10.0
-    """To a new connection, TLS included."""
+    """Until a new connection is open, TLS included."""
     first_byte_seconds: float = 600.0
-    """From the request to the first byte of its answer; a whole answer may take this long."""
+    """From the request to the first byte of its response."""
     chunk_seconds: float = 300.0
-    """Between two pieces of an answer."""
+    """Between two chunks of a response."""
 
     def __post_init__(self) -> None:
         for name in ("connect_seconds", "first_byte_seconds", "chunk_seconds"):
@@ -52,7 +110,7 @@ class UpstreamSettings:
     name: str = "upstream"
     """Its name in logs, metrics and the tags of what it remembers; no two may share one."""
     api: UpstreamApi = "responses"
-    """Which API it is asked in; requests in the other one are translated."""
+    """The API it serves; requests in the other one are translated."""
     key_env: str | None = None
     """The environment variable that holds its key."""
     models: tuple[str, ...] = ("*",)
@@ -64,14 +122,16 @@ class UpstreamSettings:
     context_tokens: int | None = None
     """The size of its models' context window, where it is known."""
     fallback: tuple[str, ...] = ()
-    """Models that are asked, in order, where this server fails before its first word."""
+    """Models to try, in order, where this server fails before its first output."""
     strict_alternation: bool = False
-    """Whether its models want user and assistant to take turns, without exception (Chat only)."""
+    """Whether user and assistant messages must alternate without exception (Chat only)."""
     encrypted_reasoning: bool = True
-    """Whether reasoning is asked for in the encrypted form that can be replayed."""
+    """Whether to request reasoning in the encrypted form that can be replayed."""
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     key: str | None = field(default=None, repr=False)
     """The key itself, as read from `key_env`; never written anywhere."""
+    proxy: str | None = field(default=None, repr=False)
+    """The forward proxy to reach it through, from HTTPS_PROXY, HTTP_PROXY and NO_PROXY."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)

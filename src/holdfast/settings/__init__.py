@@ -17,7 +17,7 @@ from holdfast.engine.settings import (
     RetentionSettings,
     StreamSettings,
 )
-from holdfast.providers.settings import UpstreamSettings
+from holdfast.providers.settings import UpstreamSettings, proxy_for
 from holdfast.settings.files import read_file
 from holdfast.settings.reading import Sources
 from holdfast.settings.sections import (
@@ -113,8 +113,12 @@ def _upstreams(sources: Sources, env: Mapping[str, str]) -> tuple[UpstreamSettin
     listed = sources.tables("upstream", UpstreamSettings, named_alone)
     only = sources.overridden("upstream", UpstreamSettings, needs="url")
     if only is not None:
-        return (replace(only, key=default_key),)
+        return (replace(only, key=default_key, proxy=proxy_for(only.url, env)),)
     return tuple(
-        replace(one, key=env.get(one.key_env) or None if one.key_env else default_key)
+        replace(
+            one,
+            key=env.get(one.key_env) or None if one.key_env else default_key,
+            proxy=proxy_for(one.url, env),
+        )
         for one in listed
     )

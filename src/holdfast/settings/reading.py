@@ -17,7 +17,7 @@ Given = tuple[Any, Place]
 """A value as it was found, and where."""
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-NOT_FROM_OUTSIDE = frozenset({"key"})
+NOT_FROM_OUTSIDE = frozenset({"key", "proxy"})
 """Fields that hold secrets: they are filled from the environment variable that another names."""
 
 

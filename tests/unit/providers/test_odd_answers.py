@@ -11,8 +11,8 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.items import item_value, read_item
 from holdfast.ports.provider import Answer
-from holdfast.providers.items.ids import Names
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.ids import IdAllocator
+from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.openai_chat.output import ChatOutput
 from holdfast.providers.openai_responses.output import ResponsesOutput
 
@@ -90,9 +90,9 @@ def everywhere(value: Any) -> Iterator[Any]:
             yield spoilt(value, path, put)
 
 
-def names() -> Names:
+def names() -> IdAllocator:
     count = iter(range(10_000))
-    return Names(lambda prefix: f"{prefix}_{next(count):016}")
+    return IdAllocator(lambda prefix: f"{prefix}_{next(count):016}")
 
 
 def check(answer: Answer) -> None:
@@ -125,18 +125,18 @@ def check(answer: Answer) -> None:
 
 
 def of_response(value: Any) -> Answer:
-    output = ResponsesOutput(names(), Maker("p", "a", "m"))
+    output = ResponsesOutput(names(), SealOwner("p", "a", "m"))
     return output.whole(msgspec.json.encode(value)).answer
 
 
 def of_events(events: Any) -> Answer | None:
-    output = ResponsesOutput(names(), Maker("p", "a", "m"))
+    output = ResponsesOutput(names(), SealOwner("p", "a", "m"))
     for event in events:
-        for told in output.take("", msgspec.json.encode(event)):
+        for told in output.read("", msgspec.json.encode(event)):
             data = getattr(told, "data", {})
             assert isinstance(data.get("delta", ""), str)
-        if output.ending is not None:
-            return output.ending.answer
+        if output.finished is not None:
+            return output.finished.answer
     return None
 
 
@@ -144,14 +144,14 @@ def of_completion(value: Any) -> Answer:
     output = ChatOutput(names())
     if not isinstance(value, dict):
         raise ProviderFailure("no object", failure_class="transient")
-    output.take(value)
+    output.read(value)
     return output.end()[1]
 
 
 def of_chunks(chunks: Any) -> Answer:
     output = ChatOutput(names())
     for chunk in chunks:
-        output.take_chunk(msgspec.json.encode(chunk))
+        output.read_chunk(msgspec.json.encode(chunk))
     return output.end()[1]
 
 

@@ -13,7 +13,7 @@ from holdfast.core.openai.stream_events import Delta, StreamEvent, number_event
 from holdfast.ports.provider import AnyEvent, ModelCall
 from holdfast.providers.http import client as http
 from holdfast.providers.http.client import HttpRequest, PooledClient
-from holdfast.providers.http.connection import Enough
+from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.openai_chat.adapter import ChatProvider
 from holdfast.providers.openai_responses.adapter import ResponsesProvider
@@ -41,7 +41,7 @@ class Bucket:
         self.pieces.append(piece)
         self.came.set()
         if self.enough_after is not None and len(self.pieces) > self.enough_after:
-            raise Enough
+            raise StopReading
         return not self.is_small
 
     async def drain(self) -> None:
@@ -113,12 +113,12 @@ async def closing(client: PooledClient) -> AsyncIterator[PooledClient]:
 async def test_a_connection_is_used_again_once_the_rest_of_what_was_enough_has_come(
     rest: bytes, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "SETTLE_SECONDS", 0.05 if connections > 1 else SECONDS)
+    monkeypatch.setattr(http, "DISCARD_SECONDS", 0.05 if connections > 1 else SECONDS)
     left, settled = asyncio.Event(), asyncio.Event()
 
     class Settling(PooledClient):
-        def keep(self, *args: Any) -> None:
-            super().keep(*args)
+        def pool(self, *args: Any) -> None:
+            super().pool(*args)
             settled.set()
 
     async def ending_late(talk: Talk) -> None:

@@ -19,7 +19,7 @@ from holdfast.providers.http.client import HttpRequest, PooledClient
 from tests.unit.providers.raw_server import Basin, chunked
 
 
-def _certificate(folder: Path) -> Path:
+def certificate(folder: Path) -> Path:
     """Return a file with a key and a certificate for 127.0.0.1 that vouches for itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "holdfast tests")])
@@ -81,7 +81,7 @@ async def _get(client: PooledClient, url: str) -> bytes:
 
 
 async def test_a_server_that_is_trusted_is_spoken_to_over_one_connection(tmp_path: Path) -> None:
-    pem = _certificate(tmp_path)
+    pem = certificate(tmp_path)
     client = PooledClient(tls=ssl.create_default_context(cafile=str(pem)))
     async with tls_server(pem) as (url, counts):
         try:
@@ -93,7 +93,7 @@ async def test_a_server_that_is_trusted_is_spoken_to_over_one_connection(tmp_pat
 
 async def test_a_server_that_nobody_vouches_for_is_not_spoken_to(tmp_path: Path) -> None:
     client = PooledClient()
-    async with tls_server(_certificate(tmp_path)) as (url, counts):
+    async with tls_server(certificate(tmp_path)) as (url, counts):
         try:
             with pytest.raises(ProviderFailure) as caught:
                 await _get(client, url)

@@ -7,11 +7,17 @@ import pytest
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.ports.provider import Answer
-from holdfast.providers.items.ids import Names
-from holdfast.providers.openai_chat.messages import CARRY_ON, UNSHOWN, ChatForm
-from holdfast.providers.openai_chat.output import ChatOutput, Doubling
-from holdfast.providers.openai_chat.params import chat_words
-from holdfast.providers.openai_responses.params import responses_words
+from holdfast.providers.items.ids import IdAllocator
+from holdfast.providers.openai_chat.input import (
+    MISSING_TURN,
+    ChatForm,
+    ChatInputCache,
+    TranslationCache,
+)
+from holdfast.providers.openai_chat.messages import UNSUPPORTED_PART
+from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
+from holdfast.providers.openai_chat.params import to_chat_params
+from holdfast.providers.openai_responses.params import to_responses_params
 
 Json = dict[str, Any]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -69,14 +75,14 @@ PAIRS: list[tuple[Json, Json]] = [
 
 @pytest.mark.parametrize(("responses", "chat"), PAIRS)
 def test_fields_have_the_same_meaning_in_both_apis(responses: Json, chat: Json) -> None:
-    assert chat_words(raw(responses), "llama", "u") == chat
-    assert responses_words(raw(chat), "u") == responses
+    assert to_chat_params(raw(responses), "llama", "u").params == chat
+    assert to_responses_params(raw(chat), "u") == responses
 
 
 def test_newer_models_are_told_their_limit_by_its_newer_name() -> None:
-    words = chat_words(raw({"max_output_tokens": 9}), "openai/gpt-5.4", "u")
-    assert words == {"max_completion_tokens": 9}
-    assert responses_words(raw({"max_completion_tokens": 9}), "u") == {"max_output_tokens": 9}
+    params = to_chat_params(raw({"max_output_tokens": 9}), "openai/gpt-5.4", "u").params
+    assert params == {"max_completion_tokens": 9}
+    assert to_responses_params(raw({"max_completion_tokens": 9}), "u") == {"max_output_tokens": 9}
 
 
 SILENT: Json = {
@@ -88,13 +94,13 @@ SILENT: Json = {
 
 
 def test_fields_that_ask_for_nothing_special_are_left_out() -> None:
-    assert chat_words(raw(SILENT), "llama", "u") == {}
+    assert to_chat_params(raw(SILENT), "llama", "u").params == {}
     silent = {
         "n": 1, "stop": None, "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0,
         "modalities": ["text"], "functions": [], "stream_options": {"include_usage": True},
         "seed": None, "logprobs": False,
     }  # fmt: skip
-    assert responses_words(raw(silent), "u") == {}
+    assert to_responses_params(raw(silent), "u") == {}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +110,10 @@ def test_fields_that_ask_for_nothing_special_are_left_out() -> None:
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"name": "f"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+         "tool_choice"),
         ({"tools": [{"type": "custom", "name": "c"}], "tool_choice": {"type": "mcp"}},
          "tool_choice"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
@@ -112,7 +121,7 @@ def test_fields_that_ask_for_nothing_special_are_left_out() -> None:
 )  # fmt: skip
 def test_what_chat_cannot_say_is_refused_by_name(fields: Json, param: str) -> None:
     with pytest.raises(UnsupportedByUpstream) as caught:
-        chat_words(raw(fields), "llama", "u")
+        to_chat_params(raw(fields), "llama", "u")
     assert caught.value.param == param
 
 
@@ -133,15 +142,21 @@ def test_what_chat_cannot_say_is_refused_by_name(fields: Json, param: str) -> No
 )
 def test_what_responses_cannot_say_is_refused_by_name(fields: Json, param: str) -> None:
     with pytest.raises(UnsupportedByUpstream) as caught:
-        responses_words(raw(fields), "u")
+        to_responses_params(raw(fields), "u")
     assert caught.value.param == param
 
 
 def messages(
     *items: Json, instructions: str | None = None, is_strict: bool = True, alternates: bool = False
 ) -> list[Json]:
-    form = ChatForm(upstream="u", is_strict=is_strict, alternates=alternates)
-    return form.messages(instructions, [msgspec.json.encode(item) for item in items])
+    cache = ChatInputCache(TranslationCache())
+    history = [msgspec.json.encode(item) for item in items]
+    if is_strict:
+        cache.check(history, "u")
+    form = ChatForm("u", alternates=alternates)
+    written = cache.write(history, form, instructions=instructions)
+    sent: list[Json] = msgspec.json.decode(b"[%b]" % b"".join(written.pieces))
+    return sent
 
 
 def user(text: str) -> Json:
@@ -265,8 +280,8 @@ class Counted:
 
 def heard(*chunks: Json) -> tuple[list[str], Answer]:
     """Return the kinds of events that chunks make, and the answer."""
-    output = ChatOutput(Names(Counted()))
-    events = [event for chunk in chunks for event in output.take(chunk)]
+    output = ChatOutput(IdAllocator(Counted()))
+    events = [event for chunk in chunks for event in output.read(chunk)]
     last, answer = output.end()
     return [event.type.removeprefix("response.") for event in (*events, *last)], answer
 
@@ -357,7 +372,7 @@ def test_an_answer_without_words_is_a_message_without_words() -> None:
 
 def test_only_a_server_that_doubles_its_opening_is_taken_to_double() -> None:
     def kept(*chunks: bytes) -> list[bytes]:
-        doubling = Doubling()
+        doubling = DuplicateChunkFilter()
         return [chunk for chunk in chunks if not doubling.is_copy(chunk)]
 
     assert kept(b"r", b"r", b"ha", b"ha", b"ha", b"ha", b"end") == [b"r", b"ha", b"ha", b"end"]
@@ -372,7 +387,7 @@ def test_what_a_chat_server_has_no_place_for_is_refused_when_new_and_left_out_wh
     for item in (odd, seen):
         with pytest.raises(UnsupportedByUpstream):
             messages(item)
-    assert messages(odd, seen, is_strict=False) == [{"role": "user", "content": UNSHOWN}]
+    assert messages(odd, seen, is_strict=False) == [{"role": "user", "content": UNSUPPORTED_PART}]
 
 
 def test_empty_texts_and_empty_messages_are_not_sent() -> None:
@@ -389,11 +404,11 @@ def test_speakers_take_turns_where_a_server_wants_it() -> None:
     )  # fmt: skip
     assert [(message["role"], message["content"]) for message in shown] == [
         ("system", "first"),
-        ("user", CARRY_ON),
+        ("user", MISSING_TURN),
         ("assistant", "hello"),
         ("user", "a\n\nbe kind"),
         ("assistant", None),
         ("tool", "1"),
-        ("assistant", CARRY_ON),
+        ("assistant", MISSING_TURN),
         ("user", "b"),
     ]

@@ -1,8 +1,8 @@
-"""Whether a provider's conversation still holds what was put into it.
+"""Compare a provider's conversation with what was put into it.
 
-A conversation at a provider is a cache of our log. It may lose items, gain some from elsewhere, or
-show them in another order, all without an error; so it is compared, item by item, with what we
-would tell it. Thoughts, ids and names are the provider's own affair and do not count.
+A conversation at a provider is a cache of our log. It may lose items, gain items from elsewhere, or
+reorder them, all without an error. So it is compared item by item with what we would send. The
+provider's reasoning, ids and names do not count.
 """
 
 import hashlib
@@ -18,46 +18,47 @@ Divergence = Literal[
     "conversation_items_reordered",
     "conversation_items_changed",
 ]
-Mark = bytes
-"""What makes an item the same on both sides."""
+Fingerprint = bytes
+"""What makes two items equal."""
 _CALL_SUFFIX = "_call"
 
 
-def marks_of(items: Iterable[dict[str, Any]]) -> list[Mark]:
-    """Return the marks of the items that count, in their order."""
-    found = (_said(item) for item in items)
+def fingerprints(items: Iterable[dict[str, Any]]) -> list[Fingerprint]:
+    """Return the fingerprints of the items that count, in order."""
+    texts = (_comparable_text(item) for item in items)
     return [
-        hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        for said in found
-        if said is not None
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        for text in texts
+        if text is not None
     ]
 
 
-def compare(expected: Sequence[Mark], held: Sequence[Mark], *, is_whole: bool) -> Divergence | None:
-    """Return how what is held differs from what was told; None when it does not.
+def compare(
+    expected: Sequence[Fingerprint], found: Sequence[Fingerprint], *, is_whole: bool
+) -> Divergence | None:
+    """Return how a conversation differs from what is expected; None when it does not.
 
-    Where only the newest part is known (`is_whole` is false), only that part is compared.
+    Where only its newest part is known (`is_whole` is false), only that part is compared.
     """
-    told = expected if is_whole else expected[-len(held) :] if held else []
-    if list(told) == list(held):
+    compared = expected if is_whole else expected[-len(found) :] if found else []
+    if list(compared) == list(found):
         return None
-    if Counter(told) == Counter(held):
+    if Counter(compared) == Counter(found):
         return "conversation_items_reordered"
-    if _is_within(held, expected) and (is_whole or len(held) < len(expected)):
+    if _is_subsequence(found, expected) and (is_whole or len(found) < len(expected)):
         return "conversation_items_missing"
-    if _is_within(told, held):
+    if _is_subsequence(compared, found):
         return "conversation_items_added"
     return "conversation_items_changed"
 
 
-def _is_within(part: Sequence[Mark], whole: Sequence[Mark]) -> bool:
-    """Whether the items of one are all in the other, in the same order."""
+def _is_subsequence(part: Sequence[Fingerprint], whole: Sequence[Fingerprint]) -> bool:
     left = iter(whole)
-    return all(mark in left for mark in part)
+    return all(fingerprint in left for fingerprint in part)
 
 
-def _said(item: dict[str, Any]) -> str | None:
-    """Return what counts of an item; None for one that does not count at all."""
+def _comparable_text(item: dict[str, Any]) -> str | None:
+    """Return what counts of an item; None for an item that does not count."""
     kind = str(item.get("type") or "message")
     if kind == "message":
         text = _text(item.get("content"))

@@ -1,7 +1,7 @@
-"""What may be done about a provider's failure: one heal for each class, and never a loop.
+"""Decide what to do about a provider's failure: a bounded number of heals for each class.
 
-A heal happens only before anything of the answer has left for the client. What is not healed here
-fails the turn in the provider's own words; the session takes the next turn all the same.
+A heal happens only before any output has reached the client. A failure that is not healed fails the
+turn with the provider's own message; the session accepts the next turn all the same.
 """
 
 import re
@@ -16,27 +16,27 @@ HealAction = Literal[
     "dropped_state", "stripped_opaque", "repaired", "waited", "shrunk", "quarantined", "retried",
     "fell_back", "summed_up_by_rule",
 ]  # fmt: skip
-MAX_WORDS = 500
-"""How much of a provider's words is kept with a heal."""
+MAX_MESSAGE = 500
+"""How much of a provider's message is kept with a heal."""
 
 
 class Heal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An attempt that failed and what was done about it: a fact, kept with its run."""
+    """A failed attempt and what was done about it; stored with its run."""
 
     failure_class: FailureClass
     action: HealAction
     code: str | None = None
     pause_seconds: float = 0.0
     upstream: str | None = None
-    """Who failed, and asked for which model."""
+    """The upstream that failed, and the model it was called for."""
     model: str | None = None
     status: int | None = None
     message: str | None = None
-    """The beginning of what the provider said."""
+    """The beginning of the provider's message."""
     next_model: str | None = None
-    """The model that is asked instead, after a fall-back."""
+    """The model that is called instead, after a fallback."""
     items: tuple[int, ...] = ()
-    """The items that are left out from now on, after a quarantine."""
+    """The items that are replaced by placeholders from now on, after a quarantine."""
 
 
 class HealLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,15 +48,15 @@ class HealLimits(msgspec.Struct, frozen=True, kw_only=True):
     retry_within_seconds: float = 60.0
     busy_wait_seconds: float = 30.0
     shrinks: int = 3
-    """How often a request that is too long may be made shorter; each time it must be."""
+    """How often a request that is too long may be shortened; each time it must get shorter."""
     quarantines: int = 3
-    """How many guesses there are at what a provider cannot take, each a wider one."""
+    """How many guesses at the refused item are allowed, each wider than the last."""
 
 
-_MODELS_OWN_CODES = frozenset(
+_MODEL_LIMIT_CODES = frozenset(
     {"unsupported_parameter", "unsupported_value", "model_not_supported", "unsupported_model"}
 )
-_MODELS_OWN_WORDS = re.compile(
+_MODEL_LIMIT_TEXT = re.compile(
     r"not supported (?:with|by|for|when using) (?:this|the|that)?\s*model"
     r"|\bmodel\b.{0,120}\bdoes(?: not|n't) support"
     r"|not supported in this model",
@@ -64,9 +64,9 @@ _MODELS_OWN_WORDS = re.compile(
 )
 
 
-def is_models_own(code: str | None, message: str) -> bool:
-    """Whether a request is refused for what this one model cannot do: another may."""
-    return code in _MODELS_OWN_CODES or _MODELS_OWN_WORDS.search(message) is not None
+def is_model_limit(code: str | None, message: str) -> bool:
+    """Return whether a request is refused for what this model cannot do; another may."""
+    return code in _MODEL_LIMIT_CODES or _MODEL_LIMIT_TEXT.search(message) is not None
 
 
 class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,27 +76,27 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     retry_after: float | None = None
     elapsed_seconds: float = 0.0
-    """Since the turn began to ask."""
+    """Since the turn's first attempt."""
     has_output: bool = False
-    """Whether anything of the answer has left for the client."""
+    """Whether any output has reached the client."""
     uses_state: bool = False
     is_state_mutable: bool = False
     has_opaque: bool = True
-    """Whether the call may have carried sealed content."""
+    """Whether the call may have contained encrypted content."""
     is_plain: bool = False
-    """Whether the call was the plainest there is."""
+    """Whether the call already had the plainest form."""
     can_shrink: bool = False
-    """Whether somebody can make the request shorter."""
+    """Whether the request can be shortened."""
     suspects: tuple[int, ...] = ()
-    """Items that the provider may be unable to take."""
+    """Items that the provider may refuse."""
     blames_request: bool = False
-    """Whether the request itself is at fault, so that no other server would take it either."""
+    """Whether the request itself is at fault, so that another server would refuse it as well."""
     fallback: str | None = None
-    """The model that may be asked instead."""
+    """The model to fall back to."""
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True):
-    """How to go on: wait, then ask again, with less."""
+    """How to continue: wait, then call again, with the changes named here."""
 
     heal: Heal
     drops_state: bool = False
@@ -106,17 +106,17 @@ class Treatment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def treat(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treatment | None:
-    """Return what to do about a failure after the heals that were `done`; None: let it fail."""
+    """Return how to heal a failure after the heals in `done`; None to let the turn fail."""
     if symptoms.has_output:
         return None
-    # A summary that failed was another call: it takes nothing from what this one may cost.
+    # A failed summary was another call: it does not count against this one's limits.
     done = [heal for heal in done if heal.action != "summed_up_by_rule"]
     found = _heal(symptoms, _of_this_model(done), limits)
     return found if found is not None else _fall_back(symptoms)
 
 
 def _of_this_model(done: Sequence[Heal]) -> Sequence[Heal]:
-    """Another model starts from the same turn, and is healed for itself."""
+    """Return the heals since the last fallback: each model has its own limits."""
     for place in range(len(done), 0, -1):
         if done[place - 1].action == "fell_back":
             return done[place:]
@@ -141,12 +141,12 @@ def _heal(symptoms: Symptoms, done: Sequence[Heal], limits: HealLimits) -> Treat
         case "transient":
             return _retry(symptoms, same, limits)
         case "terminal":
-            # Refused in words that nobody knows, but they name a picture or a file of the log.
+            # The message is unknown, but it names an image or a file of the log.
             return _quarantine(symptoms) if len(same) < limits.quarantines else None
 
 
 def _replay(symptoms: Symptoms) -> Treatment | None:
-    """Tell everything anew. Where nothing was chained, sealed content must have named it."""
+    """Send the whole history. Without chained state, encrypted content must be the cause."""
     if symptoms.uses_state:
         heal = Heal(symptoms.failure_class, "dropped_state", symptoms.code)
         return Treatment(heal=heal, drops_state=True)
@@ -159,7 +159,7 @@ def _strip(symptoms: Symptoms) -> Treatment:
 
 
 def _repair(symptoms: Symptoms) -> Treatment:
-    """Tell it anew in the plainest form there is: what we sent was wrong for this server."""
+    """Call again in the plainest form: what we sent was invalid for this server."""
     heal = Heal("shape", "repaired", symptoms.code)
     return Treatment(heal=heal, repairs=True, drops_state=symptoms.uses_state)
 
@@ -172,7 +172,7 @@ def _shrink(symptoms: Symptoms) -> Treatment | None:
 
 
 def _quarantine(symptoms: Symptoms) -> Treatment | None:
-    """Leave out what the provider cannot take, and the state that may hold it."""
+    """Leave out the refused items, and the provider's state that may contain them."""
     if not symptoms.suspects:
         return None
     heal = Heal(symptoms.failure_class, "quarantined", symptoms.code, items=symptoms.suspects)
@@ -180,7 +180,7 @@ def _quarantine(symptoms: Symptoms) -> Treatment | None:
 
 
 def _fall_back(symptoms: Symptoms) -> Treatment | None:
-    """Ask another model for the same turn, where the failure is not the turn's own fault."""
+    """Call another model, unless the request itself is at fault."""
     if symptoms.fallback is None or symptoms.blames_request:
         return None
     heal = Heal(
@@ -192,7 +192,7 @@ def _fall_back(symptoms: Symptoms) -> Treatment | None:
 def _wait(symptoms: Symptoms, same: Sequence[Heal], limits: HealLimits) -> Treatment | None:
     pause = _pause(symptoms, len(same), limits)
     if pause is not None:
-        # Waiting has an end also where the provider says to come back at once.
+        # Waiting is bounded even where the provider says to retry at once.
         pause = max(pause, _backed_off(len(same), limits))
     waited = sum(heal.pause_seconds for heal in same)
     if pause is None or waited + pause > limits.busy_wait_seconds:
@@ -205,7 +205,7 @@ def _retry(symptoms: Symptoms, same: Sequence[Heal], limits: HealLimits) -> Trea
     is_late = symptoms.elapsed_seconds > limits.retry_within_seconds
     if pause is None or is_late or len(same) >= limits.transient_retries:
         return None
-    # What a broken call did to a conversation is not known; it is told anew in another.
+    # What a broken call did to a conversation is unknown: start another one.
     return Treatment(
         heal=Heal("transient", "retried", symptoms.code, pause),
         drops_state=symptoms.uses_state and symptoms.is_state_mutable,
@@ -213,10 +213,10 @@ def _retry(symptoms: Symptoms, same: Sequence[Heal], limits: HealLimits) -> Trea
 
 
 def _pause(symptoms: Symptoms, count: int, limits: HealLimits) -> float | None:
-    """Return how long to wait; None when the provider asks for more than a turn may wait."""
+    """Return how long to wait; None when the provider wants more than a turn may wait."""
     if symptoms.retry_after is not None:
-        asked = symptoms.retry_after
-        return asked if asked <= limits.max_pause_seconds else None
+        seconds = symptoms.retry_after
+        return seconds if seconds <= limits.max_pause_seconds else None
     return _backed_off(count, limits)
 
 
@@ -227,11 +227,11 @@ def _backed_off(count: int, limits: HealLimits) -> float:
 _decode = msgspec.json.Decoder(list[Heal]).decode
 
 
-def read_heals(kept: bytes | None) -> list[Heal]:
-    """Return the heals that a run keeps."""
-    return _decode(kept) if kept else []
+def read_heals(stored: bytes | None) -> list[Heal]:
+    """Return the heals stored with a run."""
+    return _decode(stored) if stored else []
 
 
 def write_heals(heals: Sequence[Heal]) -> bytes:
-    """Return heals as a run keeps them."""
+    """Return heals as they are stored with a run."""
     return msgspec.json.encode(list(heals))

@@ -1,13 +1,13 @@
-"""Secrets in other people's words: what a server says of a key is passed on without the key."""
+"""Remove secrets from texts of other servers before they are logged or passed on."""
 
 import re
 
-HIDDEN = "[redacted]"
-LEAST_KEY = 8
-"""Shorter keys of an upstream are words that mean nothing: `none`, `local`."""
+REDACTED = "[redacted]"
+MIN_KEY_LENGTH = 8
+"""Shorter keys of an upstream are placeholders such as `none` or `local`."""
 
 _SECRETS = (
-    # Keys by the prefixes of their makers; a key that was masked by its server has stars in it.
+    # Keys by their vendors' prefixes; servers that mask a key put stars into it.
     re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|ghp|gho|ghs)[-_][A-Za-z0-9_\-*.]{8,}"),
     re.compile(r"\bAIza[A-Za-z0-9_\-]{20,}"),
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"),
@@ -18,23 +18,23 @@ _NAMED = re.compile(
     r"""["']?|[?&](?:key|api[-_]?key|token)=)(?!bearer\b|basic\b)([^\s"'&,;)}\]]{6,})""",
     re.IGNORECASE,
 )
-"""A secret that is introduced as one: by the word for it, not by its own looks."""
+"""A secret that follows a word such as `bearer` or `api_key`."""
 _LOGIN = re.compile(r"(://[^/\s:@]{1,200}:)[^/\s@]{1,200}(@)")
 
 
 def redact(text: str, *known: str | None) -> str:
-    """Return a text without anything that looks like a secret, or is one of those known."""
+    """Return a text without the known secrets and without anything that looks like one."""
     for secret in known:
-        if secret and len(secret) >= LEAST_KEY:
-            text = text.replace(secret, HIDDEN)
-    text = _LOGIN.sub(rf"\1{HIDDEN}\2", text)
+        if secret and len(secret) >= MIN_KEY_LENGTH:
+            text = text.replace(secret, REDACTED)
+    text = _LOGIN.sub(rf"\1{REDACTED}\2", text)
     text = _NAMED.sub(_named, text)
     for pattern in _SECRETS:
-        text = pattern.sub(HIDDEN, text)
+        text = pattern.sub(REDACTED, text)
     return text
 
 
 def _named(found: re.Match[str]) -> str:
-    # "no bearer authentication" and "api key: required" say nothing secret.
+    # "no bearer authentication" and "api key: required" hold no secret.
     is_word = found[2].isalpha() and (found[2].islower() or found[2].istitle())
-    return found[0] if is_word else found[1] + HIDDEN
+    return found[0] if is_word else found[1] + REDACTED

@@ -1,32 +1,32 @@
 """Settings that a conversation carries in its items: each holds until a later one replaces it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 KIND = "configuration_update"
-_MARK = b'"configuration_update"'
+Settings = Mapping[str, Mapping[str, Any]]
+"""The fields that items have set, by the request field that they belong to."""
 
 
-def configured(
-    fields: Mapping[str, msgspec.Raw], items: Iterable[bytes]
+def updated_settings(settings: Settings, item: Mapping[str, Any]) -> Settings:
+    """Return settings after a `configuration_update` item."""
+    changed = {
+        name: {**settings.get(name, {}), **item[name]}
+        for name in ("reasoning", "text")
+        if isinstance(item.get(name), dict)
+    }
+    return {**settings, **changed}
+
+
+def with_settings(
+    fields: Mapping[str, msgspec.Raw], settings: Settings
 ) -> Mapping[str, msgspec.Raw]:
-    """Return a request's fields with what the items last said of reasoning and text, for servers
-    that have no such items."""
-    said: dict[str, dict[str, Any]] = {}
-    for body in items:
-        if _MARK not in body:
-            continue
-        item = msgspec.json.decode(body)
-        if item.get("type") != KIND:
-            continue
-        for name in ("reasoning", "text"):
-            if isinstance(item.get(name), dict):
-                said.setdefault(name, {}).update(item[name])
-    if not said:
+    """Return a request's fields with the settings of its items, for servers without such items."""
+    if not settings:
         return fields
-    changed = {name: {**_object(fields.get(name)), **value} for name, value in said.items()}
+    changed = {name: {**_object(fields.get(name)), **value} for name, value in settings.items()}
     encoded = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in changed.items()}
     return {**fields, **encoded}
 

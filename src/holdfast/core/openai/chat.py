@@ -1,6 +1,6 @@
-"""Translates Chat Completions to items and back.
+"""Translate Chat Completions messages into items, and back.
 
-In a session, system and developer messages are instructions of their turn, not history.
+System and developer messages are the instructions of their turn, not history.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,13 +28,13 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
             instructions.append(text_of(message.get("content")))
         else:
             items.extend(_items_of(message, index))
-    if len(items) > 1:
-        items = _with_custom_outputs(items)
-    return "\n\n".join(instructions) or None, items
+    return "\n\n".join(instructions) or None, _paired(items)
 
 
-def _with_custom_outputs(items: list[Item]) -> list[Item]:
-    """Return items in which outputs of custom calls have their own type; Chat has one for all."""
+def _paired(items: list[Item]) -> list[Item]:
+    """Give the outputs of custom calls their own item type; Chat has one type for all outputs."""
+    if len(items) < 2:
+        return items
     custom = {item["call_id"] for item in items if item["type"] == "custom_tool_call"}
     return [
         {**item, "type": "custom_tool_call_output"}
@@ -47,7 +47,10 @@ def _with_custom_outputs(items: list[Item]) -> list[Item]:
 def _items_of(message: Message, index: int) -> list[Item]:
     match message["role"]:
         case "user":
-            return [{"type": "message", "role": "user", "content": _input(message, index)}]
+            content = _input(message, index)
+            return [
+                {"type": "message", "role": "user", **_name(message, index), "content": content}
+            ]
         case "assistant":
             _check_content(message, index)
             return _assistant_items(message, index)
@@ -61,6 +64,16 @@ def _items_of(message: Message, index: int) -> list[Item]:
                      "output": output if isinstance(output, str) else text_of(output)}]  # fmt: skip
         case role:
             raise InvalidInput(f"messages[{index}] has an unknown role {role!r}")
+
+
+def _name(message: Message, index: int) -> Item:
+    """Return the name of a message's participant as a field of its item."""
+    name = message.get("name")
+    if name is None or name == "":
+        return {}
+    if not isinstance(name, str):
+        raise InvalidInput(f"messages[{index}].name must be a string")
+    return {"name": name}
 
 
 def _input(message: Message, index: int) -> Any:
@@ -94,18 +107,18 @@ def _input_part(part: Any, index: int) -> dict[str, Any]:
 
 
 def _inner(part: dict[str, Any], name: str, index: int) -> dict[str, Any]:
-    """Return the object that holds the fields of a part."""
+    """Return the nested object of a content part."""
     inner = part.get(name) or {}
     if not isinstance(inner, dict):
-        raise InvalidInput(f"messages[{index}]: {name} must be an object")
+        raise InvalidInput(f"messages[{index}] has {name} that is not an object")
     return inner
 
 
 def _check_content(message: Message, index: int) -> None:
-    """Raise for content that is neither text nor parts with text."""
+    """Raise for content that is neither text nor parts, and for parts whose text is not text."""
     content = message.get("content")
     if not isinstance(message.get("refusal") or "", str):
-        raise InvalidInput(f"messages[{index}]: refusal must be text")
+        raise InvalidInput(f"messages[{index}] has a refusal that is not text")
     if content is None or isinstance(content, str):
         return
     parts = content if isinstance(content, list) else [None]
@@ -116,34 +129,54 @@ def _check_content(message: Message, index: int) -> None:
 
 
 def _assistant_items(message: Message, index: int) -> list[Item]:
-    items: list[Item] = []
+    items = _reasoning_items(message, index)
     text = text_of(message.get("content"))
-    if text or not message.get("tool_calls"):
-        part = {"type": "output_text", "text": text, "annotations": []}
-        if message.get("refusal"):
-            part = {"type": "refusal", "refusal": message["refusal"]}
-        items.append({"type": "message", "role": "assistant", "content": [part]})
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
         raise InvalidInput(f"messages[{index}].tool_calls must be a list")
-    return items + [_call_item(call, f"messages[{index}].tool_calls[{n}]")
-                    for n, call in enumerate(calls)]  # fmt: skip
+    legacy = message.get("function_call")
+    if text or not (calls or legacy):
+        part = {"type": "output_text", "text": text, "annotations": []}
+        if message.get("refusal"):
+            part = {"type": "refusal", "refusal": message["refusal"]}
+        name = _name(message, index)
+        items.append({"type": "message", "role": "assistant", **name, "content": [part]})
+    items += [
+        _call_item(call, f"messages[{index}].tool_calls[{n}]") for n, call in enumerate(calls)
+    ]
+    if legacy is not None:
+        # The form before there were tools: one call, and its output names it by the function.
+        function = legacy.get("name") if isinstance(legacy, dict) else None
+        call = {"id": function, "type": "function", "function": legacy}
+        items.append(_call_item(call, f"messages[{index}].function_call"))
+    return items
+
+
+def _reasoning_items(message: Message, index: int) -> list[Item]:
+    """Return the readable reasoning of open models, which clients send back with its message."""
+    text = message.get("reasoning_content")
+    if text is None or text == "":
+        return []
+    if not isinstance(text, str):
+        raise InvalidInput(f"messages[{index}].reasoning_content must be a string")
+    part = {"type": "reasoning_text", "text": text}
+    return [{"type": "reasoning", "summary": [], "content": [part]}]
 
 
 def _call_item(call: Any, where: str) -> Item:
     kind = call.get("type", "function") if isinstance(call, dict) else None
-    inner = call.get(kind) if isinstance(call, dict) and isinstance(kind, str) else None
-    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
-        raise InvalidInput(f"{where} names no function")
+    tool = call.get(kind) if isinstance(call, dict) and isinstance(kind, str) else None
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+        raise InvalidInput(f"{where} has no function name")
     if not isinstance(call.get("id"), str):
         raise InvalidInput(f"{where} has no id")
-    text = inner.get("input" if kind == "custom" else "arguments", "")
+    text = tool.get("input" if kind == "custom" else "arguments", "")
     if not isinstance(text, str):
-        raise InvalidInput(f"{where}: arguments must be text")
-    made = {"call_id": call["id"], "name": inner["name"]}
+        raise InvalidInput(f"{where} has arguments that are not text")
+    fields = {"call_id": call["id"], "name": tool["name"]}
     if kind == "custom":
-        return {"type": "custom_tool_call", **made, "input": text}
-    return {"type": "function_call", **made, "arguments": text}
+        return {"type": "custom_tool_call", **fields, "input": text}
+    return {"type": "function_call", **fields, "arguments": text}
 
 
 def text_of(content: Any) -> str:
@@ -157,13 +190,16 @@ def text_of(content: Any) -> str:
 
 
 def message_of(items: Iterable[bytes]) -> Message:
-    """Return an answer's items as the one message of a chat completion."""
+    """Return an answer's items as the message of a chat completion."""
     texts: list[str] = []
     refusals: list[str] = []
+    reasoning: list[str] = []
     calls: list[dict[str, Any]] = []
     for body in items:
         item = msgspec.json.decode(body)
-        if item.get("type") == "message":
+        if item.get("type") == "reasoning":
+            reasoning.append(text_of(item.get("content")))
+        elif item.get("type") == "message":
             for part in item.get("content") or ():
                 if part.get("type") == "refusal":
                     refusals.append(part.get("refusal", ""))
@@ -177,13 +213,15 @@ def message_of(items: Iterable[bytes]) -> Message:
         "refusal": "".join(refusals) or None,
         "annotations": [],
     }
+    if any(reasoning):
+        message["reasoning_content"] = "\n\n".join(filter(None, reasoning))
     if calls:
         message["tool_calls"] = calls
     return message
 
 
 def call_of(item: Item) -> dict[str, Any]:
-    """Return a call in Chat's format."""
+    """Return a call in the form of Chat."""
     if item.get("type") == "custom_tool_call":
         custom = {"name": item.get("name"), "input": item.get("input", "")}
         return {"id": item.get("call_id"), "type": "custom", "custom": custom}
@@ -195,7 +233,7 @@ def call_of(item: Item) -> dict[str, Any]:
 
 
 def logprobs_of(items: Iterable[bytes]) -> dict[str, Any] | None:
-    """Return the log probabilities of an answer's tokens, if it has any."""
+    """Return the log probabilities of an answer's tokens; None where it has none."""
     found: list[Any] = []
     for body in items:
         if b'"logprobs"' in body:
@@ -215,7 +253,7 @@ def finish_reason(message: Message, incomplete_reason: str | None) -> str:
 
 
 def chat_usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return usage in Chat's format."""
+    """Return usage in the form of Chat."""
     if usage is None:
         return None
     prompt, completion = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
@@ -230,11 +268,11 @@ def chat_usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:
 
 CHAT = "a Chat server"
 DROPPED = frozenset({"reasoning"})
-"""Kinds that Chat cannot express and that may be left out."""
+"""Item types without a Chat form that may be left out."""
 
 
 def messages_of(items: Iterable[Item]) -> list[Message]:
-    """Return items as Chat messages; calls join the answer that they belong to."""
+    """Return items as messages; calls join the assistant message before them."""
     messages: list[Message] = []
     for item in items:
         kind = item.get("type") or "message"
@@ -259,20 +297,21 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
 
 def _message(item: Item) -> Message:
     role, content = item.get("role", "user"), item.get("content")
+    name = {"name": item["name"]} if isinstance(item.get("name"), str) else {}
     if role == "assistant":
         refusal = "".join(
             part.get("refusal", "")
             for part in content or ()
             if isinstance(part, dict) and part.get("type") == "refusal"
         )
-        message: Message = {"role": "assistant", "content": text_of(content)}
+        message: Message = {"role": "assistant", **name, "content": text_of(content)}
         return {**message, "refusal": refusal} if refusal else message
     if isinstance(content, str):
-        return {"role": role, "content": content}
+        return {"role": role, **name, "content": content}
     parts = [_part(part) for part in content or ()]
     if all(part["type"] == "text" for part in parts):
-        return {"role": role, "content": "\n".join(part["text"] for part in parts)}
-    return {"role": role, "content": parts}
+        return {"role": role, **name, "content": "\n".join(part["text"] for part in parts)}
+    return {"role": role, **name, "content": parts}
 
 
 def _part(part: Item) -> Item:

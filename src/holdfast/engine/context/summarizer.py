@@ -9,7 +9,7 @@ from holdfast.core.compaction.budget import Plan
 from holdfast.core.compaction.summary_prompts import clip, content_text, transcript
 from holdfast.core.compaction.token_estimate import Scale
 from holdfast.core.errors import FailureClass, HoldfastError, ProviderFailure
-from holdfast.core.healing.policy import MAX_WORDS, Heal
+from holdfast.core.healing.policy import MAX_MESSAGE, Heal
 from holdfast.core.model.items import item_value, message
 from holdfast.core.model.session import Usage
 from holdfast.ports.meter import Meter
@@ -47,7 +47,7 @@ class SummaryFailure(msgspec.Struct, frozen=True):
             upstream=self.upstream,
             model=self.model,
             status=self.status,
-            message=self.message[:MAX_WORDS],
+            message=self.message[:MAX_MESSAGE],
         )
 
 

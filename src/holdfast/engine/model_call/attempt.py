@@ -45,7 +45,7 @@ class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
             self.history,
             # Any refusal may quote the address of an image; only one of an item names a position.
             named=self._named_items(failure) if is_poison else (),
-            words=failure.message,
+            message=failure.message,
             turn_number=self.turn_number,
             quarantined=self.quarantined,
             is_only_named=not is_poison,

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from holdfast.core.compaction.token_estimate import FEWEST_TOKENS
 from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.core.healing.policy import (
-    MAX_WORDS,
+    MAX_MESSAGE,
     Heal,
     Symptoms,
     Treatment,
-    is_models_own,
+    is_model_limit,
     read_heals,
     treat,
 )
@@ -227,7 +227,7 @@ class ModelCaller:
         blames_request = (
             failure.failure_class == "terminal"
             and failure.status in _REQUEST_STATUSES
-            and not is_models_own(failure.provider_code, failure.message)
+            and not is_model_limit(failure.provider_code, failure.message)
         )
         return Symptoms(
             failure_class=failure.failure_class,
@@ -345,7 +345,7 @@ def _with_failure(
         upstream=attempt.provider.name,
         model=attempt.model,
         status=failure.status,
-        message=failure.message[:MAX_WORDS],
+        message=failure.message[:MAX_MESSAGE],
     )
     return replace(treatment, heal=heal)
 

@@ -1,6 +1,7 @@
 """Requests of which nothing is kept: answered statelessly, or passed on as they came."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -49,6 +50,10 @@ class Relaying:
         self._upstreams = upstreams
         self._passing = passing
         self._keep_alive_seconds = keep_alive_seconds
+
+    def dropped_tools(self, request: TurnRequest) -> Sequence[str]:
+        """Return the types of hosted tools that the model's upstream does not have."""
+        return self._upstreams.dropped_tools(request.model, request.fields)
 
     async def response(self, asked: TurnRequest, items: list[NewItem]) -> AnyReply:
         """Answer a Responses request of which nothing is kept."""

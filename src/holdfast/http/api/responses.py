@@ -51,8 +51,15 @@ class ResponsesApi:
 
     async def create(self, request: Request) -> AnyReply:
         """Take a turn in, and answer with its response, whole or as a stream."""
-        headers = read_session_headers(request)
         wanted = read_response_request(await read_fields(request))
+        dropped = self._relaying.dropped_tools(wanted.asked)
+        reply = await self._create(request, wanted)
+        if dropped:
+            reply.headers.append((b"x-dropped-tools", ", ".join(dropped).encode("latin-1")))
+        return reply
+
+    async def _create(self, request: Request, wanted: ResponseRequest) -> AnyReply:
+        headers = read_session_headers(request)
         asked = wanted.asked
         if not (asked.is_stored or headers.is_bound or wanted.is_bound):
             wanted = await self.resolved(request, wanted, Target())

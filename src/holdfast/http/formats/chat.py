@@ -120,6 +120,8 @@ class _ChunkWriter:
                 listed = value.get("logprobs")
                 logprobs = {"content": listed, "refusal": None} if listed else None
                 yield self.chunk({"content": value["delta"]}, logprobs=logprobs)
+            case "response.reasoning_text.delta":
+                yield self.chunk({"reasoning_content": value["delta"]})
             case "response.refusal.delta":
                 yield self.chunk({"refusal": value["delta"]})
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":

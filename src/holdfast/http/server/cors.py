@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from holdfast.http.server.types import Header, Request
 
 ALLOWED_METHODS = b"GET, POST, DELETE"
-EXPOSED = b"x-session-id, x-session-key, x-session-generation, x-turn-id, x-request-id, retry-after"
+EXPOSED = (
+    b"x-session-id, x-session-key, x-session-generation, x-turn-id, x-request-id, retry-after, "
+    b"x-dropped-tools"
+)
 
 
 def is_preflight(request: Request) -> bool:

@@ -1,15 +1,15 @@
-"""The line to an upstream: one exchange at a time, its limits, and pooled connections.
+"""The HTTP client for upstreams: pooled connections, limits, and one exchange at a time.
 
-A connection that was kept open may turn out to be closed when it is used again. Then, and only
-if not one byte of an answer has come, a request that changes nothing is sent once more on another.
-Whether any other was taken is not known: that is a failure, and its sender's to judge.
+A pooled connection may turn out to be closed when it is used again. If nothing of a response has
+arrived, a request that changes nothing is sent once more on another connection. Whether a server
+processed any other request is unknown: that is a failure, and the caller decides.
 """
 
 import asyncio
 import ssl
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from types import TracebackType
@@ -22,47 +22,51 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.ports.provider import ByteSink
 from holdfast.providers.errors import broken
 from holdfast.providers.http.connection import Connection, Disconnected
+from holdfast.providers.http.proxy import Proxy, open_tunnel
 from holdfast.providers.settings import TimeoutSettings
 
-STALE_TRIES = 3
-"""How many kept connections may turn out closed before a fresh one is made."""
-KEPT_SECONDS = 60.0
-"""How long a connection is kept for another request."""
-SETTLE_SECONDS = 1.0
-"""How long the end of a stream may take to come behind its last event."""
-WARM_SECONDS = 1.0
-"""How long a connection may have rested for a request that cannot be sent twice."""
-MOST_OPENINGS = 256
+MAX_STALE_CONNECTIONS = 3
+"""How many pooled connections may turn out closed before a new one is opened."""
+POOLED_SECONDS = 60.0
+"""How long an idle connection stays in the pool."""
+DISCARD_SECONDS = 1.0
+"""How long the end of a stream may take to arrive after its last event."""
+FRESH_SECONDS = 1.0
+"""How long a connection may have been idle for a request that cannot be sent twice."""
+MAX_CACHED_HEADS = 256
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""The limit of a body that is read as a whole, after decompression."""
+INFLATE_STEP_BYTES = 64 * 1024
+"""How much of a compressed body is inflated at a time."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HAS_BODY = frozenset({"POST", "PUT", "PATCH"})
-MAX_BODY_BYTES = 256 * 1024 * 1024
 _PORTS = {"http": 80, "https": 443}
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, complete."""
+    """One complete request."""
 
     method: str
     url: str
     headers: dict[str, str] = {}
     body: Sequence[bytes] | None = None
-    """In pieces: what is long is put together only on the line."""
+    """In pieces: a long body is joined only when it is written to the socket."""
     may_repeat: bool = False
-    """Whether it may be sent twice though it is a POST: it changes nothing where it goes."""
+    """Whether the request may be sent twice although it is a POST: it changes nothing."""
 
 
 class HttpAnswer(Protocol):
-    """An answer whose head has come."""
+    """A response whose head has arrived."""
 
     @property
     def status(self) -> int:
-        """Its status."""
+        """The status code."""
         ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Its headers; names in any case."""
+        """The headers; names in lower case."""
         ...
 
     async def read(self) -> bytes:
@@ -70,20 +74,20 @@ class HttpAnswer(Protocol):
         ...
 
     async def copy_to(self, sink: ByteSink) -> None:
-        """Have the body taken as it comes, unless there is enough; one that is cut off raises."""
+        """Write the body to `sink` as it arrives; raise if it is cut off."""
         ...
 
 
 class HttpClient(Protocol):
-    """Somebody who can send a request. Every failure of the line is a `ProviderFailure`."""
+    """Sends requests. Every failure of the connection is a `ProviderFailure`."""
 
     def exchange(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpAnswer]:
-        """Send the request and give its answer; leaving the block lets go of the connection."""
+        """Send the request and return its response; leaving the block frees the connection."""
         ...
 
 
 class _Origin(NamedTuple):
-    """Where a connection leads."""
+    """The server of a connection."""
 
     host: str
     port: int
@@ -91,9 +95,8 @@ class _Origin(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def _place(url: str) -> tuple[_Origin, str, str]:
-    """Return where a URL leads, what its Host header says, and the target of its first line."""
-    # As it is written: what a path or a query says is not ours to write otherwise.
+def _parse_url(url: str) -> tuple[_Origin, str, str]:
+    """Return a URL's origin, Host header and request target; path and query stay as written."""
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
     port = parts.port or _PORTS["https" if is_tls else "http"]
@@ -102,36 +105,45 @@ def _place(url: str) -> tuple[_Origin, str, str]:
     return _Origin(host, port, is_tls), parts.netloc.rpartition("@")[2], target
 
 
-class _Opening(NamedTuple):
-    """What the requests to one place have in common: where they go, and how they begin."""
+class _CachedHead(NamedTuple):
+    """The serialized head that requests to one URL with the same headers share."""
 
     headers: dict[str, str]
     origin: _Origin
     head: bytes
 
 
-def _open(request: HttpRequest) -> _Opening:
-    origin, host, target = _place(request.url)
+def _serialize_head(request: HttpRequest, proxy: Proxy | None) -> _CachedHead:
+    origin, host, target = _parse_url(request.url)
+    if proxy is not None and not origin.is_tls:
+        target = f"http://{host}{target}"
     lines = [f"{request.method} {target} HTTP/1.1", f"host: {host}", "accept-encoding: identity"]
+    if proxy is not None and not origin.is_tls and proxy.authorization is not None:
+        lines.append(f"proxy-authorization: {proxy.authorization}")
     lines += [f"{name}: {value}" for name, value in request.headers.items()]
     text = "\r\n".join(lines)
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
-        raise broken("a header for the upstream has a line end in it", "upstream_bad_request")
+        raise broken("a header for the upstream contains a line break", "upstream_bad_request")
     head = (text + "\r\n").encode("utf-8", "surrogateescape")
-    return _Opening(request.headers, origin, head)
+    return _CachedHead(request.headers, origin, head)
 
 
 class PooledClient:
-    """The client of one upstream: its pool, its limits."""
+    """The client of one upstream, with its connection pool and its limits."""
 
     def __init__(
-        self, timeouts: TimeoutSettings | None = None, *, tls: ssl.SSLContext | None = None
+        self,
+        timeouts: TimeoutSettings | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        proxy: Proxy | None = None,
     ) -> None:
         self.timeouts = timeouts or TimeoutSettings()
         self._idle: dict[_Origin, list[Connection]] = {}
         self._all: set[Connection] = set()
-        self._openings: dict[tuple[str, str], _Opening] = {}
+        self._heads: dict[tuple[str, str], _CachedHead] = {}
         self._tls = tls
+        self._proxy = proxy
 
     async def close(self) -> None:
         """Close every connection."""
@@ -139,85 +151,76 @@ class PooledClient:
             connection.abort()
         self._all.clear()
         self._idle.clear()
-        # A transport that was aborted is gone in the loop's next round.
+        # An aborted transport is gone in the loop's next iteration.
         await asyncio.sleep(0)
 
     def exchange(self, request: HttpRequest) -> "_Exchange":
         """Send the request; see `HttpClient`."""
         return _Exchange(self, request)
 
-    def written(self, request: HttpRequest) -> tuple[_Origin, list[bytes]]:
-        """Return where a request goes, and what is sent there."""
-        # Most go where another went, with the same headers.
+    def serialize(self, request: HttpRequest) -> tuple[_Origin, list[bytes]]:
+        """Return the origin of a request and the bytes to send there."""
         key = (request.method, request.url)
-        opening = self._openings.get(key)
-        if opening is None or opening.headers != request.headers:
-            if len(self._openings) >= MOST_OPENINGS:
-                self._openings.clear()
-            opening = self._openings[key] = _open(request)
-        _, origin, head = opening
+        cached = self._heads.get(key)
+        if cached is None or cached.headers != request.headers:
+            if len(self._heads) >= MAX_CACHED_HEADS:
+                self._heads.clear()
+            cached = self._heads[key] = _serialize_head(request, self._proxy)
+        _, origin, head = cached
         body = request.body
         if body is None and request.method not in _HAS_BODY:
             return origin, [head, b"\r\n"]
         size = sum(map(len, body)) if body else 0
         return origin, [b"%bcontent-length: %d\r\n\r\n" % (head, size), *(body or ())]
 
-    def take_kept(self, origin: _Origin, is_harmless: bool) -> Connection | None:
-        """Return a connection that was kept, if there is one that can be trusted with a request."""
-        kept = self._idle.get(origin)
-        if not kept:
+    def take_idle(self, origin: _Origin, is_repeatable: bool) -> Connection | None:
+        """Return a pooled connection that can be trusted with a request, if there is one."""
+        idle = self._idle.get(origin)
+        if not idle:
             return None
         now = time.monotonic()
-        oldest = now - KEPT_SECONDS
-        while kept:
-            if not is_harmless and kept[-1].idle_since < now - WARM_SECONDS:
-                # The longer it rested, the likelier its server is about to close it.
+        oldest = now - POOLED_SECONDS
+        while idle:
+            if not is_repeatable and idle[-1].idle_since < now - FRESH_SECONDS:
+                # The longer it was idle, the likelier its server is about to close it.
                 return None
-            connection = kept.pop()
+            connection = idle.pop()
             if connection.is_open and connection.idle_since > oldest:
                 return connection
             self.drop(connection)
         return None
 
-    def keep(self, connection: Connection, origin: _Origin) -> None:
-        """Keep a connection whose answer was read to its end; those kept too long go."""
+    def pool(self, connection: Connection, origin: _Origin) -> None:
+        """Keep a connection whose response was read to its end; evict those idle too long."""
         now = connection.idle_since = time.monotonic()
         if origin not in self._idle:
             self._idle[origin] = []
-        kept = self._idle[origin]
-        while kept and (not kept[0].is_open or kept[0].idle_since < now - KEPT_SECONDS):
-            self.drop(kept.pop(0))
-        kept.append(connection)
+        idle = self._idle[origin]
+        while idle and (not idle[0].is_open or idle[0].idle_since < now - POOLED_SECONDS):
+            self.drop(idle.pop(0))
+        idle.append(connection)
 
-    def settle(self, connection: Connection, origin: _Origin) -> None:
-        """Keep a connection once the rest of its answer has come; one that takes long goes."""
+    def pool_after_rest(self, connection: Connection, origin: _Origin) -> None:
+        """Keep a connection once the short rest of its response has arrived."""
 
-        def settled() -> None:
+        def finish() -> None:
             if connection.is_reusable:
-                self.keep(connection, origin)
+                self.pool(connection, origin)
             else:
                 self.drop(connection)
 
-        connection.finish(SETTLE_SECONDS, settled)
+        connection.discard_rest(DISCARD_SECONDS, finish)
 
     def drop(self, connection: Connection) -> None:
-        """Let go of a connection that cannot be used again."""
+        """Close a connection that cannot be used again."""
         self._all.discard(connection)
         connection.abort()
 
     async def connect(self, origin: _Origin) -> Connection:
         """Return a new connection."""
-        loop = asyncio.get_running_loop()
-        if origin.is_tls and self._tls is None:
-            self._tls = ssl.create_default_context()
         try:
             async with asyncio.timeout(self.timeouts.connect_seconds):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(loop),
-                    origin.host,
-                    origin.port,
-                    ssl=self._tls if origin.is_tls else None,
-                )
+                connection = await self._open(origin)
         except TimeoutError as exc:
             raise broken(
                 f"no connection to the upstream within {self.timeouts.connect_seconds:g} s",
@@ -225,40 +228,58 @@ class PooledClient:
                 status=504,
             ) from exc
         except OSError as exc:
-            why = exc.strerror or type(exc).__name__
+            reason = exc.strerror or type(exc).__name__
+            through = f" through {self._proxy.host}:{self._proxy.port}" if self._proxy else ""
             raise broken(
-                f"the upstream at {origin.host}:{origin.port} cannot be reached: {why}",
+                f"the upstream at {origin.host}:{origin.port} cannot be reached{through}: {reason}",
                 "upstream_unreachable",
             ) from exc
         self._all.add(connection)
         return connection
 
+    async def _open(self, origin: _Origin) -> Connection:
+        loop = asyncio.get_running_loop()
+        proxy = self._proxy
+        uses_tls = origin.is_tls or (proxy is not None and proxy.is_tls)
+        if uses_tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        if proxy is not None and origin.is_tls:
+            assert self._tls is not None
+            return await open_tunnel(loop, proxy, origin.host, origin.port, self._tls)
+        _, connection = await loop.create_connection(
+            lambda: Connection(loop),
+            proxy.host if proxy is not None else origin.host,
+            proxy.port if proxy is not None else origin.port,
+            ssl=self._tls if uses_tls else None,
+        )
+        return connection
+
 
 class _Exchange:
-    """One request and its answer; leaving it keeps the connection, or closes it."""
+    """One request and its response; leaving it pools the connection, or closes it."""
 
     def __init__(self, client: PooledClient, request: HttpRequest) -> None:
         self._client = client
         self._request = request
-        self._inflate: zlib._Decompress | None = None
-        self._has_enough = False
+        self._inflater: _Inflater | None = None
+        self._is_stopped = False
 
     async def __aenter__(self) -> "_Exchange":
         client, request = self._client, self._request
-        self._origin, pieces = client.written(request)
-        is_harmless = request.may_repeat or request.method in _SAFE
-        for left in range(STALE_TRIES, -1, -1):
-            kept = client.take_kept(self._origin, is_harmless) if left else None
-            connection = kept or await client.connect(self._origin)
+        self._origin, pieces = client.serialize(request)
+        is_repeatable = request.may_repeat or request.method in _SAFE
+        for attempts_left in range(MAX_STALE_CONNECTIONS, -1, -1):
+            pooled = client.take_idle(self._origin, is_repeatable) if attempts_left else None
+            connection = pooled or await client.connect(self._origin)
             connection.send(request.method, pieces)
             try:
                 while not connection.has_head:
-                    await connection.news(client.timeouts.first_byte_seconds)
+                    await connection.wait_for_data(client.timeouts.first_byte_seconds)
                 if "content-encoding" in connection.raw_headers:
-                    self._inflate = _inflater(connection.headers["content-encoding"])
+                    self._inflater = _inflater(connection.headers["content-encoding"])
             except Disconnected:
                 client.drop(connection)
-                if kept is None or not is_harmless or not connection.is_untouched:
+                if pooled is None or not is_repeatable or not connection.is_untouched:
                     raise broken(
                         "the upstream closed the connection without an answer",
                         "upstream_disconnected",
@@ -277,7 +298,7 @@ class _Exchange:
                 self._connection = connection
                 self.status = connection.status
                 return self
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def __aexit__(
         self,
@@ -285,12 +306,12 @@ class _Exchange:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A body that was not read to its end takes its connection with it, unless all that
-        # matters of it was: then its end is about to come.
+        # A body that was not read to its end costs the connection, unless its reader had all that
+        # it needs: then the end is about to arrive.
         if self._connection.is_reusable:
-            self._client.keep(self._connection, self._origin)
-        elif self._has_enough and kind is None:
-            self._client.settle(self._connection, self._origin)
+            self._client.pool(self._connection, self._origin)
+        elif self._is_stopped and kind is None:
+            self._client.pool_after_rest(self._connection, self._origin)
         else:
             self._client.drop(self._connection)
 
@@ -299,28 +320,29 @@ class _Exchange:
         return self._connection.headers
 
     async def read(self) -> bytes:
-        if self._inflate is None and self._connection.is_complete:
-            return self._connection.taken()
+        if self._inflater is None and self._connection.is_complete:
+            return self._connection.read_buffered()
         pieces: list[bytes] = []
         size = 0
-        while piece := await self._next():
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_BODY_BYTES:
-                raise broken("the upstream's answer is too long", "upstream_broken_answer")
+        while piece := await self._read_piece():
+            for plain in self._inflater.inflate(piece) if self._inflater else (piece,):
+                pieces.append(plain)
+                size += len(plain)
+                if size > MAX_BODY_BYTES:
+                    raise _too_long(MAX_BODY_BYTES)
+        if self._inflater is not None:
+            pieces.append(self._inflater.end())
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def copy_to(self, sink: ByteSink) -> None:
+        inflating = _InflatingSink(sink, self._inflater) if self._inflater is not None else None
         try:
-            inflating = _Inflating(sink, self._inflate) if self._inflate is not None else None
             is_ended = await self._connection.copy_to(inflating or sink, self._seconds)
         except TimeoutError as exc:
             raise self._silence() from exc
-        except zlib.error as exc:
-            raise broken("the upstream's answer cannot be read", "upstream_broken_answer") from exc
-        self._has_enough = not is_ended
-        if inflating is not None and is_ended and inflating.is_cut_off:
-            raise broken("the upstream's answer was cut off", "upstream_truncated")
+        self._is_stopped = not is_ended
+        if inflating is not None and is_ended:
+            await inflating.end()
 
     @property
     def _seconds(self) -> float:
@@ -328,50 +350,85 @@ class _Exchange:
 
     def _silence(self) -> ProviderFailure:
         return broken(
-            f"the upstream said nothing for {self._seconds:g} s",
+            f"the upstream sent nothing for {self._seconds:g} s",
             "upstream_chunk_timeout",
             status=504,
         )
 
-    async def _next(self) -> bytes:
+    async def _read_piece(self) -> bytes:
         try:
-            piece = await self._connection.piece(self._seconds)
-            while self._inflate is not None and piece:
-                if inflated := self._inflate.decompress(piece):
-                    return inflated
-                piece = await self._connection.piece(self._seconds)
+            return await self._connection.read_piece(self._seconds)
         except TimeoutError as exc:
             raise self._silence() from exc
-        except zlib.error as exc:
-            raise broken("the upstream's answer cannot be read", "upstream_broken_answer") from exc
-        if not piece and self._inflate is not None and not self._inflate.eof:
-            raise broken("the upstream's answer was cut off", "upstream_truncated")
-        return piece
 
 
-def _inflater(encoding: str) -> "zlib._Decompress | None":
-    """Return what undoes an encoding."""
+def _too_long(limit: int) -> ProviderFailure:
+    return broken(f"the upstream's answer exceeds {limit} bytes", "upstream_answer_too_long")
+
+
+def _inflater(encoding: str) -> "_Inflater | None":
+    """Return the decompressor of a content encoding; None for plain bodies."""
     encoding = encoding.strip().lower()
     if encoding in ("gzip", "x-gzip", "deflate"):
-        return zlib.decompressobj(_GZIP_OR_ZLIB)
+        return _Inflater()
     if encoding not in ("identity", ""):
-        raise broken(f"the upstream's answer is in {encoding}", "upstream_broken_answer")
+        raise broken(
+            f"the upstream's answer has the unsupported encoding {encoding!r}",
+            "upstream_broken_answer",
+        )
     return None
 
 
-class _Inflating:
-    """Takes a compressed body for somebody who reads the plain one."""
+class _Inflater:
+    """Decompresses a body in bounded steps, so that a small input cannot fill the memory."""
 
-    def __init__(self, sink: ByteSink, inflate: "zlib._Decompress") -> None:
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(_GZIP_OR_ZLIB)
+
+    def inflate(self, piece: bytes) -> Iterator[bytes]:
+        """Yield the plain bytes of a piece, step by step."""
+        while piece and not self._zlib.eof:
+            try:
+                plain = self._zlib.decompress(piece, INFLATE_STEP_BYTES)
+            except zlib.error as exc:
+                raise broken(
+                    "the upstream's answer cannot be decompressed", "upstream_broken_answer"
+                ) from exc
+            piece = self._zlib.unconsumed_tail
+            if plain:
+                yield plain
+
+    def end(self) -> bytes:
+        """Return the last plain bytes; raise if the compressed body was cut off."""
+        rest = self._zlib.flush()
+        if not self._zlib.eof:
+            raise broken("the upstream's answer was cut off", "upstream_truncated")
+        return rest
+
+
+class _InflatingSink:
+    """Decompresses a body for another sink, and stops in between where that one is full."""
+
+    def __init__(self, sink: ByteSink, inflater: _Inflater) -> None:
         self._sink = sink
-        self._inflate = inflate
-        self.drain = sink.drain
-
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether there should have been more of it."""
-        return not self._inflate.eof
+        self._inflater = inflater
+        self._steps: Iterator[bytes] = iter(())
 
     def write(self, piece: bytes) -> bool:
-        plain = self._inflate.decompress(piece)
-        return self._sink.write(plain) if plain else True
+        self._steps = self._inflater.inflate(piece)
+        return self._write_steps()
+
+    def _write_steps(self) -> bool:
+        return all(map(self._sink.write, self._steps))
+
+    async def drain(self) -> None:
+        """Write the rest of the last piece as the sink has room."""
+        await self._sink.drain()
+        while not self._write_steps():
+            await self._sink.drain()
+
+    async def end(self) -> None:
+        """Write the last plain bytes; raise if the compressed body was cut off."""
+        rest = self._inflater.end()
+        if rest and not self._sink.write(rest):
+            await self._sink.drain()

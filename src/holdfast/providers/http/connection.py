@@ -1,4 +1,4 @@
-"""One connection to an upstream, and the one answer at a time that comes over it."""
+"""One connection to an upstream: it carries one request and its response at a time."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,91 +11,98 @@ from holdfast.ports.provider import ByteSink
 from holdfast.providers.errors import broken
 
 HIGH_WATER_BYTES = 256 * 1024
-"""How much of an answer is held unread before its server has to wait."""
+"""How much of a body is buffered unread before reading from the socket pauses."""
 MAX_HEAD_BYTES = 256 * 1024
-SPARE_BYTES = 16 * 1024
-"""How much may be left of an answer that is over for whoever read it."""
-_BODILESS = (204, 304)
+"""The limit of a response's head, and again of the trailers behind its body."""
+MAX_DISCARDED_BYTES = 16 * 1024
+"""How much of an unneeded rest is read to keep the connection."""
+_NO_BODY = (204, 304)
 _LOWERED: dict[bytes, str] = {}
-"""Names of headers as they come, in lower case: servers send the same few with every answer."""
-MOST_NAMES, MOST_NAME_BYTES = 512, 64
+"""Header names in lower case: servers send the same few with every response."""
+MAX_LOWERED, MAX_LOWERED_BYTES = 512, 64
 
 
 def _lowered(name: bytes) -> str:
     key = name.decode("latin-1").lower()
-    if len(_LOWERED) < MOST_NAMES and len(name) <= MOST_NAME_BYTES:
+    if len(_LOWERED) < MAX_LOWERED and len(name) <= MAX_LOWERED_BYTES:
         _LOWERED[name] = key
     return key
 
 
-class Enough(Exception):
-    """Raised by whoever takes a body and wants no more of it."""
+class StopReading(Exception):
+    """Raised by a sink that needs no more of a body."""
 
 
 class Disconnected(Exception):
-    """The connection went before its answer had a head."""
+    """The connection was lost before the head of its response arrived."""
 
 
 class Connection(asyncio.Protocol):
-    """Reads answers; whoever sends asks for the head first, then for the body as it comes."""
+    """Reads responses: first the head, then the body as it arrives."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._until = 0.0
+        self._deadline = 0.0
         self.is_open = False
         self.idle_since = 0.0
-        self._then: Callable[[], None] | None = None
-        self._limit: asyncio.TimerHandle
-        self._spare = 0
+        self._on_finished: Callable[[], None] | None = None
+        self._finish_timer: asyncio.TimerHandle
+        self._may_discard = 0
+        self._pieces: list[bytes] = []
+        # The parser appends body pieces itself: no Python call per piece. The list stays the same.
+        self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
-        self._begin("")
+        self._reset("")
 
-    def _begin(self, method: str) -> None:
+    def _reset(self, method: str) -> None:
         self._method = method
         self.status = 0
         self.raw_headers: dict[str, bytes] = {}
+        self._head: list[tuple[bytes, bytes]] = []
         self._received = 0
-        self._pieces: list[bytes] = []
-        self._held = 0
+        self._pieces.clear()
+        self._body_end = 0
+        self._buffered = 0
+        self._without_body = 0
         self._is_paused = False
         self.has_head = False
         self.is_complete = False
-        self._is_kept = False
+        self._may_reuse = False
         self._failure: ProviderFailure | None = None
         self._sink: ByteSink | None = None
         self._seconds = 0.0
-        self._is_full = False
-        self._refusal: Exception | None = None
+        self._must_drain = False
+        self._sink_error: Exception | None = None
 
-    # ── what the sender calls ───────────────────────────────────────────────────────────────
+    # ── for the client ──────────────────────────────────────────────────────────────────────
 
     def send(self, method: str, pieces: Sequence[bytes]) -> None:
-        """Send a request in one go; from now on everything that comes is its answer."""
-        self._begin(method)
+        """Send a request; everything that arrives from now on is its response."""
+        self._reset(method)
         self._transport.writelines(pieces)
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the answer, names in lower case."""
+        """The response's headers; names in lower case."""
         return {name: value.decode("latin-1") for name, value in self.raw_headers.items()}
 
     @property
     def is_untouched(self) -> bool:
-        """Whether not one byte has come since the request was sent."""
+        """Whether nothing has arrived since the request was sent."""
         return not self._received
 
     @property
     def is_reusable(self) -> bool:
-        """Whether the answer was read to its end and the server takes another request."""
-        return self.is_open and self.is_complete and self._is_kept and not self._pieces
+        """Whether the response was read to its end and the server keeps the connection open."""
+        return self.is_open and self.is_complete and self._may_reuse and not self._pieces
 
-    def news(self, seconds: float) -> "asyncio.Future[None]":
-        """Return what is done once anything has happened; raise if nothing can any more.
+    def wait_for_data(self, seconds: float) -> "asyncio.Future[None]":
+        """Return a future for the next arrival; raise if nothing more can arrive.
 
-        One timer serves a connection: it is moved, not made.
+        A connection has one timer, which is moved instead of created anew.
         """
         if self._failure is not None:
             raise self._failure
@@ -104,112 +111,100 @@ class Connection(asyncio.Protocol):
                 raise Disconnected
             raise broken("the upstream's answer was cut off", "upstream_truncated")
         loop = self._loop
-        until = self._until = loop.time() + seconds
-        if self._timer is None or self._timer.when() > until:
+        deadline = self._deadline = loop.time() + seconds
+        if self._timer is None or self._timer.when() > deadline:
             self._stop_timer()
-            self._timer = loop.call_at(until, self._look)
+            self._timer = loop.call_at(deadline, self._check_deadline)
         waiter = self._waiter = loop.create_future()
         return waiter
 
-    async def piece(self, seconds: float) -> bytes:
-        """Return what has come of the body, as soon as there is some; nothing at its end."""
+    async def read_piece(self, seconds: float) -> bytes:
+        """Return the part of the body that has arrived, waiting for some; empty at its end."""
         while not self._pieces:
             if self.is_complete:
                 return b""
-            await self.news(seconds)
-        return self.taken()
+            await self.wait_for_data(seconds)
+        return self.read_buffered()
 
     async def copy_to(self, sink: ByteSink, seconds: float) -> bool:
-        """Have the body taken as it comes; return whether it ended before there was enough of it.
+        """Write the body to `sink` as it arrives; return False if the sink needed no more of it.
 
-        What comes while this waits goes to the sink at once, without anybody being woken for it.
+        What arrives while this waits is written by `data_received` itself, without a task switch.
         """
         try:
             while True:
                 while self._pieces:
-                    if not sink.write(self.taken()):
+                    if not sink.write(self.read_buffered()):
                         await sink.drain()
                 if self.is_complete:
                     return True
                 self._sink, self._seconds = sink, seconds
                 try:
-                    await self.news(seconds)
+                    await self.wait_for_data(seconds)
                 finally:
                     self._sink = None
-                if self._refusal is not None:
-                    raise self._refusal
-                if self._is_full:
-                    self._is_full = False
+                if self._sink_error is not None:
+                    raise self._sink_error
+                if self._must_drain:
+                    self._must_drain = False
                     await sink.drain()
-        except Enough:
+        except StopReading:
             return False
 
-    def finish(self, seconds: float, then: Callable[[], None]) -> None:
-        """Read the little that is left of an answer that nobody needs any more.
+    def discard_rest(self, seconds: float, on_finished: Callable[[], None]) -> None:
+        """Read and drop the short rest of a body that nobody needs.
 
-        `then` is called once it is over, or is not to be had so soon, or is not little.
+        `on_finished` is called when it has arrived, takes too long, or is not short.
         """
-        self.taken()
-        self._spare = SPARE_BYTES
-        self._then = then
-        self._limit = self._loop.call_later(seconds, self._finished)
+        self.read_buffered()
+        self._may_discard = MAX_DISCARDED_BYTES
+        self._on_finished = on_finished
+        self._finish_timer = self._loop.call_later(seconds, self._finish_discarding)
 
-    def _let_go(self, size: int) -> None:
+    def _discard(self, size: int) -> None:
         self._pieces.clear()
-        self._held = 0
-        self._spare -= size
-        if self.is_complete or self._failure is not None or self._spare < 0:
-            self._finished()
+        self._buffered = 0
+        self._may_discard -= size
+        if self.is_complete or self._failure is not None or self._may_discard < 0:
+            self._finish_discarding()
 
-    def _finished(self) -> None:
-        then, self._then = self._then, None
-        if then is not None:
-            self._limit.cancel()
-            then()
+    def _finish_discarding(self) -> None:
+        on_finished, self._on_finished = self._on_finished, None
+        if on_finished is not None:
+            self._finish_timer.cancel()
+            on_finished()
 
-    def taken(self) -> bytes:
-        """Return what has come of the body and was not taken before."""
+    def read_buffered(self) -> bytes:
+        """Return the buffered part of the body."""
         pieces = self._pieces
-        self._pieces = []
-        self._held = 0
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._body_end = self._buffered = 0
         if self._is_paused and self.is_open:
             self._is_paused = False
             self._transport.resume_reading()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _hand_over(self, sink: ByteSink) -> None:
-        """Give what has come to somebody who waits for it; what they raise is raised there."""
-        try:
-            # Reading is not paused: whoever waits has taken everything that came before.
-            pieces, self._pieces, self._held = self._pieces, [], 0
-            if sink.write(pieces[0] if len(pieces) == 1 else b"".join(pieces)):
-                self._until = self._loop.time() + self._seconds
-                return
-            self._is_full = True
-        except Exception as exc:  # noqa: BLE001 - it is raised where it belongs
-            self._refusal = exc
-        self._wake()
+        return body
 
     def abort(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close at once, whatever is in flight."""
         self._stop_timer()
-        if self._then is not None:
-            self._then = None
-            self._limit.cancel()
+        if self._on_finished is not None:
+            self._on_finished = None
+            self._finish_timer.cancel()
         if self.is_open:
             self.is_open = False
             self._transport.abort()
 
     # ── waiting ─────────────────────────────────────────────────────────────────────────────
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         self._timer = None
         if self._waiter is None or self._waiter.done():
             return
-        if self._loop.time() >= self._until:
+        if self._loop.time() >= self._deadline:
             self._waiter.set_exception(TimeoutError())
         else:
-            self._timer = self._loop.call_at(self._until, self._look)
+            self._timer = self._loop.call_at(self._deadline, self._check_deadline)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -220,76 +215,112 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # ── what the event loop calls ───────────────────────────────────────────────────────────
+    # ── called by the event loop ────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there."""
+        """Begin with a transport."""
         self._transport = cast(asyncio.Transport, transport)
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes in; those that nobody asked for end the connection."""
-        self._received += len(data)
+        """Parse what arrived; close the connection if no response is expected."""
+        size = len(data)
+        self._received += size
         if self.is_complete or not self._method:
             self.abort()
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
-            self._break(f"the upstream's answer cannot be read: {type(exc).__name__}")
-        if not self.has_head and self._received > MAX_HEAD_BYTES:
-            self._break("the head of the upstream's answer is too long")
-        if self._then is not None:
-            self._let_go(len(data))
-        elif self._sink is not None and self._waiter is not None and not self._waiter.done():
-            if self._pieces:
-                self._hand_over(self._sink)
-            if self.is_complete or self._failure is not None:
-                self._wake()
-        elif self.has_head or self._failure is not None:
+            self._break(f"the upstream's answer is not valid HTTP: {type(exc).__name__}")
+        pieces, sink, waiter = self._pieces, self._sink, self._waiter
+        if sink is None or waiter is None or waiter.done() or self.is_complete or not pieces:
+            self._buffer(size)
+            return
+        # Most chunks of a stream take this way, so it makes no further call of ours but the sink's.
+        # The sink has taken everything that came before.
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._without_body = 0
+        try:
+            if sink.write(piece):
+                self._deadline = self._loop.time() + self._seconds
+                return
+            self._must_drain = True
+        except Exception as exc:  # noqa: BLE001 - `copy_to` raises it
+            self._sink_error = exc
+        waiter.set_result(None)
+
+    def _buffer(self, size: int) -> None:
+        """Keep what arrived for whoever reads next, and wake them."""
+        pieces = self._pieces
+        if self.is_complete:
+            # A second response in the same bytes is not ours.
+            del pieces[self._body_end :]
+        elif not pieces:
+            self._check_size(size)
+        self._buffered += size
+        if self._on_finished is not None:
+            self._discard(size)
+            return
+        is_waiting_for_body = self._sink is not None and not pieces
+        if (
+            self._failure is not None
+            or self.is_complete
+            or (self.has_head and not is_waiting_for_body)
+        ):
             self._wake()
-        if self._held > HIGH_WATER_BYTES and not self._is_paused and self.is_open:
+        if self._buffered > HIGH_WATER_BYTES and pieces and not self._is_paused and self.is_open:
             self._is_paused = True
             self._transport.pause_reading()
+
+    def _check_size(self, size: int) -> None:
+        """Limit what is not part of a body: the head, and the trailers."""
+        if not self.has_head:
+            if self._received > MAX_HEAD_BYTES:
+                self._break(f"the head of the upstream's answer exceeds {MAX_HEAD_BYTES} bytes")
+            return
+        self._without_body += size
+        if self._without_body > MAX_HEAD_BYTES:
+            self._break(f"the trailers of the upstream's answer exceed {MAX_HEAD_BYTES} bytes")
 
     def _break(self, message: str) -> None:
         if not self.is_complete:
             self._failure = broken(message, "upstream_broken_answer")
-        self._is_kept = False
+        self._may_reuse = False
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other side has gone, or we have."""
+        """End the response, or fail it if it is not complete."""
         self.is_open = False
-        if self.has_head and exc is None and self._ends_with_line():
+        if self.has_head and exc is None and self._ends_with_connection():
             self.is_complete = True
         self._stop_timer()
         self._wake()
-        self._finished()
+        self._finish_discarding()
 
-    def _ends_with_line(self) -> bool:
-        """Whether the end of the line is the end of the answer: nothing else says where it is."""
-        known = self.raw_headers
-        has_length = "content-length" in known or "transfer-encoding" in known
-        return not has_length and self.status not in _BODILESS
+    def _ends_with_connection(self) -> bool:
+        """Return whether only the end of the connection marks the end of the body."""
+        headers = self.raw_headers
+        has_length = "content-length" in headers or "transfer-encoding" in headers
+        return not has_length and self.status not in _NO_BODY
 
-    # ── what the parser calls ───────────────────────────────────────────────────────────────
+    # ── called by the parser ────────────────────────────────────────────────────────────────
 
     def on_message_begin(self) -> None:
-        """An answer begins; a second one is not ours."""
+        """Begin a response; the server must not send a second one."""
         if self.is_complete:
-            self._is_kept = False
+            self._may_reuse = False
         else:
-            self.raw_headers = {}
+            self._head = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header; several of a name are one, as the standard has it."""
-        key = _LOWERED[name] if name in _LOWERED else _lowered(name)
-        known = self.raw_headers
-        known[key] = b"%b, %b" % (known[key], value) if key in known else value
+        """Collect a header. Trailers are dropped: nothing in them concerns us."""
+        if not self.has_head:
+            self._head.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The head is there, unless it only says that the answer is under way."""
+        """Complete the head, unless it is an interim response."""
         if self.is_complete:
             return
         status = self._parser.get_status_code()
@@ -297,18 +328,29 @@ class Connection(asyncio.Protocol):
             return
         self.status = status
         self.has_head = True
-        self._is_kept = bool(self._parser.should_keep_alive())
+        self.raw_headers = _combined(self._head)
+        self._may_reuse = bool(self._parser.should_keep_alive())
         if self._method == "HEAD":
-            # The parser waits for a body that never comes.
-            self.is_complete, self._is_kept = True, False
-
-    def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
-        if not self.is_complete:
-            self._pieces.append(body)
-            self._held += len(body)
+            # The parser would wait for a body that never comes.
+            self.is_complete, self._may_reuse = True, False
 
     def on_message_complete(self) -> None:
-        """The answer is all there."""
-        if self.has_head:
+        """Complete the response."""
+        if self.has_head and not self.is_complete:
             self.is_complete = True
+            self._body_end = len(self._pieces)
+
+
+def _combined(head: list[tuple[bytes, bytes]]) -> dict[str, bytes]:
+    """Return headers by name; the values of one name are joined by commas, once."""
+    headers: dict[str, bytes] = {}
+    repeated: dict[str, list[bytes]] = {}
+    for name, value in head:
+        key = _LOWERED[name] if name in _LOWERED else _lowered(name)
+        if key not in headers:
+            headers[key] = value
+        else:
+            repeated.setdefault(key, [headers[key]]).append(value)
+    for key, values in repeated.items():
+        headers[key] = b", ".join(values)
+    return headers

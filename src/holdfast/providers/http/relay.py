@@ -1,4 +1,4 @@
-"""Requests passed on as they came, and their answers passed back: all but who is asking."""
+"""Forward requests unchanged, with our credentials in place of the caller's."""
 
 from contextlib import AsyncExitStack
 
@@ -8,68 +8,69 @@ from holdfast.providers.errors import failure_of
 from holdfast.providers.http.client import HttpAnswer
 from holdfast.providers.http.upstream import Upstream
 
-_SENT_ON = frozenset({"content-type", "accept", "openai-beta"})
-_SENT_BACK = frozenset(
+_REQUEST_HEADERS = frozenset({"content-type", "accept", "openai-beta"})
+_RESPONSE_HEADERS = frozenset(
     {
         "content-type", "content-disposition", "retry-after", "retry-after-ms",
         "openai-processing-ms", "openai-version", "openai-model",
     }
 )  # fmt: skip
-_SENT_BACK_PREFIX = "x-ratelimit-"
+_RESPONSE_HEADER_PREFIX = "x-ratelimit-"
 
 
 class Relay:
-    """One answer on its way back."""
+    """An upstream's response on its way to the client; see `RelayResponse`."""
 
-    def __init__(self, answer: HttpAnswer, line: AsyncExitStack, key: str | None) -> None:
+    def __init__(self, answer: HttpAnswer, exchange: AsyncExitStack, key: str | None) -> None:
         self._answer = answer
         self._key = key
-        self._line = line
+        self._exchange = exchange
 
     @property
     def status(self) -> int:
-        """Its status."""
+        """The HTTP status."""
         return self._answer.status
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its headers, as far as they concern the client."""
+        """The headers that concern the client."""
         found = ((name.lower(), value) for name, value in self._answer.headers.items())
         return {
             name: value
             for name, value in found
-            if name in _SENT_BACK or name.startswith(_SENT_BACK_PREFIX)
+            if name in _RESPONSE_HEADERS or name.startswith(_RESPONSE_HEADER_PREFIX)
         }
 
     async def read(self) -> bytes:
-        """Return the whole body; what is said against a request, without any key."""
+        """Return the whole body; error bodies without our key."""
         body = await self._answer.read()
         if self._answer.status < 400:
             return body
-        said = body.decode("utf-8", "surrogateescape")
-        return redact(said, self._key).encode("utf-8", "surrogateescape")
+        text = body.decode("utf-8", "surrogateescape")
+        return redact(text, self._key).encode("utf-8", "surrogateescape")
 
     async def copy_to(self, sink: ByteSink) -> None:
-        """Have the body taken as it comes; what is said against a request at once."""
+        """Write the body to `sink` as it arrives; error bodies as a whole."""
         if self._answer.status < 400:
             await self._answer.copy_to(sink)
         elif not sink.write(await self.read()):
             await sink.drain()
 
     async def close(self) -> None:
-        """Let go of the connection."""
-        await self._line.aclose()
+        """Release the connection."""
+        await self._exchange.aclose()
 
 
 async def open_relay(upstream: Upstream, request: RelayRequest) -> Relay:
-    """Pass a request on; the answer is given whatever it says, unless it refuses our own key."""
-    headers = {k.lower(): v for k, v in request.headers.items() if k.lower() in _SENT_ON}
+    """Forward a request; return the response whatever its status, unless it refuses our key."""
+    headers = {k.lower(): v for k, v in request.headers.items() if k.lower() in _REQUEST_HEADERS}
     body = (request.body,) if request.body is not None else None
-    sent = upstream.request(
+    forwarded = upstream.build_request(
         request.method, request.path, body, headers, may_repeat=request.may_repeat
     )
     async with AsyncExitStack() as stack:
-        answer = await stack.enter_async_context(upstream.exchange(sent))
+        answer = await stack.enter_async_context(upstream.exchange(forwarded))
         if answer.status in (401, 403):
-            raise upstream.hush(failure_of(answer.status, answer.headers, await answer.read()))
+            failure = failure_of(answer.status, answer.headers, await answer.read())
+            raise upstream.redact_failure(failure)
         return Relay(answer, stack.pop_all(), upstream.settings.key)

@@ -1,17 +1,18 @@
-"""Server-sent events out of bytes that may be cut anywhere.
+"""Split server-sent events out of bytes that may be cut anywhere.
 
-Lines end in LF, CR or CRLF; comments, `id` and `retry` are skipped; several `data` lines are one
-event. What stands behind the last empty line when the bytes end is no event.
+Lines end in LF, CR or CRLF. Comments, `id` and `retry` are skipped; several `data` lines are one
+event. Bytes after the last empty line are no event.
 """
 
 import msgspec
 
 _BOM = b"\xef\xbb\xbf"
-MAX_EVENT_BYTES = 64 * 1024 * 1024
+MAX_EVENT_BYTES = 32 * 1024 * 1024
+"""The limit of one event; the last event of a response holds all of it, images included."""
 
 
 class EventTooLong(Exception):
-    """An event has more bytes than any honest one."""
+    """An event exceeds the limit."""
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
@@ -22,29 +23,22 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class SseSplitter:
-    """Takes bytes as they arrive and gives the events that they complete."""
+    """Returns the events that each chunk of bytes completes."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
-        self._kept: list[bytes] = []
+        self._pending: list[bytes] = []
         self._size = 0
         self._ends_in_line_end = False
         self._is_after_cr = False
         self._is_begun = False
 
-    def feed(self, chunk: bytes) -> list[SseEvent]:
+    def split(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that are complete with `chunk`."""
-        if self._is_begun and not self._kept and not self._is_after_cr and chunk.endswith(b"\n"):
-            lines = chunk.splitlines()
-            if not lines.pop() and b"" not in lines:
-                # What most chunks are: one event, whole.
-                self._ends_in_line_end = False
-                event = _read_block(lines)
-                return [event] if event is not None else []
         if not self._is_begun:
             chunk = self._without_bom(chunk)
         if self._is_after_cr and chunk:
-            # The CR ended its line when it came; the LF of a CRLF cut in two adds none.
+            # The CR ended its line when it arrived; the LF of a CRLF cut in two does not end one.
             self._is_after_cr = False
             chunk = chunk.removeprefix(b"\n")
         if b"\r" in chunk:
@@ -52,41 +46,38 @@ class SseSplitter:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if not chunk:
             return []
-        return self._split(chunk)
+        return self._split_lines(chunk)
 
     def _without_bom(self, chunk: bytes) -> bytes:
-        begun = b"".join((*self._kept, chunk))
-        self._kept.clear()
+        begun = b"".join((*self._pending, chunk))
+        self._pending.clear()
         if len(begun) < len(_BOM) and _BOM.startswith(begun):
-            self._kept.append(begun)
+            self._pending.append(begun)
             return b""
         self._is_begun = True
         return begun.removeprefix(_BOM)
 
-    def _split(self, chunk: bytes) -> list[SseEvent]:
+    def _split_lines(self, chunk: bytes) -> list[SseEvent]:
         is_end = b"\n\n" in chunk or (self._ends_in_line_end and chunk.startswith(b"\n"))
         self._ends_in_line_end = chunk.endswith(b"\n")
-        self._kept.append(chunk)
+        self._pending.append(chunk)
         self._size += len(chunk)
         if not is_end:
             if self._size > self._max_event_bytes:
-                raise EventTooLong(f"an event has more than {self._max_event_bytes} bytes")
+                raise EventTooLong(
+                    f"an event of the upstream's answer exceeds {self._max_event_bytes} bytes"
+                )
             return []
-        *blocks, rest = b"".join(self._kept).split(b"\n\n")
-        self._kept = [rest] if rest else []
+        *blocks, rest = b"".join(self._pending).split(b"\n\n")
+        self._pending = [rest] if rest else []
         self._size = len(rest)
-        # An end that stands before the rest has been used up with it.
+        # A line end before the rest belongs to the block before it.
         self._ends_in_line_end = rest.endswith(b"\n")
         return [event for block in blocks if (event := _read_block(block.split(b"\n"))) is not None]
 
 
 def _read_block(lines: list[bytes]) -> SseEvent | None:
-    """Return the event of a block; most have one line of data, behind their name or alone."""
-    match lines:
-        case [name, told] if name.startswith(b"event: ") and told.startswith(b"data: "):
-            return SseEvent(name[7:].decode("utf-8", "replace") or "message", told[6:])
-        case [told] if told.startswith(b"data: "):
-            return SseEvent("message", told[6:])
+    """Return the event of a block; None for a block without data."""
     kind = b""
     data: list[bytes] = []
     for line in lines:

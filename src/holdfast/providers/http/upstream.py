@@ -1,4 +1,4 @@
-"""One upstream: where it is, who we are to it, and how it is asked over the line."""
+"""One upstream server: its address, our credentials there, and requests to it."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -10,18 +10,23 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.redaction import redact
 from holdfast.providers.errors import broken, failure_of
 from holdfast.providers.http.client import HttpAnswer, HttpClient, HttpRequest
-from holdfast.providers.http.connection import Enough
+from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
-from holdfast.providers.items.seal_owner import Maker, account_of
+from holdfast.providers.items.seal_owner import SealOwner, account_of
 from holdfast.providers.settings import UpstreamSettings
 
-DONE = b"[DONE]"
-"""The mark behind the last event."""
-MOST_MAKERS = 1024
+END_MARK = b"[DONE]"
+"""The data of the event that ends a stream."""
+_DONE_LINE = b"data: [DONE]\n\n"
+WHOLE = "whole"
+"""The event type of an answer that came as a whole although a stream was requested."""
+MAX_STREAM_BYTES = 128 * 1024 * 1024
+"""The limit of one streamed answer."""
+MAX_SEAL_OWNERS = 1024
 
 
 class Upstream:
-    """The line to one OpenAI-compatible server. It alone knows the key."""
+    """An OpenAI-compatible server. Nothing else knows its key."""
 
     def __init__(self, settings: UpstreamSettings, client: HttpClient) -> None:
         self.settings = settings
@@ -29,21 +34,22 @@ class Upstream:
         self._client = client
         self._base = settings.url.rstrip("/")
         self._account = account_of(settings.url, settings.key)
-        self._makers: dict[str, Maker] = {}
+        self._seal_owners: dict[str, SealOwner] = {}
         self._headers = {"user-agent": "holdfast", "content-type": "application/json"}
         if settings.key:
             self._headers["authorization"] = f"Bearer {settings.key}"
+        self._stream_headers = {**self._headers, "accept": "text/event-stream"}
 
-    def maker(self, model: str) -> Maker:
-        """Return who seals what comes from here."""
-        if model not in self._makers:
-            if len(self._makers) >= MOST_MAKERS:
-                self._makers.clear()
-            self._makers[model] = Maker(self.name, self._account, model)
-        return self._makers[model]
+    def seal_owner(self, model: str) -> SealOwner:
+        """Return the owner of the encrypted content that a model sends."""
+        if model not in self._seal_owners:
+            if len(self._seal_owners) >= MAX_SEAL_OWNERS:
+                self._seal_owners.clear()
+            self._seal_owners[model] = SealOwner(self.name, self._account, model)
+        return self._seal_owners[model]
 
-    def hush(self, failure: ProviderFailure) -> ProviderFailure:
-        """Return a failure whose words do not have our key in them."""
+    def redact_failure(self, failure: ProviderFailure) -> ProviderFailure:
+        """Remove our key from a failure's texts."""
         key = self.settings.key
         failure.message = redact(failure.message, key)
         failure.args = (failure.message,)
@@ -52,7 +58,7 @@ class Upstream:
         failure.param = redact(failure.param or "", key) or None
         return failure
 
-    def request(
+    def build_request(
         self,
         method: str,
         path: str,
@@ -61,7 +67,7 @@ class Upstream:
         *,
         may_repeat: bool = False,
     ) -> HttpRequest:
-        """Return a request to this server, with our key and nobody else's."""
+        """Return a request to this server with our credentials."""
         return HttpRequest(
             method=method,
             url=f"{self._base}{path}",
@@ -72,11 +78,11 @@ class Upstream:
 
     @asynccontextmanager
     async def exchange(self, request: HttpRequest) -> AsyncIterator[HttpAnswer]:
-        """Send any request; the answer is given whatever it says."""
+        """Send a request; yield its response, whatever the status."""
         async with self._client.exchange(request) as answer:
             yield answer
 
-    async def ask(
+    async def fetch(
         self,
         path: str,
         body: Sequence[bytes] | None = None,
@@ -85,71 +91,103 @@ class Upstream:
         names_state: bool = False,
         may_repeat: bool = False,
     ) -> bytes:
-        """Return the body of a good answer; a bad one is raised as what it means."""
-        request = self.request(method, path, body, may_repeat=may_repeat)
+        """Return the body of a successful response; raise the failure of any other."""
+        request = self.build_request(method, path, body, may_repeat=may_repeat)
         async with self._client.exchange(request) as answer:
             content = await answer.read()
             if not 200 <= answer.status < 300:
-                raise self.hush(
-                    failure_of(answer.status, answer.headers, content, names_state=names_state)
+                failure = failure_of(
+                    answer.status, answer.headers, content, names_state=names_state
                 )
+                raise self.redact_failure(failure)
             return content
 
-    async def follow(
+    async def stream(
         self,
         path: str,
         body: Sequence[bytes],
-        follower: "Follower",
+        sink: "SseSink",
         *,
         names_state: bool = False,
         may_repeat: bool = False,
     ) -> None:
-        """Have the events of a streamed answer followed, up to its end or the mark of it."""
-        accepts = {"accept": "text/event-stream"}
-        request = self.request("POST", path, body, accepts, may_repeat=may_repeat)
+        """Write the events of a streamed response to `sink`, up to its end or its end mark."""
+        request = HttpRequest(
+            method="POST",
+            url=f"{self._base}{path}",
+            headers=self._stream_headers,
+            body=body,
+            may_repeat=may_repeat,
+        )
         async with self._client.exchange(request) as answer:
             if not 200 <= answer.status < 300:
                 content = await answer.read()
                 raise failure_of(answer.status, answer.headers, content, names_state=names_state)
-            kind = answer.headers.get("content-type", "")
-            if "text/event-stream" not in kind:
-                # Asked for a stream, the server gave a whole answer: it is the only event.
-                with suppress(Enough):
-                    follower.write([SseEvent("whole", await answer.read())])
+            if "text/event-stream" not in answer.headers.get("content-type", ""):
+                with suppress(StopReading):
+                    sink.write([SseEvent(WHOLE, await answer.read())])
                 return
-            await answer.copy_to(_Splitting(follower))
+            await answer.copy_to(_EventReader(sink))
 
 
-class Follower(Protocol):
-    """Somebody who takes an answer's events as they come; see `ByteSink`."""
+class SseSink(Protocol):
+    """Receives the events of a response as they arrive; see `ByteSink`."""
 
-    def write(self, events: list[SseEvent]) -> bool:
-        """Take the events that came together; return whether more may follow at once."""
+    def write(self, events: Sequence[SseEvent]) -> bool:
+        """Write events that arrived together; return False when the caller must drain first."""
         ...
 
     async def drain(self) -> None:
-        """Wait until more may follow."""
+        """Wait until more events may be written."""
+        ...
+
+    def end(self) -> None:
+        """Note that the server's end mark has arrived."""
         ...
 
 
-class _Splitting:
-    """Takes a body for somebody who reads its events."""
+class _EventReader(SseSplitter):
+    """Splits a body into events for an `SseSink`."""
 
-    def __init__(self, follower: Follower) -> None:
-        self._splitter = SseSplitter()
-        self._follower = follower
-        self.drain = follower.drain
+    def __init__(self, sink: SseSink) -> None:
+        super().__init__()
+        self._sink = sink
+        self._total = 0
+        self.drain = sink.drain
 
     def write(self, piece: bytes) -> bool:
+        self._total += len(piece)
+        if self._total > MAX_STREAM_BYTES:
+            raise broken(
+                f"the upstream's answer exceeds {MAX_STREAM_BYTES} bytes",
+                "upstream_answer_too_long",
+            )
+        if self._pending or self._is_after_cr or not self._is_begun or b"\r" in piece:
+            return self._write_split(piece)
+        # Most pieces are exactly one event. It is read here, without a further call of ours.
+        end, line_end = len(piece) - 2, piece.find(b"\n")
+        if line_end < end and piece.startswith(b"event: "):
+            kind, start = piece[7:line_end].decode("utf-8", "replace"), line_end + 1
+        else:
+            kind, start = "message", 0
+        is_one = piece.startswith(b"data: ", start) and piece.find(b"\n", start) == end
+        if not is_one or not piece.endswith(b"\n\n") or piece.endswith(_DONE_LINE):
+            return self._write_split(piece)
+        self._ends_in_line_end = False
+        return self._sink.write((SseEvent(kind or "message", piece[start + 6 : end]),))
+
+    def _write_split(self, piece: bytes) -> bool:
         try:
-            events = self._splitter.feed(piece)
+            events = self.split(piece)
         except EventTooLong as exc:
-            raise broken(str(exc), "upstream_broken_answer") from exc
+            raise broken(str(exc), "upstream_answer_too_long") from exc
         for place, event in enumerate(events):
-            if event.data == DONE:
-                self._follower.write(events[:place])
-                raise Enough
-        return self._follower.write(events) if events else True
+            if event.data == END_MARK:
+                if place:
+                    self._sink.write(events[:place])
+                self._sink.end()
+                raise StopReading
+        return self._sink.write(events) if events else True
 
 
 def read_json(data: bytes) -> dict[str, Any]:
@@ -157,14 +195,17 @@ def read_json(data: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise broken("the upstream's answer is no JSON", "upstream_broken_answer") from exc
+        raise broken("the upstream's answer is not valid JSON", "upstream_broken_answer") from exc
     if not isinstance(value, dict):
-        raise broken("the upstream's answer is no JSON object", "upstream_broken_answer")
+        raise broken("the upstream's answer is not a JSON object", "upstream_broken_answer")
     return value
 
 
 async def list_models(upstream: Upstream) -> list[dict[str, Any]]:
     """Return the models that a server lists."""
-    value = read_json(await upstream.ask("/models", method="GET"))
+    value = read_json(await upstream.fetch("/models", method="GET"))
     listed = value.get("data")
-    return [one for one in listed or () if isinstance(one, dict) and isinstance(one.get("id"), str)]
+    models = listed if isinstance(listed, list) else []
+    return [
+        model for model in models if isinstance(model, dict) and isinstance(model.get("id"), str)
+    ]

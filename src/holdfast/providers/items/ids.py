@@ -1,8 +1,9 @@
-"""Ids that are ours to give: items and calls whose own would not be unique, or fit nowhere else."""
+"""Allocate ids and names that every server and client accepts."""
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,64 +12,66 @@ from holdfast.core.projection.call_ids import is_sendable, sendable
 
 SHORT = 9
 MIN_UNIQUE = 16
-"""Shorter ids (`call_1`, `0`) are counted by servers that begin anew with every answer."""
-MAX_KEPT = 64
-"""Longer ids of items fit nowhere else."""
+"""Servers that restart their counters with every answer send shorter ids (`call_1`, `0`)."""
+MAX_ITEM_ID = 64
+"""No other server accepts longer item ids."""
+MAX_TOOL_NAME = 64
 _PREFIX = {
     "message": "msg",
     "reasoning": "rs",
     "function_call": "fc",
     "custom_tool_call": "ctc",
 }
+_NAMESPACE_END = "__"
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_NAME_DIGEST = 8
 
 NewId = Callable[[str], str]
 
 
-class Names:
-    """The ids of one answer: kept where they can be, given anew where not, the same each time."""
+class IdAllocator:
+    """Allocates the ids of one answer: the server's own where they are unique, else new ones.
 
-    def __init__(self, new_id: NewId, find_taken: Callable[[], Iterable[str]] = tuple) -> None:
+    The same id of the server always gives the same id of ours.
+    """
+
+    def __init__(self, new_id: NewId, is_used: Callable[[str], bool] = lambda _: False) -> None:
         self._new_id = new_id
-        self._find_taken = find_taken
-        """Finds the call ids that the session has already: hardly any answer needs to know."""
-        self._taken: set[str] | None = None
+        self._is_used = is_used
+        """Tells whether the session already has a call of this id."""
         self._items: dict[str, str] = {}
         self._calls: dict[tuple[int, str], str] = {}
 
-    def item(self, kind: str, theirs: Any, index: int) -> str:
+    def item(self, kind: str, server_id: Any, index: int) -> str:
         """Return the id of an item of this answer."""
-        if isinstance(theirs, str) and MIN_UNIQUE <= len(theirs) <= MAX_KEPT:
-            return theirs
-        known = f"{index}\0{theirs}"
-        if known not in self._items:
-            self._items[known] = self._new_id(_PREFIX.get(kind, "item"))
-        return self._items[known]
+        if isinstance(server_id, str) and MIN_UNIQUE <= len(server_id) <= MAX_ITEM_ID:
+            return server_id
+        key = f"{index}\0{server_id}"
+        if key not in self._items:
+            self._items[key] = self._new_id(_PREFIX.get(kind, "item"))
+        return self._items[key]
 
-    def call(self, theirs: Any, index: int) -> str:
+    def call(self, server_id: Any, index: int) -> str:
         """Return the id of a call of this answer; no other call of the session has it."""
-        known = (index, str(theirs))
-        if known not in self._calls:
-            taken = self._taken
-            if taken is None:
-                taken = self._taken = set(self._find_taken())
-            is_good = (
-                isinstance(theirs, str)
-                and len(theirs) >= MIN_UNIQUE
-                and is_sendable(theirs)
-                and theirs not in taken
+        key = (index, str(server_id))
+        if key not in self._calls:
+            is_usable = (
+                isinstance(server_id, str)
+                and len(server_id) >= MIN_UNIQUE
+                and is_sendable(server_id)
+                and server_id not in self._calls.values()
+                and not self._is_used(server_id)
             )
-            ours = theirs if is_good else self._new_id("call")
-            taken.add(ours)
-            self._calls[known] = ours
-        return self._calls[known]
+            self._calls[key] = server_id if is_usable else self._new_id("call")
+        return self._calls[key]
 
-    def answered(self, theirs: Any) -> Any:
-        """Return our id of the last call of this answer that its server names so."""
-        ours = [one for (_, name), one in self._calls.items() if name == theirs]
-        return ours[-1] if ours else theirs
+    def output_of(self, server_id: Any) -> Any:
+        """Return our id of this answer's last call that its server calls `server_id`."""
+        found = [ours for (_, theirs), ours in self._calls.items() if theirs == server_id]
+        return found[-1] if found else server_id
 
     def aliases(self) -> dict[str, str]:
-        """Return the calls whose id is not the server's own: ours to theirs."""
+        """Return the calls that have another id at the server: ours to theirs."""
         return {ours: theirs for (_, theirs), ours in self._calls.items() if ours != theirs}
 
 
@@ -79,28 +82,46 @@ class _Called(msgspec.Struct):
 _read_called = msgspec.json.Decoder(_Called).decode
 
 
-def call_ids(items: Iterable[bytes]) -> set[str]:
-    """Return the call ids that a history already has."""
-    found = set()
-    for body in items:
-        if b'"call_id"' in body:
-            call_id = _read_called(body).call_id
-            if call_id is not None:
-                found.add(call_id)
-    return found
+def call_id_of(body: bytes) -> str | None:
+    """Return the call id of an item, if it has one."""
+    return _read_called(body).call_id if b'"call_id"' in body else None
 
 
 def short_call_id(call_id: str) -> str:
-    """Return a call id as the strictest Chat servers want it: nine letters and digits.
+    """Return a call id for the strictest Chat servers: nine letters and digits.
 
-    It is the same for both ends of a pair, and in every request.
+    Both ends of a pair get the same id, in every request.
     """
     if len(call_id) == SHORT and call_id.isascii() and call_id.isalnum():
         return call_id
-    told = hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=10).digest()
-    return base64.b32encode(told)[:SHORT].decode().lower()
+    digest = hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=10).digest()
+    return base64.b32encode(digest)[:SHORT].decode().lower()
 
 
-def fitting_call_id(call_id: str, longest: int) -> str:
-    """Return a call id that a server takes; both ends of a pair get the same."""
-    return call_id if 0 < len(call_id) <= longest else sendable(call_id, "long")
+def fitting_call_id(call_id: str, max_length: int) -> str:
+    """Return a call id of a length that a server accepts; both ends of a pair get the same."""
+    return call_id if 0 < len(call_id) <= max_length else sendable(call_id, "long")
+
+
+class ToolName(msgspec.Struct, frozen=True):
+    """The name of a tool within its namespace."""
+
+    namespace: str
+    name: str
+
+
+def flat_tool_name(namespace: Any, name: Any) -> Any:
+    """Return the name of a namespace's tool for servers that have no namespaces.
+
+    The same pair always gives the same name. One that is too long ends in a digest of the pair,
+    so that no two tools share a name.
+    """
+    if not isinstance(namespace, str) or not namespace or not isinstance(name, str):
+        return name
+    separator = "" if namespace.endswith(_NAMESPACE_END) else _NAMESPACE_END
+    flat = f"{namespace}{separator}{name}"
+    usable = _NOT_IN_NAMES.sub("_", flat)
+    if usable == flat and len(flat) <= MAX_TOOL_NAME:
+        return flat
+    digest = hashlib.blake2b(f"{namespace}\0{name}".encode("utf-8", "surrogatepass"))
+    return f"{usable[: MAX_TOOL_NAME - _NAME_DIGEST - 1]}_{digest.hexdigest()[:_NAME_DIGEST]}"

@@ -1,8 +1,7 @@
-"""A history as input of a Responses server that keeps nothing for us: complete in itself.
+"""Write a history as the input of a Responses server that stores nothing for us.
 
-No item refers to anything stored there: ids are left out, references are resolved from the
-history itself, and sealed reasoning goes back to its maker alone. Everything else stays the bytes
-it is.
+The input is complete in itself: ids are left out, references are resolved within the history, and
+encrypted reasoning goes back to its owner alone. Everything else keeps its bytes.
 """
 
 import hashlib
@@ -12,27 +11,27 @@ from typing import Any
 import msgspec
 
 from holdfast.providers.items.ids import fitting_call_id
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.seal_owner import SealOwner
 
 MAX_CALL_ID = 64
 MAX_ID = 64
-_NAMELESS = frozenset(
+_WITHOUT_ID = frozenset(
     {
         "message", "reasoning", "function_call", "function_call_output", "custom_tool_call",
         "custom_tool_call_output", "local_shell_call_output", "web_search_call", "compaction",
     }
 )  # fmt: skip
-"""Items that need no id; the rest are only understood with theirs."""
+"""Items that are sent without their ids; servers understand the others only with theirs."""
 _PLAIN = frozenset(
     {
         "message", "function_call", "function_call_output", "custom_tool_call",
         "custom_tool_call_output",
     }
 )  # fmt: skip
-_SEALED = frozenset({"reasoning", "compaction"})
-"""Items that are nothing without what is sealed in them."""
+_ENCRYPTED = frozenset({"reasoning", "compaction"})
+"""Items that mean nothing without their encrypted content."""
 _UNFINISHED = ("in_progress", "incomplete")
-_MODEL_KINDS_END = "_output"
+_OUTPUT_END = "_output"
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -45,104 +44,103 @@ class _Head(msgspec.Struct, gc=False):
     call_id: str | None = None
     status: str | None = None
     encrypted_content: Any = None
+    name: Any = None
 
 
 _read_head = msgspec.json.Decoder(_Head).decode
 
 
-class Written(msgspec.Struct, frozen=True):
-    """The input of a request, and for each item the place in the history that it came from."""
+class ReplayedInput(msgspec.Struct, frozen=True):
+    """The input of a request, and for each item its place in the history."""
 
     items: list[bytes]
     sources: list[int]
     call_ids: set[str]
-    """The ids of the calls in the history, shown or not."""
+    """The ids of the calls in the history, sent or not."""
     is_settled: bool
-    """Whether nothing that comes behind can change how this is written: it ends with a message
-    that is shown, and no reference in it may find something that comes later."""
+    """Whether later items cannot change how these are written: no reference among them may
+    find a later item, and no reasoning waits for the item that it led to."""
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """How a history is shown to one maker."""
+    """How a history is written for one model."""
 
-    maker: Maker
+    owner: SealOwner
     is_opaque_allowed: bool = True
-    """False once the maker has refused what was sealed."""
+    """False after the server refused encrypted content."""
     is_plain: bool = False
-    """True once the maker has refused the form: then words, calls and outputs are all there is."""
+    """True after the server refused the form of a call: only messages, calls and outputs."""
 
     def items(self, history: Sequence[bytes], among: Sequence[bytes] | None = None) -> list[bytes]:
-        """Return the input items of a request; references are looked up `among` all there is."""
+        """Return the input items of a request; references are looked up in `among`."""
         return self.write(history, among).items
 
     def write(
         self,
         history: Sequence[bytes],
         among: Sequence[bytes] | None = None,
-        taken: set[str] | None = None,
-    ) -> Written:
-        """Return the input of a request; `taken` are the ids before it, and then also its own."""
+        used_ids: set[str] | None = None,
+    ) -> ReplayedInput:
+        """Return the input of a request; add its item ids to `used_ids`, those sent before."""
         items: list[bytes] = []
         sources: list[int] = []
         heads: list[_Head] = []
-        taken = set() if taken is None else taken
-        named: set[str] = set()
-        has_references, has_reasoning, is_ended = False, False, False
+        used_ids = set() if used_ids is None else used_ids
+        call_ids: set[str] = set()
+        has_references, has_reasoning = False, False
         for place, given in enumerate(history):
             head, body = _read_head(given), given
             if head.call_id is not None:
-                named.add(head.call_id)
-            is_ended = head.type is None or head.type == "message"
+                call_ids.add(head.call_id)
             if head.type == "item_reference":
                 has_references = True
-                found = find_referred(head.id, history if among is None else among)
+                found = find_item(head.id, history if among is None else among)
                 if found is None:
                     continue
                 head, body = _read_head(found), found
-            # A message that names nothing goes as it is.
-            is_bare = is_ended and head.id is None and head.encrypted_content is None
-            is_bare = is_bare and head.call_id is None
-            written = body if is_bare else self._write(head, body, taken)
+            written = self._write(head, body, used_ids)
             if written is None:
-                is_ended = False
                 continue
             has_reasoning = has_reasoning or head.type == "reasoning"
             items.append(written)
             sources.append(place)
             heads.append(head)
+        is_settled = not has_references and (not heads or heads[-1].type != "reasoning")
         if has_reasoning:
-            led = _with_successors(heads)
-            items, sources = [items[at] for at in led], [sources[at] for at in led]
-        return Written(items, sources, named, is_settled=is_ended and not has_references)
+            followed = _with_successors(heads)
+            items, sources = [items[at] for at in followed], [sources[at] for at in followed]
+        return ReplayedInput(items, sources, call_ids, is_settled=is_settled)
 
-    def _write(self, head: _Head, body: bytes, taken: set[str]) -> bytes | None:
+    def _write(self, head: _Head, body: bytes, used_ids: set[str]) -> bytes | None:
         kind = head.type or "message"
         if self.is_plain and kind not in _PLAIN:
             return None
-        is_sealed = head.encrypted_content is not None
-        if kind in _SEALED and (head.status in _UNFINISHED or not is_sealed):
+        is_encrypted = head.encrypted_content is not None
+        if kind in _ENCRYPTED and (head.status in _UNFINISHED or not is_encrypted):
             return None
         changed: dict[str, str | None] = {}
-        if is_sealed:
-            changed["encrypted_content"] = self._open(head.encrypted_content)
-            if changed["encrypted_content"] is None and kind in _SEALED:
+        if is_encrypted:
+            changed["encrypted_content"] = self._unmark(head.encrypted_content)
+            if changed["encrypted_content"] is None and kind in _ENCRYPTED:
                 return None
         if head.call_id is not None and len(head.call_id) > MAX_CALL_ID:
             changed["call_id"] = fitting_call_id(head.call_id, MAX_CALL_ID)
         if head.id is not None:
-            name = None if kind in _NAMELESS else _free_name(head.id, taken)
-            if name != head.id:
-                changed["id"] = name
-        return _changed(head, body, changed) if changed else body
+            item_id = None if kind in _WITHOUT_ID else _unused_id(head.id, used_ids)
+            if item_id != head.id:
+                changed["id"] = item_id
+        if kind == "message" and head.name is not None:
+            changed["name"] = None  # only the Chat API has names of participants
+        return _with_changes(head, body, changed) if changed else body
 
-    def _open(self, content: Any) -> str | None:
-        return self.maker.unmark(content) if self.is_opaque_allowed else None
+    def _unmark(self, content: Any) -> str | None:
+        return self.owner.unmark(content) if self.is_opaque_allowed else None
 
 
-def _changed(head: _Head, body: bytes, changed: dict[str, str | None]) -> bytes:
+def _with_changes(head: _Head, body: bytes, changed: dict[str, str | None]) -> bytes:
     """Return an item with fields set, or left out where they are None."""
     if changed == {"id": None}:
-        # Most items that a model made begin with their id: the rest is not even read.
+        # Most items of a model begin with their id: the rest need not be parsed.
         first = b'{"id":"' + (head.id or "").encode() + b'",'
         if body.startswith(first):
             return b"{" + body[len(first) :]
@@ -150,45 +148,53 @@ def _changed(head: _Head, body: bytes, changed: dict[str, str | None]) -> bytes:
     return _encode({k: v for k, v in item.items() if v is not None or k not in changed})
 
 
-def _free_name(name: str, taken: set[str]) -> str:
-    """Return an id that fits and that no item before has."""
-    if len(name) > MAX_ID or name in taken:
-        told = hashlib.blake2b(f"{name}\0{len(taken)}".encode(), digest_size=12).hexdigest()
-        prefix = name.partition("_")[0]
-        name = f"{prefix if 0 < len(prefix) <= 8 else 'item'}_{told}"
-    taken.add(name)
-    return name
+def _unused_id(item_id: str, used_ids: set[str]) -> str:
+    """Return an id of a valid length that no item before has."""
+    if len(item_id) > MAX_ID or item_id in used_ids:
+        seed = f"{item_id}\0{len(used_ids)}".encode()
+        digest = hashlib.blake2b(seed, digest_size=12).hexdigest()
+        prefix = item_id.partition("_")[0]
+        item_id = f"{prefix if 0 < len(prefix) <= 8 else 'item'}_{digest}"
+    used_ids.add(item_id)
+    return item_id
 
 
-def kept_names(history: Sequence[bytes], new: Sequence[bytes]) -> set[str]:
-    """Return the ids that a server was sent with a history, if any of what is new brings one."""
-    if not any(b'"id"' in body for body in new):
+def sent_ids(history: Sequence[bytes], new: Sequence[bytes]) -> set[str]:
+    """Return the ids that a server was sent with a history, if any new item is sent with one."""
+    if not any(_is_sent_with_id(body) for body in new):
         return set()
     heads = (_read_head(body) for body in history if b'"id"' in body)
-    return {head.id for head in heads if head.id and (head.type or "message") not in _NAMELESS}
+    return {head.id for head in heads if head.id and (head.type or "message") not in _WITHOUT_ID}
 
 
-def find_referred(name: Any, history: Sequence[bytes]) -> bytes | None:
-    """Return the item of a history that a reference names; None when it is out of sight."""
+def _is_sent_with_id(body: bytes) -> bool:
+    if b'"id"' not in body:
+        return False
+    head = _read_head(body)
+    return head.id is not None and (head.type or "message") not in _WITHOUT_ID
+
+
+def find_item(item_id: Any, history: Sequence[bytes]) -> bytes | None:
+    """Return the item of a history that a reference names; None when it is not there."""
     for body in history:
         head = _read_head(body)
-        if head.id == name and head.type != "item_reference":
+        if head.id == item_id and head.type != "item_reference":
             return body
     return None
 
 
 def _with_successors(heads: list[_Head]) -> list[int]:
-    """Return the places of items without the reasoning that is not followed by what it led to."""
+    """Return the places of all items but reasoning whose result does not follow it."""
     kept: list[int] = []
-    for at in range(len(heads) - 1, -1, -1):
-        if heads[at].type != "reasoning" or (kept and _is_made(heads[kept[-1]])):
-            kept.append(at)
+    for place in range(len(heads) - 1, -1, -1):
+        if heads[place].type != "reasoning" or (kept and _is_model_output(heads[kept[-1]])):
+            kept.append(place)
     kept.reverse()
     return kept
 
 
-def _is_made(head: _Head) -> bool:
-    """Whether a model made an item, to its end, so that reasoning may have led to it."""
+def _is_model_output(head: _Head) -> bool:
+    """Return whether a model made an item to its end, so that reasoning may have led to it."""
     if head.type in (None, "message"):
         return head.role == "assistant" and head.status not in _UNFINISHED
-    return not head.type.endswith(_MODEL_KINDS_END)
+    return not head.type.endswith(_OUTPUT_END)

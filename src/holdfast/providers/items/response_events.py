@@ -1,7 +1,9 @@
-"""The events of items in the making, as the Responses API sends them: every step, in order."""
+"""Build the events of items in progress as the Responses API sends them, in order."""
 
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from holdfast.core.openai.stream_events import Delta
 from holdfast.ports.provider import AnyEvent, ModelEvent
@@ -17,18 +19,18 @@ def event(kind: str, **data: Any) -> ModelEvent:
 
 
 class TextPart:
-    """A message's one part, text or refusal, as it grows."""
+    """The only part, text or refusal, of a message in progress."""
 
     def __init__(self, item_id: str, index: int, kind: str = "output_text") -> None:
         self.item_id = item_id
         self.index = index
         self.kind = kind
-        self._delta_type = f"response.{kind}.delta"
-        self._texts: list[str] = []
+        self.delta_type = f"response.{kind}.delta"
+        self.texts: list[str] = []
         self._logprobs: list[Any] = []
 
     @property
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         return {"item_id": self.item_id, "output_index": self.index, "content_index": 0}
 
     def _part(self, text: str, logprobs: list[Any]) -> dict[str, Any]:
@@ -37,40 +39,40 @@ class TextPart:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
     def begin(self) -> Events:
-        """Return the events before its first word."""
+        """Return the events before the first text."""
         item = self._item("in_progress", [])
         return [
             event("output_item.added", output_index=self.index, item=item),
-            event("content_part.added", **self._place, part=self._part("", [])),
+            event("content_part.added", **self._position, part=self._part("", [])),
         ]
 
-    def grow(self, delta: str, logprobs: list[Any]) -> Events:
-        """Return the event of some more words."""
-        self._texts.append(delta)
+    def add(self, delta: str, logprobs: list[Any]) -> Events:
+        """Return the event of more text."""
+        self.texts.append(delta)
         self._logprobs += logprobs
-        said = Delta(
-            type=self._delta_type,
+        text_delta = Delta(
+            type=self.delta_type,
             item_id=self.item_id,
             output_index=self.index,
             content_index=0,
             delta=delta,
         )
         if self.kind == "output_text":
-            said.logprobs = logprobs
-        return (said,)
+            text_delta.logprobs = logprobs
+        return (text_delta,)
 
     def end(self, status: str, annotations: list[Any]) -> tuple[Events, Item]:
-        """Return the events after its last word, and the item."""
-        text = "".join(self._texts)
+        """Return the events after the last text, and the item."""
+        text = "".join(self.texts)
         part = self._part(text, self._logprobs)
         if annotations and self.kind == "output_text":
             part["annotations"] = annotations
         item = self._item(status, [part])
         key = "refusal" if self.kind == "refusal" else "text"
-        more = {"logprobs": self._logprobs} if self.kind == "output_text" else {}
+        extra = {"logprobs": self._logprobs} if self.kind == "output_text" else {}
         return [
-            event(f"{self.kind}.done", **self._place, **{key: text}, **more),
-            event("content_part.done", **self._place, part=part),
+            event(f"{self.kind}.done", **self._position, **{key: text}, **extra),
+            event("content_part.done", **self._position, part=part),
             event("output_item.done", output_index=self.index, item=item),
         ], item
 
@@ -82,7 +84,7 @@ class TextPart:
 
 
 class ReasoningPart:
-    """A model's open thoughts, as they grow."""
+    """The readable reasoning of a model, in progress."""
 
     def __init__(self, item_id: str, index: int) -> None:
         self.item_id = item_id
@@ -90,20 +92,20 @@ class ReasoningPart:
         self._texts: list[str] = []
 
     @property
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         return {"item_id": self.item_id, "output_index": self.index, "content_index": 0}
 
     def begin(self) -> Events:
-        """Return the events before the first thought."""
+        """Return the events before the first text."""
         item: Item = {"id": self.item_id, "type": "reasoning", "summary": [], "content": []}
         part = {"type": "reasoning_text", "text": ""}
         return [
             event("output_item.added", output_index=self.index, item=item),
-            event("content_part.added", **self._place, part=part),
+            event("content_part.added", **self._position, part=part),
         ]
 
-    def grow(self, delta: str) -> Events:
-        """Return the event of some more of it."""
+    def add(self, delta: str) -> Events:
+        """Return the event of more text."""
         self._texts.append(delta)
         return [Delta(
             type="response.reasoning_text.delta", item_id=self.item_id, output_index=self.index,
@@ -111,19 +113,19 @@ class ReasoningPart:
         )]  # fmt: skip
 
     def end(self) -> tuple[Events, Item]:
-        """Return the events after the last thought, and the item."""
+        """Return the events after the last text, and the item."""
         text = "".join(self._texts)
         part = {"type": "reasoning_text", "text": text}
         item: Item = {"id": self.item_id, "type": "reasoning", "summary": [], "content": [part]}
         return [
-            event("reasoning_text.done", **self._place, text=text),
-            event("content_part.done", **self._place, part=part),
+            event("reasoning_text.done", **self._position, text=text),
+            event("content_part.done", **self._position, part=part),
             event("output_item.done", output_index=self.index, item=item),
         ], item
 
 
 class CallPart:
-    """A call, as its arguments grow; `is_custom` calls take plain text."""
+    """A tool call in progress; a custom call takes plain text instead of JSON arguments."""
 
     def __init__(self, item_id: str, index: int, call_id: str, *, is_custom: bool = False) -> None:
         self.item_id = item_id
@@ -131,21 +133,35 @@ class CallPart:
         self.call_id = call_id
         self.is_custom = is_custom
         self.name = ""
+        self.namespace: str | None = None
+        self.server_id: Any = None
+        """The call's id at the server."""
+        self.server_name = ""
+        """The tool's name at the server, which has no namespaces."""
         self._texts: list[str] = []
         self._kind = "custom_tool_call_input" if is_custom else "function_call_arguments"
         self._field = "input" if is_custom else "arguments"
 
     @property
-    def _place(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         return {"item_id": self.item_id, "output_index": self.index}
+
+    @property
+    def has_whole_arguments(self) -> bool:
+        """Whether the arguments so far are a complete JSON value."""
+        try:
+            msgspec.json.decode("".join(self._texts))
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return False
+        return True
 
     def begin(self) -> Events:
         """Return the event before the first argument."""
         item = self._item("in_progress", "")
         return [event("output_item.added", output_index=self.index, item=item)]
 
-    def grow(self, delta: str) -> Events:
-        """Return the event of some more arguments."""
+    def add(self, delta: str) -> Events:
+        """Return the event of more arguments."""
         self._texts.append(delta)
         return [Delta(
             type=f"response.{self._kind}.delta", item_id=self.item_id, output_index=self.index,
@@ -156,18 +172,20 @@ class CallPart:
         """Return the events after the last argument, and the item."""
         text = "".join(self._texts)
         item = self._item(status, text)
-        done = {**self._place, self._field: text, "name": self.name}
+        done = {**self._position, self._field: text, "name": self.name}
         return [
             event(f"{self._kind}.done", **done),
             event("output_item.done", output_index=self.index, item=item),
         ], item
 
     def _item(self, status: str, text: str) -> Item:
+        namespace = {"namespace": self.namespace} if self.namespace is not None else {}
         return {
             "id": self.item_id,
             "type": "custom_tool_call" if self.is_custom else "function_call",
             "status": status,
             "call_id": self.call_id,
             "name": self.name,
+            **namespace,
             self._field: text,
         }

@@ -1,7 +1,7 @@
-"""Who made an opaque value: it is marked when it comes and sent back to its maker alone.
+"""Mark encrypted content with its owner, so that it is sent back to nobody else.
 
-The mark is a short prefix of the value itself, so it travels wherever the item goes: through the
-log, through forks, and through clients that keep their own history and send it back.
+The mark is a short prefix of the value itself. It stays with the item wherever that goes: the log,
+forks, and clients that keep their own history.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ _MARK = "hf1."
 _SIZE = 16
 
 
-class Maker(msgspec.Struct, frozen=True, gc=False):
-    """One model of one account at one provider: what it sealed, it alone can open."""
+class SealOwner(msgspec.Struct, frozen=True, gc=False):
+    """One model of one account at one provider: only it can decrypt its content."""
 
     provider: str
     account: str
@@ -24,24 +24,24 @@ class Maker(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def tag(self) -> str:
-        """The maker's name inside a mark."""
+        """The owner's name inside a mark."""
         return _digest(f"{self.provider}\0{self.account}\0{self.model}")
 
     @property
     def slot(self) -> str:
-        """The place that the maker's state has in a session."""
-        return self.remember(b"").slot
+        """The slot of the owner's state in a session."""
+        return self.state(b"").slot
 
-    def remember(self, value: bytes) -> ProviderState:
-        """Return a state of this maker."""
+    def state(self, value: bytes) -> ProviderState:
+        """Return a provider state of this owner."""
         return ProviderState(self.provider, self.account, self.model, value)
 
-    def mark(self, sealed: str) -> str:
-        """Return a value that this maker sealed, with its mark."""
-        return f"{_MARK}{self.tag}.{sealed}"
+    def mark(self, content: str) -> str:
+        """Return encrypted content with this owner's mark."""
+        return f"{_MARK}{self.tag}.{content}"
 
     def unmark(self, marked: Any) -> str | None:
-        """Return the value as this maker wrote it, or None if it is not its own."""
+        """Return the content as this owner sent it; None if it belongs to another."""
         start = f"{_MARK}{self.tag}."
         if isinstance(marked, str) and marked.startswith(start):
             return marked[len(start) :]
@@ -49,7 +49,7 @@ class Maker(msgspec.Struct, frozen=True, gc=False):
 
 
 def account_of(url: str, key: str | None) -> str:
-    """Return a name for an account that gives nothing of its key away."""
+    """Return a name for an account that does not reveal its key."""
     return _digest(f"{url.rstrip('/')}\0{key or ''}")
 
 

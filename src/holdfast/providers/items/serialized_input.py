@@ -1,7 +1,7 @@
-"""Histories as one server was told them, kept so that a longer one is only told to its end.
+"""Cache the serialized input of sessions, so that a longer history is only written at its end.
 
-What was written is found again by the items it was written from. A message ends what is settled:
-nothing behind it changes how anything before it is written.
+A cached input is found by the items it was written from. It is cached only up to where no later
+item can change it.
 """
 
 from collections.abc import Sequence
@@ -9,75 +9,76 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.projection.prefix_cache import Prefix, PrefixCache, SharedPrefix
-from holdfast.providers.items.ids import call_ids
+from holdfast.providers.items.ids import call_id_of
 from holdfast.providers.items.replay import Replay
 
 MAX_BYTES = 16 * 1024 * 1024
 ITEM_BYTES = 16
 SHORT_PIECE = 4096
-"""A piece that is shorter is never left alone."""
+"""A shorter piece is always joined to the next."""
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Serialized(msgspec.Struct, frozen=True):
     pieces: tuple[bytes, ...] = ()
-    taken: frozenset[str] = frozenset()
+    used_ids: frozenset[str] = frozenset()
     call_ids: frozenset[str] = frozenset()
 
 
-_NOTHING = _Told()
+_EMPTY = _Serialized()
 
 
-class Retelling:
-    """The input of requests, as bytes."""
+class SerializedInputCache:
+    """Serializes the input of requests to Responses servers."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._told: PrefixCache[bytes, _Told] = PrefixCache(max_bytes)
+        self._prefixes: PrefixCache[bytes, _Serialized] = PrefixCache(max_bytes)
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory they take."""
-        return self._told.held_bytes
+        """About how much memory the cache takes."""
+        return self._prefixes.held_bytes
 
     def write(
         self, session_id: str | None, replay: Replay, history: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return the items of a request's input, as JSON in pieces, without brackets around it."""
+        """Return a request's input items as JSON in pieces, without the brackets around them."""
         strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
         key = (session_id, replay)
-        known = self._told.find(key, strand) if session_id is not None else None
-        told, done, size = _NOTHING, 0, 0
+        known = self._prefixes.find(key, strand) if session_id is not None else None
+        serialized, done, size = _EMPTY, 0, 0
         if known is not None:
-            told, done, size = known.made, known.items.length, known.size
-        taken = set(told.taken)
-        written = replay.write(strand.shared[done : strand.length], strand, taken)
+            serialized, done, size = known.made, known.items.length, known.size
+        used_ids = set(serialized.used_ids)
+        written = replay.write(strand.shared[done : strand.length], strand, used_ids)
         new = b",".join(written.items)
-        pieces = _longer(told.pieces, new) if new else told.pieces
+        pieces = append_piece(serialized.pieces, new) if new else serialized.pieces
         if session_id is not None and written.is_settled:
-            named = written.call_ids
-            told = _Told(
+            call_ids = written.call_ids
+            grown = _Serialized(
                 pieces,
-                frozenset(taken) if taken else told.taken,
-                told.call_ids | named if named else told.call_ids,
+                frozenset(used_ids) if used_ids else serialized.used_ids,
+                serialized.call_ids | call_ids if call_ids else serialized.call_ids,
             )
             size += len(new) + ITEM_BYTES * (strand.length - done)
-            self._told.keep(key, Prefix(strand, told, size))
+            self._prefixes.keep(key, Prefix(strand, grown, size))
         return pieces
 
-    def call_ids(
-        self, session_id: str | None, replay: Replay, history: Sequence[bytes]
-    ) -> frozenset[str] | set[str]:
-        """Return the ids of the calls in a history."""
+    def has_call(
+        self, call_id: str, session_id: str | None, replay: Replay, history: Sequence[bytes]
+    ) -> bool:
+        """Return whether a history has a call of this id."""
         strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
-        known = self._told.find((session_id, replay), strand) if session_id else None
-        if known is None:
-            return call_ids(strand)
-        return known.made.call_ids | call_ids(strand[known.items.length :])
+        known = self._prefixes.find((session_id, replay), strand) if session_id else None
+        if known is not None and call_id in known.made.call_ids:
+            return True
+        done = known.items.length if known is not None else 0
+        return any(call_id_of(body) == call_id for body in strand.shared[done : strand.length])
 
 
-def _longer(pieces: tuple[bytes, ...], new: bytes) -> tuple[bytes, ...]:
-    """Return pieces with more behind them, each twice as long as the next at least.
+def append_piece(pieces: tuple[bytes, ...], new: bytes) -> tuple[bytes, ...]:
+    """Return JSON pieces with one more, keeping each at least twice as long as the next.
 
-    So there are few of them, and hardly any byte of a long history is copied for a short answer.
+    So there are few pieces, and few bytes of a long history are copied for a short new item.
     """
     if not pieces:
         return (new,)

@@ -1,4 +1,4 @@
-"""The shape of what a server made: what clients of its API may rely on, whoever served them."""
+"""Give items of a server the types that clients of the Responses API rely on."""
 
 from typing import Any
 
@@ -7,31 +7,28 @@ from holdfast.core.projection.normalize import as_text
 Json = dict[str, Any]
 
 
-def shape(item: Json) -> bool:
-    """Give an item the types that the API promises; return whether anything was otherwise."""
+def normalize(item: Json) -> bool:
+    """Change an item to the API's types in place; return whether anything had to change."""
     match item.get("type"):
         case "message":
-            found = _message(item)
+            fields = _message(item)
         case "function_call":
-            found = {"name": as_text(item.get("name")), "arguments": _text(item, "arguments", "{}")}
+            arguments = as_text(item.get("arguments"), "{}")
+            fields = {"name": as_text(item.get("name")), "arguments": arguments}
         case "custom_tool_call":
-            found = {"name": as_text(item.get("name")), "input": _text(item, "input")}
+            fields = {"name": as_text(item.get("name")), "input": as_text(item.get("input"), "")}
         case "reasoning":
-            found = {"summary": objects(item.get("summary"))}
+            fields = {"summary": objects(item.get("summary"))}
         case _:
             return False
-    is_odd = any(name not in item or item[name] != value for name, value in found.items())
-    item.update(found)
-    return is_odd
+    is_changed = any(name not in item or item[name] != value for name, value in fields.items())
+    item.update(fields)
+    return is_changed
 
 
 def objects(value: Any) -> list[Json]:
-    """Return the objects in what should be a list of them."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _text(item: Json, name: str, otherwise: str = "") -> str:
-    return as_text(item.get(name), otherwise)
+    """Return the objects in what should be a list of objects."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def _message(item: Json) -> Json:
@@ -49,7 +46,7 @@ def _part(part: Any) -> Json | None:
     if kind == "refusal":
         return {**part, "refusal": as_text(part.get("refusal"))}
     if kind == "output_text" or (not isinstance(kind, str) and "text" in part):
-        has_odd = not isinstance(part.get("annotations", []), list)
-        annotations: Json = {"annotations": []} if has_odd else {}
+        is_valid = isinstance(part.get("annotations", []), list)
+        annotations: Json = {} if is_valid else {"annotations": []}
         return {**part, "type": "output_text", "text": as_text(part.get("text")), **annotations}
     return part if isinstance(kind, str) else None

@@ -1,148 +1,189 @@
-"""Any server that speaks Chat Completions, asked in Responses items and answering in them."""
+"""The adapter for servers of the Chat Completions API: Responses items in, Responses items out."""
 
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
-from holdfast.core.model.config_items import configured
+from holdfast.core.model.config_items import Settings, with_settings
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall, StateUse
 from holdfast.providers.errors import names_item
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
-from holdfast.providers.items.ids import Names, NewId, call_ids
-from holdfast.providers.openai_chat.messages import ChatForm
-from holdfast.providers.openai_chat.output import ChatOutput, Doubling
-from holdfast.providers.openai_chat.params import chat_words
+from holdfast.providers.items.ids import IdAllocator, NewId
+from holdfast.providers.openai_chat.input import ChatForm, ChatInputCache, TranslationCache
+from holdfast.providers.openai_chat.output import ChatOutput, DuplicateChunkFilter
+from holdfast.providers.openai_chat.params import ChatParams, dropped_tools, to_chat_params
 
 PATH = "/chat/completions"
 _encode = msgspec.json.Encoder().encode
-ALTERNATION = "roles must alternate"
-_OURS = frozenset({"store", "stream", "messages", "model", "metadata", "stream_options"})
-_ONE_ANSWER: dict[str, tuple[Any, ...]] = {
+_ALTERNATION = "roles must alternate"
+_REASONING = re.compile(r"reasoning_content.{0,80}(unsupported|not (supported|permitted|allowed))"
+                        r"|(unsupported|not permitted|unexpected).{0,80}reasoning_content",
+                        re.IGNORECASE | re.DOTALL)  # fmt: skip
+_SET_BY_US = frozenset({"store", "stream", "messages", "model", "metadata", "stream_options"})
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
 }
-"""What Chat can ask and a log of items cannot hold, and the values with which it says nothing."""
+"""Chat fields whose results a log of items cannot hold, and the values that ask for none."""
 
 
-class _Following:
-    """Takes a server's chunks, and has somebody hear what they say."""
+class _ChunkSink:
+    """Translates a stream's chunks into events, and writes them to the engine's sink."""
 
     def __init__(self, output: ChatOutput, sink: EventSink) -> None:
         self._output = output
         self._sink = sink
-        self._doubling = Doubling()
+        self._duplicates = DuplicateChunkFilter()
         self.drain = sink.drain
+        self.end = output.read_done
 
-    def write(self, events: list[SseEvent]) -> bool:
-        said: list[AnyEvent] = []
+    def write(self, events: Sequence[SseEvent]) -> bool:
+        output, duplicates = self._output, self._duplicates
+        if len(events) == 1 and not duplicates.is_active:
+            ours = output.read_chunk(events[0].data)
+            return self._sink.write(ours) if ours else True
+        translated: list[AnyEvent] = []
         try:
             for chunk in events:
-                if not self._doubling.is_copy(chunk.data):
-                    said += self._output.take_chunk(chunk.data)
+                if not duplicates.is_copy(chunk.data):
+                    translated += output.read_chunk(chunk.data)
         except ProviderFailure:
-            # What came before a failure was said.
-            if said:
-                self._sink.write(said)
+            # The client gets what came before the failure.
+            if translated:
+                self._sink.write(translated)
             raise
-        return self._sink.write(said) if said else True
+        return self._sink.write(translated) if translated else True
 
 
 class ChatProvider:
-    """A Chat server; it keeps nothing for us."""
+    """A Chat server; it stores nothing between calls."""
 
-    def __init__(self, upstream: Upstream, new_id: NewId) -> None:
+    def __init__(
+        self, upstream: Upstream, new_id: NewId, translations: TranslationCache | None = None
+    ) -> None:
         self._upstream = upstream
         self.name = upstream.name
         self._new_id = new_id
-        self._strict: set[str] = set()
-        """Models that have said they want speakers to take turns."""
+        self._input = ChatInputCache(translations or TranslationCache())
+        self._alternating: set[str] = set()
+        """Models that have refused two messages of one speaker in a row."""
+        self._without_reasoning: set[str] = set()
+        """Models that have refused reasoning in their input."""
 
     def check(self, call: ModelCall) -> None:
-        """Raise for what cannot be carried."""
-        self._body(call, is_strict=True)
+        """Raise for fields and new items that Chat cannot express."""
+        _instructions(call, self.name)
+        self._params(call, self._input.check(call.items, self.name))
+
+    def dropped_tools(self, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
+        """Return the types of hosted tools that a request would lose here."""
+        return dropped_tools(fields["tools"], self.name) if "tools" in fields else ()
 
     def state_use(self, model: str) -> StateUse | None:
-        """Chat is told everything each time."""
+        """Return None: every call is complete in itself."""
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
-        output = self._output(call)
+        body, params = self._request(call)
+        output = self._output(call, params)
         try:
-            data = await self._upstream.ask(PATH, (_encode(self._body(call)),), may_repeat=True)
+            data = await self._upstream.fetch(PATH, body, may_repeat=True)
         except ProviderFailure as failure:
-            raise self._placed(failure, call) from None
-        output.take(read_json(data))
+            raise self._located(failure, call) from None
+        output.read(read_json(data))
         return output.end()[1]
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
-        """Tell the answer's events as its chunks come."""
-        output = self._output(call)
-        body = self._body(call)
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        """Write the answer's events as its chunks arrive."""
+        extra = {"stream": True, "stream_options": {"include_usage": True}}
+        body, params = self._request(call, extra)
+        output = self._output(call, params)
         try:
-            follower = _Following(output, sink)
-            await self._upstream.follow(PATH, (_encode(body),), follower, may_repeat=True)
+            await self._upstream.stream(PATH, body, _ChunkSink(output, sink), may_repeat=True)
         except ProviderFailure as failure:
-            # The model had finished; only what the server adds at the end is missing.
+            # A finished answer is whole even where the server's end mark is missing.
             if not (output.is_finished and failure.provider_code == "upstream_truncated"):
-                raise self._placed(failure, call) from None
+                raise self._located(failure, call) from None
         events, answer = output.end()
         sink.write(events)
         return answer
 
     async def models(self) -> list[dict[str, Any]]:
-        """Return the models it serves."""
+        """Return the models of the server."""
         return await list_models(self._upstream)
 
     async def close(self) -> None:
-        """The line is closed by whoever opened it."""
+        """Do nothing: whoever opened the connections closes them."""
 
-    def _output(self, call: ModelCall) -> ChatOutput:
-        return ChatOutput(Names(self._new_id, lambda: call_ids(call.items)))
+    def _output(self, call: ModelCall, params: ChatParams) -> ChatOutput:
+        is_used = partial(
+            self._input.has_call,
+            history=call.items,
+            form=self._form(call),
+            session_id=call.session_id,
+        )
+        return ChatOutput(IdAllocator(self._new_id, is_used), params.tool_names)
 
-    def _body(self, call: ModelCall, *, is_strict: bool = False) -> dict[str, Any]:
-        fields = configured(call.fields, call.items)
-        words = chat_words(fields, call.model, self.name)
+    def _request(
+        self, call: ModelCall, extra: Mapping[str, Any] | None = None
+    ) -> tuple[list[bytes], ChatParams]:
+        """Return a request's body in pieces, and its parameters."""
+        written = self._input.write(
+            call.items,
+            self._form(call),
+            instructions=_instructions(call, self.name),
+            session_id=call.session_id,
+        )
+        params = self._params(call, written.settings)
+        head = _encode({"model": call.model, **params.params, **(extra or {})})
+        return [head[:-1] + b',"messages":[', *written.pieces, b"]}"], params
+
+    def _params(self, call: ModelCall, settings: Settings) -> ChatParams:
+        translated = to_chat_params(with_settings(call.fields, settings), call.model, self.name)
         for name, raw in call.chat_fields.items():
             value = msgspec.json.decode(raw)
-            if name in _OURS or value is None:
+            if name in _SET_BY_US or value is None:
                 continue
-            if name in _ONE_ANSWER and value not in _ONE_ANSWER[name]:
+            if name in _UNSUPPORTED and value not in _UNSUPPORTED[name]:
                 raise UnsupportedByUpstream(name, self.name)
-            words[name] = raw
-        messages = self._form(call, is_strict=is_strict).messages(self._told(call), call.items)
-        return {"model": call.model, "messages": messages, **words}
+            translated.params[name] = raw
+        return translated
 
-    def _told(self, call: ModelCall) -> str | None:
-        instructions = call.fields.get("instructions")
-        told = msgspec.json.decode(instructions) if instructions is not None else None
-        if told is not None and not isinstance(told, str):
-            raise UnsupportedByUpstream("instructions", self.name)
-        return told
-
-    def _form(self, call: ModelCall, *, is_strict: bool = False) -> ChatForm:
+    def _form(self, call: ModelCall) -> ChatForm:
+        is_strict = self._upstream.settings.strict_alternation or call.model in self._alternating
         return ChatForm(
             upstream=self.name,
-            is_strict=is_strict,
-            alternates=(
-                call.is_plain
-                or call.model in self._strict
-                or self._upstream.settings.strict_alternation
-            ),
+            alternates=call.is_plain or is_strict,
+            drops_reasoning=call.is_plain or call.model in self._without_reasoning,
         )
 
-    def _placed(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
-        """Return a failure with the items that it names, by their places in the call's own."""
-        if ALTERNATION in failure.message.lower():
-            self._strict.add(call.model)
-        failure = self._upstream.hush(failure)
+    def _located(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
+        """Return a failure with the places of the items that it names in the call."""
+        form = self._form(call)
+        if _ALTERNATION in failure.message.lower():
+            self._alternating.add(call.model)
+        if _REASONING.search(failure.message):
+            self._without_reasoning.add(call.model)
+        failure = self._upstream.redact_failure(failure)
         place = names_item(failure.param, failure.message)
         if place is not None:
-            sources = self._form(call).sources(self._told(call), call.items)
-            failure.places = tuple(place for one in sources[place : place + 1] for place in one)
+            instructions = _instructions(call, self.name)
+            sources = self._input.sources(call.items, form, instructions=instructions)
+            failure.places = tuple(item for items in sources[place : place + 1] for item in items)
         return failure
+
+
+def _instructions(call: ModelCall, upstream: str) -> str | None:
+    raw = call.fields.get("instructions")
+    instructions = msgspec.json.decode(raw) if raw is not None else None
+    if instructions is not None and not isinstance(instructions, str):
+        raise UnsupportedByUpstream("instructions", upstream)
+    return instructions

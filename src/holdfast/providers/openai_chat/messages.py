@@ -1,7 +1,7 @@
-"""A history as the messages of a Chat server.
+"""Translate single items of the Responses API into Chat messages, and join neighbours.
 
-Calls and their outputs stay side by side; what the model did in one breath is one message; two
-messages of one speaker in a row become one, because many servers' templates refuse them.
+Calls and their outputs stay side by side. Adjacent messages of one speaker become one message,
+because the templates of many servers refuse them otherwise.
 """
 
 from collections.abc import Sequence
@@ -10,132 +10,115 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import UnsupportedByUpstream
-from holdfast.providers.items.ids import short_call_id
-from holdfast.providers.items.replay import find_referred
+from holdfast.providers.items.ids import flat_tool_name, short_call_id
 
 Message = dict[str, Any]
 Item = dict[str, Any]
 
-_TRACES = frozenset(
+_HOSTED_TRACES = frozenset(
     {
-        "reasoning", "web_search_call", "file_search_call", "code_interpreter_call",
-        "image_generation_call", "mcp_list_tools", "tool_search_call", "tool_search_output",
-        "mcp_approval_request", "mcp_approval_response", "mcp_call", "compaction",
-        "configuration_update",
+        "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call",
+        "mcp_list_tools", "tool_search_call", "tool_search_output", "mcp_approval_request",
+        "mcp_approval_response", "mcp_call", "compaction", "configuration_update",
     }
 )  # fmt: skip
-"""What a server did for itself. Another server's model has no place for it; its words follow."""
-_OUTPUT = "_output"
+"""Items in which a server recorded its own work. Chat has no form for them."""
 _CALL_OUTPUT = "_call_output"
-UNSHOWN = "[something that this model cannot be shown]"
-CARRY_ON = "(no answer)"
-"""Stands where a server wants somebody to speak and nobody did."""
-NOTHING_SAID = "(nothing)"
-_SOURCES = "\0sources"
-"""Where a message's note about what it was made of is kept while it is written."""
-_NOTHING = {"type": "text", "text": ""}
+UNSUPPORTED_PART = "[content that this model cannot be shown]"
+"""Replaces an old content part that Chat cannot express."""
+EMPTY_OUTPUT = "(no output)"
+"""Replaces the output of a tool that returned nothing; some servers refuse empty content."""
+_EMPTY_TEXT = {"type": "text", "text": ""}
 _NOT_ARGUMENTS = frozenset({"type", "id", "call_id", "status"})
 
 
-class ChatForm(msgspec.Struct, frozen=True, kw_only=True):
-    """How a history is written for one server."""
+def translate(item: Item, where: str, upstream: str, *, is_strict: bool) -> Message | None:
+    """Return the Chat message of an item; None for an item that Chat has no form for.
 
-    upstream: str
-    is_strict: bool = False
-    """Whether what has no place in Chat is refused (new input), or left out (what lies behind)."""
-    alternates: bool = False
-    """Whether user and assistant must take turns without exception."""
+    `is_strict` raises `UnsupportedByUpstream` for content that cannot be expressed (new input);
+    otherwise such content is replaced or left out (history).
+    """
+    kind = item.get("type") or "message"
+    if kind == "message":
+        return _translate_message(item, where, upstream, is_strict)
+    if kind in _HOSTED_TRACES:
+        return None
+    if kind == "reasoning":
+        return _translate_reasoning(item)
+    call_id = item.get("call_id")
+    if not isinstance(call_id, str):
+        if is_strict:
+            raise UnsupportedByUpstream(f"{where}.type", upstream)
+        return None
+    call_id = short_call_id(call_id)
+    if kind.endswith(_CALL_OUTPUT):
+        return _translate_output(call_id, item.get("output"), where, upstream, is_strict)
+    call = _translate_call(kind, call_id, item)
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
 
-    def messages(self, instructions: str | None, history: Sequence[bytes]) -> list[Message]:
-        """Return the messages of a request."""
-        written = self._write(instructions, history)
-        return [{k: v for k, v in one.items() if k != _SOURCES} for one in written]
 
-    def sources(self, instructions: str | None, history: Sequence[bytes]) -> list[tuple[int, ...]]:
-        """Return for each message the places in the history that it was made of."""
-        return [one.get(_SOURCES, ()) for one in self._write(instructions, history)]
+def _translate_message(item: Item, where: str, upstream: str, is_strict: bool) -> Message | None:
+    role, content = item.get("role"), item.get("content")
+    if role == "assistant":
+        return _named(_assistant(content), item)
+    if role in ("system", "developer"):
+        text = _plain_text(content)
+        return {"role": "system", "content": text} if text else None
+    if role != "user":
+        if is_strict:
+            raise UnsupportedByUpstream(f"{where}.role", upstream)
+        return None
+    if isinstance(content, str):
+        return _named({"role": "user", "content": content} if content else None, item)
+    parts = _parts(content or (), f"{where}.content", upstream, is_strict)
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return _named({"role": "user", "content": parts[0]["text"]}, item)
+    return _named({"role": "user", "content": parts} if parts else None, item)
 
-    def _write(self, instructions: str | None, history: Sequence[bytes]) -> list[Message]:
-        written: list[Message] = []
-        if instructions:
-            written.append({"role": "system", "content": instructions})
-        for index, body in enumerate(history):
-            item = msgspec.json.decode(body)
-            if item.get("type") == "item_reference":
-                found = find_referred(item.get("id"), history)
-                if found is None:
-                    continue
-                item = msgspec.json.decode(found)
-            message = self._message_of(item, f"input[{index}]")
-            if message is not None:
-                _append(written, {**message, _SOURCES: (index,)})
-        if all(message["role"] == "system" for message in written):
-            # No server takes a request in which nobody has said anything.
-            written.append({"role": "user", "content": NOTHING_SAID})
-        return _alternating(written) if self.alternates else written
 
-    def _message_of(self, item: Item, where: str) -> Message | None:
+def _named(message: Message | None, item: Item) -> Message | None:
+    """Return a message with its participant's name; servers tell speakers apart by it."""
+    name = item.get("name")
+    return {**message, "name": name} if message and isinstance(name, str) and name else message
+
+
+def _translate_reasoning(item: Item) -> Message | None:
+    """Return readable reasoning as the field that open models use; it joins its tool calls.
+
+    Encrypted reasoning of a Responses server means nothing here.
+    """
+    text = _plain_text(item.get("content")) if item.get("encrypted_content") is None else ""
+    return {"role": "assistant", "content": None, "reasoning_content": text} if text else None
+
+
+def _translate_output(
+    call_id: str, output: Any, where: str, upstream: str, is_strict: bool
+) -> Message:
+    content: Any
+    if isinstance(output, list):
+        parts = _parts(output, f"{where}.output", upstream, is_strict)
+        is_text = all(part["type"] == "text" for part in parts)
+        content = "".join(part["text"] for part in parts) if is_text else parts
+    elif isinstance(output, str):
+        content = output
+    else:
+        content = msgspec.json.encode(output).decode()
+    return {"role": "tool", "tool_call_id": call_id, "content": content or EMPTY_OUTPUT}
+
+
+def _parts(content: Sequence[Any], where: str, upstream: str, is_strict: bool) -> list[Item]:
+    """Return the content parts that are not empty."""
+    parts: list[Item] = []
+    for number, given in enumerate(content):
         try:
-            return self._translated(item, where)
+            part = _part(given, f"{where}[{number}]", upstream)
         except UnsupportedByUpstream:
-            if self.is_strict:
+            if is_strict:
                 raise
-            return None
-
-    def _translated(self, item: Item, where: str) -> Message | None:
-        kind = item.get("type") or "message"
-        if kind == "message":
-            return self._said(item, where)
-        if kind in _TRACES:
-            return None
-        call_id = item.get("call_id")
-        if not isinstance(call_id, str):
-            raise UnsupportedByUpstream(f"{where}.type", self.upstream)
-        call_id = short_call_id(call_id)
-        if kind.endswith(_CALL_OUTPUT):
-            return self._answered(call_id, item.get("output"), where)
-        return {"role": "assistant", "content": None, "tool_calls": [_called(kind, call_id, item)]}
-
-    def _said(self, item: Item, where: str) -> Message | None:
-        role, content = item.get("role"), item.get("content")
-        if role == "assistant":
-            return _assistant(content)
-        if role in ("system", "developer"):
-            told = _plain(content)
-            return {"role": "system", "content": told} if told else None
-        if role != "user":
-            raise UnsupportedByUpstream(f"{where}.role", self.upstream)
-        if isinstance(content, str):
-            return {"role": "user", "content": content} if content else None
-        parts = self._parts(content or (), f"{where}.content")
-        if len(parts) == 1 and parts[0]["type"] == "text":
-            return {"role": "user", "content": parts[0]["text"]}
-        return {"role": "user", "content": parts} if parts else None
-
-    def _answered(self, call_id: str, output: Any, where: str) -> Message:
-        if isinstance(output, list):
-            parts = self._parts(output, f"{where}.output")
-            is_text = all(part["type"] == "text" for part in parts)
-            content: Any = "".join(part["text"] for part in parts) if is_text else parts
-        elif isinstance(output, str):
-            content = output
-        else:
-            content = msgspec.json.encode(output).decode()
-        return {"role": "tool", "tool_call_id": call_id, "content": content}
-
-    def _parts(self, content: Sequence[Any], where: str) -> list[dict[str, Any]]:
-        """Return what can be shown of a content; empty texts say nothing."""
-        parts: list[dict[str, Any]] = []
-        for number, given in enumerate(content):
-            try:
-                part = _part(given, f"{where}[{number}]", self.upstream)
-            except UnsupportedByUpstream:
-                if self.is_strict:
-                    raise
-                part = {"type": "text", "text": UNSHOWN}
-            if part != _NOTHING:
-                parts.append(part)
-        return parts
+            part = {"type": "text", "text": UNSUPPORTED_PART}
+        if part != _EMPTY_TEXT:
+            parts.append(part)
+    return parts
 
 
 def _assistant(content: Any) -> Message | None:
@@ -144,21 +127,22 @@ def _assistant(content: Any) -> Message | None:
         for part in (content if isinstance(content, list) else ())
         if isinstance(part, dict) and part.get("type") == "refusal"
     ]
-    message: Message = {"role": "assistant", "content": _plain(content)}
+    message: Message = {"role": "assistant", "content": _plain_text(content)}
     if refusals:
         message["refusal"] = "".join(refusals)
         message["content"] = message["content"] or message["refusal"]
     return message if message["content"] else None
 
 
-def _plain(content: Any) -> str:
+def _plain_text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    texts = [part.get("text") for part in content or () if isinstance(part, dict)]
+    parts = content if isinstance(content, list) else ()
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _part(part: Any, where: str, upstream: str) -> dict[str, Any]:
+def _part(part: Any, where: str, upstream: str) -> Item:
     match part:
         case {"type": "input_text" | "output_text" | "text", "text": text}:
             return {"type": "text", "text": text}
@@ -167,84 +151,97 @@ def _part(part: Any, where: str, upstream: str) -> dict[str, Any]:
             image = {"url": url} if detail in (None, "auto") else {"url": url, "detail": detail}
             return {"type": "image_url", "image_url": image}
         case {"type": "input_file"} if part.get("file_url") is None:
-            named = ("filename", "file_data", "file_id")
-            return {"type": "file", "file": {k: part[k] for k in named if part.get(k)}}
+            names = ("filename", "file_data", "file_id")
+            return {"type": "file", "file": {k: part[k] for k in names if part.get(k)}}
         case {"type": "input_image" | "input_file"}:
             raise UnsupportedByUpstream(where, upstream)
         case {"type": str()}:
-            # Kinds of parts that we do not know are the server's to judge.
+            # The server judges part types that we do not know.
             return dict(part)
         case _:
             raise UnsupportedByUpstream(where, upstream)
 
 
-def _called(kind: str, call_id: str, item: Item) -> dict[str, Any]:
+def _translate_call(kind: str, call_id: str, item: Item) -> Item:
+    name = flat_tool_name(item.get("namespace"), item.get("name"))
     if kind == "custom_tool_call":
-        custom = {"name": item.get("name"), "input": item.get("input") or ""}
+        custom = {"name": name, "input": item.get("input") or ""}
         return {"id": call_id, "type": "custom", "custom": custom}
     if kind == "function_call":
-        name, arguments = item.get("name"), item.get("arguments") or "{}"
+        arguments = item.get("arguments") or "{}"
     else:
-        # A built-in tool of another API: to this model it was a function of that name.
+        # A built-in tool of another API: this model sees a function of that name.
         given = {k: v for k, v in item.items() if k not in _NOT_ARGUMENTS}
         name, arguments = kind.removesuffix("_call"), msgspec.json.encode(given).decode()
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _append(written: list[Message], message: Message) -> None:
-    """Add a message, as part of the last one where both are one speaker's."""
-    last = written[-1] if written else None
-    if last is None or last["role"] != message["role"] or message["role"] == "tool":
-        written.append(message)
-    elif message["role"] == "assistant":
-        written[-1] = _joined_assistant(last, message)
-    else:
-        content = _joined(last["content"], message["content"])
-        written[-1] = {**last, "content": content, _SOURCES: _sources(last, message)}
+def is_joinable(first: Message, second: Message, *, ignores_names: bool) -> bool:
+    """Return whether two adjacent messages must be sent as one."""
+    role = first["role"]
+    if role != second["role"] or role == "tool":
+        return False
+    return ignores_names or first.get("name") == second.get("name")
 
 
-def _joined_assistant(last: Message, message: Message) -> Message:
-    joined = {**last, **{k: v for k, v in message.items() if k not in ("content", "tool_calls")}}
-    texts = [said for said in (last["content"], message["content"]) if said]
-    joined["content"] = "\n\n".join(texts) or None
-    joined[_SOURCES] = _sources(last, message)
-    calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
+def join(messages: Sequence[Message]) -> Message:
+    """Return the adjacent messages of one speaker as one, in a single pass."""
+    if len(messages) == 1:
+        return messages[0]
+    first = messages[0]
+    joined = _join_assistant(messages) if first["role"] == "assistant" else _join_content(messages)
+    if any(message.get("name") != first.get("name") for message in messages):
+        joined.pop("name", None)
+    return joined
+
+
+def _join_assistant(messages: Sequence[Message]) -> Message:
+    joined: Message = {}
+    calls: list[Item] = []
+    for message in messages:
+        joined |= message
+        calls += message.get("tool_calls", ())
+    joined["content"] = _join_texts(messages, "content") or None
+    if reasoning := _join_texts(messages, "reasoning_content"):
+        joined["reasoning_content"] = reasoning
     if calls:
         joined["tool_calls"] = calls
     return joined
 
 
-def _sources(first: Message, second: Message) -> tuple[int, ...]:
-    return (*first.get(_SOURCES, ()), *second.get(_SOURCES, ()))
+def _join_texts(messages: Sequence[Message], field: str) -> str:
+    return "\n\n".join(text for message in messages if (text := message.get(field)))
 
 
-def _joined(first: Any, second: Any) -> Any:
-    if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n\n{second}"
-    return [*_as_parts(first), *_as_parts(second)]
+def _join_content(messages: Sequence[Message]) -> Message:
+    """Join texts as paragraphs; from the first list of parts on, append parts."""
+    contents = [message["content"] for message in messages]
+    texts: list[str] = []
+    for content in contents:
+        if not isinstance(content, str):
+            break
+        texts.append(content)
+    rest = contents[len(texts) :]
+    if not rest:
+        return {**messages[0], "content": "\n\n".join(texts)}
+    parts = _as_parts("\n\n".join(texts)) if texts else []
+    for content in rest:
+        parts += _as_parts(content)
+    return {**messages[0], "content": parts}
 
 
 def _as_parts(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
-def _alternating(messages: list[Message]) -> list[Message]:
-    """Return messages in which user and assistant take turns, the user first.
+def finish(message: Message) -> Message | None:
+    """Return a joined message as it is sent; None when nothing is left to send.
 
-    A system's word in between is passed on by the user. Tool traffic stands outside of this.
+    Reasoning goes back only with the tool calls that it led to: servers that want it back want it
+    there, and others refuse it elsewhere.
     """
-    joined: list[Message] = []
-    for place, message in enumerate(messages):
-        is_late_system = message["role"] == "system" and place > 0
-        _append(joined, {**message, "role": "user"} if is_late_system else message)
-    written: list[Message] = []
-    expected = "user"
-    for message in joined:
-        role = message["role"]
-        is_spoken = role in ("user", "assistant") and not message.get("tool_calls")
-        if is_spoken and role != expected:
-            written.append({"role": expected, "content": CARRY_ON})
-        elif is_spoken:
-            expected = "assistant" if role == "user" else "user"
-        written.append(message)
-    return written
+    if "reasoning_content" not in message or message.get("tool_calls"):
+        return message
+    if message["content"] is None:
+        return None
+    return {k: v for k, v in message.items() if k != "reasoning_content"}

@@ -1,171 +1,230 @@
-"""A Chat server's answer, whole or in chunks, as items and events of the Responses API."""
+"""Translate a Chat server's answer, whole or in chunks, into items and events of Responses."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast.core.model.session import Usage
 from holdfast.core.openai.response import complete_usage
+from holdfast.core.openai.stream_events import Delta
 from holdfast.core.projection.normalize import as_text
 from holdfast.ports.provider import Answer, AnyEvent
 from holdfast.providers.errors import broken, failure_in_stream
 from holdfast.providers.http.upstream import read_json
-from holdfast.providers.items.ids import Names
+from holdfast.providers.items.ids import IdAllocator, ToolName
 from holdfast.providers.items.response_events import CallPart, Events, Item, ReasoningPart, TextPart
 from holdfast.providers.items.shapes import objects
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
-_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
-_BROKEN = frozenset({"error", "abort", "cancelled"})
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_FAILED = frozenset({"error", "abort", "cancelled"})
+_LEGACY_CALL = "function_call"
 
 
-class _Said(msgspec.Struct):
+class _TextDelta(msgspec.Struct):
     content: str
     reasoning_content: None = None
     reasoning: None = None
     refusal: None = None
     annotations: None = None
     tool_calls: None = None
+    function_call: None = None
 
 
-class _Choice(msgspec.Struct):
-    delta: _Said
+class _TextChoice(msgspec.Struct):
+    delta: _TextDelta
     index: Literal[0] = 0
     logprobs: None = None
     finish_reason: None = None
 
 
-class _Words(msgspec.Struct):
-    """Some more of a text and nothing else that we look at: what most chunks are."""
+class _TextChunk(msgspec.Struct):
+    """A chunk that only continues a text, as most chunks do."""
 
-    choices: tuple[_Choice]
+    choices: tuple[_TextChoice]
     error: None = None
     usage: None = None
     service_tier: str | None = None
 
 
-_read_words = msgspec.json.Decoder(_Words).decode
+_read_text_chunk = msgspec.json.Decoder(_TextChunk).decode
 
 
 class ChatOutput:
-    """Takes an answer's pieces in and gives the events they make; at the end, the answer.
+    """Reads an answer's chunks and returns the events they make; in the end, the answer.
 
-    A whole completion is one piece. Text, thoughts and calls may come in any order; an item is
-    ended when another begins, except calls, which servers may fill in turns.
+    A whole completion is one chunk. Text, reasoning and calls may come in any order. An item ends
+    when another begins, except calls: servers may interleave their fragments.
     """
 
-    def __init__(self, names: Names) -> None:
-        self._names = names
+    def __init__(self, ids: IdAllocator, tool_names: Mapping[str, ToolName] | None = None) -> None:
+        self._ids = ids
+        self._tool_names = tool_names or {}
         self._count = 0
         self._text: TextPart | None = None
         self._reasoning: ReasoningPart | None = None
-        self._calls: dict[Any, CallPart] = {}
+        self._calls: list[CallPart] = []
+        self._call_at: dict[int, CallPart] = {}
+        """The latest call of each index."""
         self._items: dict[int, Item] = {}
         self._annotations: list[Any] = []
         self._usage: Json | None = None
         self._finish: str | None = None
         self._tier: str | None = None
-        self._expects_words = True
-        """Whether chunks are words alone: so they are until one is not, and after one that was."""
+        self._expects_text = True
+        """Whether the next chunk is likely to be a `_TextChunk`: the last one that told was."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether the server has said why it stopped."""
+        """Whether the server has sent a finish reason."""
         return self._finish is not None
 
-    def take_chunk(self, data: bytes) -> Events:
-        """Take a chunk in."""
-        if self._expects_words:
+    def read_chunk(self, data: bytes) -> Events:
+        """Return the events of a chunk."""
+        if self._expects_text:
             try:
-                words = _read_words(data)
+                chunk = _read_text_chunk(data)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self._expects_words = False
+                self._expects_text = False
             else:
-                self._tier = words.service_tier or self._tier
-                text = words.choices[0].delta.content
-                return self._say(text, [], "output_text") if text else ()
-        return self.take(read_json(data))
+                self._tier = chunk.service_tier or self._tier
+                text = chunk.choices[0].delta.content
+                part = self._text
+                if part is None or part.kind != "output_text" or self._reasoning is not None:
+                    return self._add_text(text, [], "output_text") if text else ()
+                # What `TextPart.add` does, without the calls: this happens for every chunk.
+                part.texts.append(text)
+                return (Delta(
+                    type=part.delta_type, item_id=part.item_id, output_index=part.index,
+                    content_index=0, delta=text, logprobs=[],
+                ),) if text else ()  # fmt: skip
+        return self.read(read_json(data))
 
-    def take(self, piece: Json) -> Events:
-        """Take a chunk, or a whole completion, in."""
-        if piece.get("error"):
-            raise failure_in_stream(piece["error"])
-        if isinstance(piece.get("usage"), dict):
-            self._usage = piece["usage"]
-        if isinstance(piece.get("service_tier"), str):
-            self._tier = piece["service_tier"]
+    def read(self, chunk: Json) -> Events:
+        """Return the events of a chunk, or of a whole completion."""
+        if chunk.get("error"):
+            raise failure_in_stream(chunk["error"])
+        if isinstance(chunk.get("usage"), dict):
+            self._usage = chunk["usage"]
+        if isinstance(chunk.get("service_tier"), str):
+            self._tier = chunk["service_tier"]
         events: list[AnyEvent] = []
-        for choice in objects(piece.get("choices")):
+        for choice in objects(chunk.get("choices")):
             if choice.get("index") not in (0, None):
                 continue
             delta = choice.get("delta") or choice.get("message")
             if isinstance(delta, dict):
-                events += self._take_delta(delta, _logprobs(choice))
+                events += self._read_delta(delta, _logprobs(choice))
             if choice.get("finish_reason"):
                 self._finish = as_text(choice["finish_reason"])
         return events
 
-    def _take_delta(self, delta: Json, logprobs: list[Any]) -> Events:
+    def read_done(self) -> None:
+        """Take the end mark of a stream for its finish reason, where the server sent none."""
+        if self._finish is None and self._count:
+            self._finish = "stop"
+
+    def _read_delta(self, delta: Json, logprobs: list[Any]) -> Events:
         events: list[AnyEvent] = []
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(thought, str) and thought:
-            events += self._think(thought)
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(reasoning, str) and reasoning:
+            events += self._add_reasoning(reasoning)
         if delta.get("refusal"):
-            events += self._say(as_text(delta["refusal"]), [], "refusal")
+            events += self._add_text(as_text(delta["refusal"]), [], "refusal")
         content = delta.get("content")
         if isinstance(content, list):
-            content = "".join(map(_text_of, content))
+            content = "".join(map(_part_text, content))
         if content:
-            content = as_text(content)
-            self._expects_words = True
-            events += self._say(content, logprobs, "output_text")
+            self._expects_text = True
+            events += self._add_text(as_text(content), logprobs, "output_text")
         self._annotations += map(_annotation, objects(delta.get("annotations")))
         for number, call in enumerate(objects(delta.get("tool_calls"))):
-            events += self._call(call, number)
+            events += self._add_call(call, number)
+        if isinstance(delta.get(_LEGACY_CALL), dict):
+            # The form before there were tools: one call, without an id.
+            events += self._add_call({"index": 0, "function": delta[_LEGACY_CALL]}, 0)
         return events
 
-    def _think(self, thought: str) -> Events:
+    def _add_reasoning(self, text: str) -> Events:
         events: list[AnyEvent] = []
         if self._reasoning is None:
-            index = self._next()
-            self._reasoning = ReasoningPart(self._names.item("reasoning", None, index), index)
+            index = self._next_index()
+            self._reasoning = ReasoningPart(self._ids.item("reasoning", None, index), index)
             events += self._reasoning.begin()
-        return [*events, *self._reasoning.grow(thought)]
+        return [*events, *self._reasoning.add(text)]
 
-    def _say(self, text: str, logprobs: list[Any], kind: str) -> Events:
+    def _add_text(self, text: str, logprobs: list[Any], kind: str) -> Events:
         if self._text is not None and self._text.kind == kind and self._reasoning is None:
-            return self._text.grow(text, logprobs)
+            return self._text.add(text, logprobs)
         events = [*self._end_reasoning()]
         if self._text is not None and self._text.kind != kind:
             events += self._end_text("completed")
         if self._text is None:
-            index = self._next()
-            self._text = TextPart(self._names.item("message", None, index), index, kind)
+            index = self._next_index()
+            self._text = TextPart(self._ids.item("message", None, index), index, kind)
             events += self._text.begin()
-        return [*events, *self._text.grow(text, logprobs)]
+        return [*events, *self._text.add(text, logprobs)]
 
-    def _call(self, call: Json, number: int) -> Events:
+    def _add_call(self, fragment: Json, number: int) -> Events:
         events = [*self._end_reasoning(), *self._end_text("completed")]
-        place = call.get("index")
-        place = place if isinstance(place, int) else number
-        custom = call.get("custom")
-        inner = custom or call.get("function")
+        custom = fragment.get("custom")
+        inner = custom or fragment.get("function")
         inner = inner if isinstance(inner, dict) else {}
-        part = self._calls.get(place)
+        name = as_text(inner.get("name"))
+        part = self._continued_call(fragment, name, number)
         if part is None:
-            index = self._next()
-            name = self._names.item("function_call", None, index)
-            ours = self._names.call(call.get("id"), index)
-            part = self._calls[place] = CallPart(name, index, ours, is_custom=custom is not None)
-            part.name = as_text(inner.get("name"))
+            part = self._begin_call(fragment, name, is_custom=custom is not None)
             events += part.begin()
         elif not part.name:
-            part.name = as_text(inner.get("name"))
+            self._set_name(part, name)
         text = inner.get("input") if part.is_custom else inner.get("arguments")
-        return [*events, *part.grow(as_text(text))] if text else events
+        return [*events, *part.add(as_text(text))] if text else events
 
-    def _next(self) -> int:
+    def _continued_call(self, fragment: Json, name: str, number: int) -> CallPart | None:
+        """Return the call that a fragment continues; None where it begins another.
+
+        Some servers send several whole calls under one index, or without any. A fragment begins a
+        call if it has a name and the call at its place is another one, or has all its arguments.
+        """
+        index = fragment.get("index")
+        if isinstance(index, int):
+            part = self._call_at.get(index)
+        elif number:
+            part = None  # the second call of one list
+        else:
+            part = self._calls[-1] if self._calls else None
+        if part is None or not name or not part.server_name:
+            return part
+        server_id = fragment.get("id")
+        if server_id and part.server_id:
+            return part if server_id == part.server_id else None
+        is_other = name != part.server_name or part.has_whole_arguments
+        return None if is_other else part
+
+    def _begin_call(self, fragment: Json, name: str, *, is_custom: bool) -> CallPart:
+        index, server_id = self._next_index(), fragment.get("id")
+        part = CallPart(
+            self._ids.item("function_call", None, index),
+            index,
+            self._ids.call(server_id, index),
+            is_custom=is_custom,
+        )
+        part.server_id = server_id
+        self._set_name(part, name)
+        self._calls.append(part)
+        if isinstance(fragment.get("index"), int):
+            self._call_at[fragment["index"]] = part
+        return part
+
+    def _set_name(self, part: CallPart, name: str) -> None:
+        part.server_name = part.name = name
+        tool = self._tool_names.get(name)
+        if tool is not None:
+            part.name, part.namespace = tool.name, tool.namespace
+
+    def _next_index(self) -> int:
         self._count += 1
         return self._count - 1
 
@@ -184,22 +243,24 @@ class ChatOutput:
         return events
 
     def end(self) -> tuple[Events, Answer]:
-        """Return the last events and the answer; without a reason to stop there is none."""
+        """Return the last events and the answer; raise where the server never finished."""
         finish = self._finish
         if finish is None:
-            raise broken("the upstream's answer ended before it was finished", "upstream_truncated")
-        if finish in _BROKEN:
-            raise broken(f"the upstream gave up: {finish}", "upstream_gave_up")
-        reason = _CUT.get(finish)
+            raise broken(
+                "the upstream's answer ended without a finish reason", "upstream_truncated"
+            )
+        if finish in _FAILED:
+            raise broken(f"the upstream ended its answer with {finish!r}", "upstream_gave_up")
+        reason = _INCOMPLETE.get(finish)
         status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
         events = [*self._end_reasoning(), *self._end_text(status)]
         if not self._items and not self._calls:
-            # An empty answer is an answer: a message with no words.
-            index = self._next()
-            empty = TextPart(self._names.item("message", None, index), index)
+            # An empty answer is an answer: a message without text.
+            index = self._next_index()
+            empty = TextPart(self._ids.item("message", None, index), index)
             ended, self._items[index] = empty.end(status, [])
             events += [*empty.begin(), *ended]
-        for call in self._calls.values():
+        for call in self._calls:
             ended, self._items[call.index] = call.end(status)
             events += ended
         answer = Answer(
@@ -219,73 +280,72 @@ def _logprobs(choice: Json) -> list[Any]:
     return listed if isinstance(listed, list) else []
 
 
-def _text_of(part: Any) -> str:
+def _part_text(part: Any) -> str:
     return as_text(part.get("text")) if isinstance(part, dict) else as_text(part)
 
 
-def _annotation(one: Any) -> Any:
-    if isinstance(one, dict) and isinstance(one.get("url_citation"), dict):
-        return {"type": "url_citation", **one["url_citation"]}
-    return one
+def _annotation(annotation: Any) -> Any:
+    citation = annotation.get("url_citation") if isinstance(annotation, dict) else None
+    return {"type": "url_citation", **citation} if isinstance(citation, dict) else annotation
 
 
 def _number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _details(told: Json, of: str) -> Json:
-    details = told.get(f"{of}_tokens_details")
+def _details(usage: Json, side: str) -> Json:
+    details = usage.get(f"{side}_tokens_details")
     return details if isinstance(details, dict) else {}
 
 
-def _usage(told: Json | None) -> Usage | None:
-    if told is None:
+def _usage(usage: Json | None) -> Usage | None:
+    if usage is None:
         return None
     return Usage(
-        input_tokens=_number(told.get("prompt_tokens")),
-        cached_tokens=_number(_details(told, "prompt").get("cached_tokens")),
-        output_tokens=_number(told.get("completion_tokens")),
-        reasoning_tokens=_number(_details(told, "completion").get("reasoning_tokens")),
+        input_tokens=_number(usage.get("prompt_tokens")),
+        cached_tokens=_number(_details(usage, "prompt").get("cached_tokens")),
+        output_tokens=_number(usage.get("completion_tokens")),
+        reasoning_tokens=_number(_details(usage, "completion").get("reasoning_tokens")),
     )
 
 
-def _usage_detail(told: Json | None) -> bytes | None:
-    """Return usage in the words of Responses, with every detail that Chat told."""
-    if told is None:
+def _usage_detail(usage: Json | None) -> bytes | None:
+    """Return usage as Responses has it, with every detail of the Chat server."""
+    if usage is None:
         return None
-    given, made = _number(told.get("prompt_tokens")), _number(told.get("completion_tokens"))
+    given, made = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
     return complete_usage(
         {
             "input_tokens": given,
-            "input_tokens_details": told.get("prompt_tokens_details") or None,
+            "input_tokens_details": usage.get("prompt_tokens_details") or None,
             "output_tokens": made,
-            "output_tokens_details": told.get("completion_tokens_details") or None,
-            "total_tokens": _number(told.get("total_tokens")) or given + made,
+            "output_tokens_details": usage.get("completion_tokens_details") or None,
+            "total_tokens": _number(usage.get("total_tokens")) or given + made,
         }
     )
 
 
-class Doubling:
-    """Notices a server that sends every chunk twice, by its opening one, and skips the copies.
+class DuplicateChunkFilter:
+    """Detects a server that sends every chunk twice, and skips the copies.
 
-    Only an opening chunk that comes twice gives such a server away: later on, the same word may
-    honestly be said twice.
+    Only a repeated first chunk proves it: later on, the same text may rightly come twice.
     """
 
     def __init__(self) -> None:
         self._last: bytes | None = None
         self._count = 0
-        self._is_doubling = True
+        self.is_active = True
+        """Whether the server has sent every chunk twice so far."""
 
     def is_copy(self, data: bytes) -> bool:
-        """Whether this chunk is the copy of the one before."""
+        """Return whether this chunk repeats the one before."""
         self._count += 1
-        if not self._is_doubling:
+        if not self.is_active:
             return False
         if self._count % 2:
             self._last = data
             return False
         if data == self._last:
             return True
-        self._is_doubling = False
+        self.is_active = False
         return False

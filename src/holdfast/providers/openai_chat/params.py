@@ -1,27 +1,29 @@
-"""What a Responses client asked, in the words of the Chat API."""
+"""Translate the parameters of a Responses request into those of the Chat API."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.core.errors import UnsupportedByUpstream
+from holdfast.providers.items.ids import ToolName, flat_tool_name
 
 Fields = Mapping[str, msgspec.Raw]
-Words = dict[str, Any]
+Params = dict[str, Any]
 
-_SAME = frozenset(
+_UNCHANGED = frozenset(
     {
         "temperature", "top_p", "service_tier", "user", "safety_identifier", "prompt_cache_key",
         "prompt_cache_retention", "prompt_cache_options", "presence_penalty",
         "frequency_penalty", "moderation",
     }
 )  # fmt: skip
-_OURS = frozenset(
+_OMITTED = frozenset(
     {"instructions", "include", "metadata", "stream_options", "client_metadata", "store", "stream"}
 )
-"""Words that are answered by ourselves, or that ask for what a Chat server always does."""
-_EMPTY: dict[str, tuple[Any, ...]] = {
+"""Fields that the gateway answers itself, or that ask for what a Chat server always does."""
+_NO_COUNTERPART: dict[str, tuple[Any, ...]] = {
     "truncation": ("disabled", "auto"),
     "max_tool_calls": (),
     "prompt": (),
@@ -30,45 +32,73 @@ _EMPTY: dict[str, tuple[Any, ...]] = {
     "access_programs": ([],),
     "personality": (),
 }
-"""Words that only Responses has, and the values with which they say nothing."""
-_BY_NEW_NAME = ("o1", "o3", "o4", "gpt-5")
-"""Models that take their limit only under the newer of its two names."""
+"""Fields that Chat does not have, and the values with which they change nothing."""
+_MAX_COMPLETION_TOKENS_MODELS = ("o1", "o3", "o4", "gpt-5")
+"""Models that take their output limit only under the newer of its two names."""
+_CLIENT_TOOLS = frozenset({"function", "custom"})
+"""Tools that the client runs; all others are hosted by the server."""
+_TOOL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_FORCES_A_TOOL = "required"
 
 
-def chat_words(fields: Fields, model: str, upstream: str) -> Words:
-    """Return Responses fields as a Chat request has them, or say which cannot be."""
-    words: Words = {}
+class ChatParams(msgspec.Struct, frozen=True):
+    """The parameters of a Chat request, and what was done to its tools."""
+
+    params: Params
+    tool_names: dict[str, ToolName] = {}
+    """The tools that come from a namespace, by their Chat names."""
+
+
+def to_chat_params(fields: Fields, model: str, upstream: str) -> ChatParams:
+    """Return Responses fields as Chat parameters; raise for those that have no counterpart."""
+    params: Params = {}
+    tools = _Tools(upstream)
     if _wants_logprobs(fields):
-        words["logprobs"] = True
+        params["logprobs"] = True
     for name, raw in fields.items():
         value = msgspec.json.decode(raw)
-        if name in _OURS or value is None:
+        if name in _OMITTED or value is None:
             continue
-        if name in _EMPTY:
-            if value not in _EMPTY[name]:
+        if name in _NO_COUNTERPART:
+            if value not in _NO_COUNTERPART[name]:
                 raise UnsupportedByUpstream(name, upstream)
         elif name == "max_output_tokens":
-            words[limit_name(model)] = value
+            params[max_tokens_name(model)] = value
+        elif name == "tools":
+            params["tools"] = tools.translate(value)
+        elif name == "tool_choice":
+            params |= tools.choose(value)
         elif name in _TRANSLATED:
-            _TRANSLATED[name](words, value, upstream)
+            _TRANSLATED[name](params, value, upstream)
         else:
-            # Unknown words are the server's to judge.
-            words[name] = value
-    return without_toolless(words)
+            # The server judges fields that we do not know.
+            params[name] = value
+    tools.check_choice(params)
+    return ChatParams(without_tool_params(params), tools.names)
 
 
-def without_toolless(words: Words) -> Words:
-    """Return a request without words about tools where it has none; servers refuse them."""
-    if not words.get("tools"):
+def dropped_tools(tools: msgspec.Raw, upstream: str) -> Sequence[str]:
+    """Return the types of hosted tools among a request's tools."""
+    value = msgspec.json.decode(tools)
+    translated = _Tools(upstream)
+    if value is not None:
+        translated.translate(value)
+    return tuple(dict.fromkeys(translated.dropped))
+
+
+def without_tool_params(params: Params) -> Params:
+    """Return parameters without those about tools where there are none; servers refuse them."""
+    if not params.get("tools"):
         for name in ("tools", "parallel_tool_calls", "tool_choice"):
-            words.pop(name, None)
-    return words
+            params.pop(name, None)
+    return params
 
 
-def limit_name(model: str) -> str:
-    """Return what a model's server calls the limit of its output."""
+def max_tokens_name(model: str) -> str:
+    """Return the name of the output limit for a model."""
     bare = model.rpartition("/")[2]
-    return "max_completion_tokens" if bare.startswith(_BY_NEW_NAME) else "max_tokens"
+    is_new = bare.startswith(_MAX_COMPLETION_TOKENS_MODELS)
+    return "max_completion_tokens" if is_new else "max_tokens"
 
 
 def _wants_logprobs(fields: Fields) -> bool:
@@ -76,51 +106,80 @@ def _wants_logprobs(fields: Fields) -> bool:
     return isinstance(included, list) and "message.output_text.logprobs" in included
 
 
-def _text(words: Words, value: Any, upstream: str) -> None:
-    if not isinstance(value, dict):
-        raise UnsupportedByUpstream("text", upstream)
-    form = value.get("format") or {}
-    match form.get("type"):
-        case "json_schema":
-            inner = {k: v for k, v in form.items() if k != "type" and v is not None}
-            words["response_format"] = {"type": "json_schema", "json_schema": inner}
-        case "json_object":
-            words["response_format"] = {"type": "json_object"}
-        case None | "text":
-            pass
-        case _:
-            raise UnsupportedByUpstream("text.format.type", upstream)
-    if value.get("verbosity") is not None:
-        words["verbosity"] = value["verbosity"]
+class _Tools:
+    """Translates tools and the choice among them.
+
+    A namespace becomes its functions under flat names. A hosted tool is dropped, unless the
+    request insists on it.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
+        self.names: dict[str, ToolName] = {}
+        self.dropped: list[str] = []
+
+    def translate(self, tools: Any) -> list[Any]:
+        """Return the tools of a Chat request."""
+        if not isinstance(tools, list):
+            raise UnsupportedByUpstream("tools", self._upstream)
+        translated: list[Any] = []
+        for index, tool in enumerate(tools):
+            where = f"tools[{index}]"
+            kind = tool.get("type") if isinstance(tool, dict) else None
+            if kind == "namespace":
+                translated += self._members(tool, where)
+            elif kind in _CLIENT_TOOLS:
+                translated.append(_tool(tool, kind))
+            elif isinstance(kind, str) and _TOOL_TYPE.fullmatch(kind):
+                self.dropped.append(kind)
+            else:
+                raise UnsupportedByUpstream(f"{where}.type", self._upstream)
+        return translated
+
+    def _members(self, group: Any, where: str) -> list[Any]:
+        namespace, members = group.get("name"), group.get("tools")
+        if not isinstance(namespace, str) or not namespace or not isinstance(members, list):
+            raise UnsupportedByUpstream(where, self._upstream)
+        translated: list[Any] = []
+        for index, tool in enumerate(members):
+            kind = tool.get("type") if isinstance(tool, dict) else None
+            name = tool.get("name") if isinstance(tool, dict) else None
+            if kind not in _CLIENT_TOOLS or not isinstance(name, str):
+                raise UnsupportedByUpstream(f"{where}.tools[{index}].type", self._upstream)
+            flat = flat_tool_name(namespace, name)
+            self.names[flat] = ToolName(namespace, name)
+            translated.append(_tool({**tool, "name": flat}, kind))
+        return translated
+
+    def choose(self, choice: Any) -> Params:
+        """Return the tool choice of a Chat request."""
+        if isinstance(choice, str):
+            return {} if choice == "auto" else {"tool_choice": choice}
+        kind = choice.get("type") if isinstance(choice, dict) else None
+        if kind in _CLIENT_TOOLS:
+            return {"tool_choice": _reference(choice, kind)}
+        if kind != "allowed_tools":
+            raise UnsupportedByUpstream("tool_choice", self._upstream)
+        listed = choice.get("tools")
+        tools = [
+            _reference(tool, tool["type"])
+            for tool in (listed if isinstance(listed, list) else ())
+            if isinstance(tool, dict) and tool.get("type") in _CLIENT_TOOLS
+        ]
+        if not tools:
+            raise UnsupportedByUpstream("tool_choice", self._upstream)
+        allowed = {"mode": choice.get("mode"), "tools": tools}
+        return {"tool_choice": {"type": kind, kind: allowed}}
+
+    def check_choice(self, params: Params) -> None:
+        """Raise where a tool is required and every tool was dropped."""
+        is_forced = params.get("tool_choice") == _FORCES_A_TOOL
+        if is_forced and self.dropped and not params.get("tools"):
+            raise UnsupportedByUpstream("tool_choice", self._upstream)
 
 
-def _reasoning(words: Words, value: Any, upstream: str) -> None:
-    if not isinstance(value, dict):
-        raise UnsupportedByUpstream("reasoning", upstream)
-    if value.get("effort") is not None:
-        words["reasoning_effort"] = value["effort"]
-    for name in ("summary", "generate_summary"):
-        if value.get(name) not in (None, "auto"):
-            raise UnsupportedByUpstream(f"reasoning.{name}", upstream)
-
-
-def _top_logprobs(words: Words, value: Any, _: str) -> None:
-    if value:
-        words["logprobs"] = True
-        words["top_logprobs"] = value
-
-
-def _tools(words: Words, value: Any, upstream: str) -> None:
-    if not isinstance(value, list):
-        raise UnsupportedByUpstream("tools", upstream)
-    words["tools"] = [_tool(tool, index, upstream) for index, tool in enumerate(value)]
-
-
-def _tool(tool: Any, index: int, upstream: str) -> Any:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind not in ("function", "custom"):
-        raise UnsupportedByUpstream(f"tools[{index}].type", upstream)
-    inner = {k: v for k, v in tool.items() if k != "type" and v is not None}
+def _tool(tool: Mapping[str, Any], kind: str) -> Any:
+    inner = {k: v for k, v in tool.items() if k not in ("type", "defer_loading") and v is not None}
     form = inner.get("format")
     if kind == "custom" and isinstance(form, dict) and form.get("type") == "grammar":
         grammar = {k: v for k, v in form.items() if k != "type"}
@@ -128,45 +187,62 @@ def _tool(tool: Any, index: int, upstream: str) -> Any:
     return {"type": kind, kind: inner}
 
 
-def _tool_choice(words: Words, value: Any, upstream: str) -> None:
-    if isinstance(value, str):
-        if value != "auto":
-            words["tool_choice"] = value
-        return
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind in ("function", "custom"):
-        words["tool_choice"] = {"type": kind, kind: {"name": value.get("name")}}
-    elif kind == "allowed_tools":
-        tools = [
-            {"type": tool.get("type"), tool.get("type"): {"name": tool.get("name")}}
-            for tool in value.get("tools") or ()
-        ]
-        words["tool_choice"] = {
-            "type": kind, kind: {"mode": value.get("mode"), "tools": tools}
-        }  # fmt: skip
-    else:
-        raise UnsupportedByUpstream("tool_choice", upstream)
+def _reference(tool: Mapping[str, Any], kind: str) -> Any:
+    name = flat_tool_name(tool.get("namespace"), tool.get("name"))
+    return {"type": kind, kind: {"name": name}}
 
 
-def _same(name: str) -> Callable[[Words, Any, str], None]:
-    def keep(words: Words, value: Any, _: str) -> None:
-        words[name] = value
+def _text(params: Params, value: Any, upstream: str) -> None:
+    if not isinstance(value, dict):
+        raise UnsupportedByUpstream("text", upstream)
+    form = value.get("format") or {}
+    match form.get("type"):
+        case "json_schema":
+            inner = {k: v for k, v in form.items() if k != "type" and v is not None}
+            params["response_format"] = {"type": "json_schema", "json_schema": inner}
+        case "json_object":
+            params["response_format"] = {"type": "json_object"}
+        case None | "text":
+            pass
+        case _:
+            raise UnsupportedByUpstream("text.format.type", upstream)
+    if value.get("verbosity") is not None:
+        params["verbosity"] = value["verbosity"]
 
-    return keep
+
+def _reasoning(params: Params, value: Any, upstream: str) -> None:
+    if not isinstance(value, dict):
+        raise UnsupportedByUpstream("reasoning", upstream)
+    if value.get("effort") is not None:
+        params["reasoning_effort"] = value["effort"]
+    for name in ("summary", "generate_summary"):
+        if value.get(name) not in (None, "auto"):
+            raise UnsupportedByUpstream(f"reasoning.{name}", upstream)
 
 
-def _parallel(words: Words, value: Any, _: str) -> None:
-    # Calling several at once is what servers do where nothing is said.
+def _top_logprobs(params: Params, value: Any, _: str) -> None:
+    if value:
+        params["logprobs"] = True
+        params["top_logprobs"] = value
+
+
+def _parallel_tool_calls(params: Params, value: Any, _: str) -> None:
+    # Parallel calls are the default everywhere, and some servers refuse the parameter.
     if value is False:
-        words["parallel_tool_calls"] = False
+        params["parallel_tool_calls"] = False
 
 
-_TRANSLATED: dict[str, Callable[[Words, Any, str], None]] = {
+def _copy(name: str) -> Callable[[Params, Any, str], None]:
+    def copy(params: Params, value: Any, _: str) -> None:
+        params[name] = value
+
+    return copy
+
+
+_TRANSLATED: dict[str, Callable[[Params, Any, str], None]] = {
     "text": _text,
     "reasoning": _reasoning,
     "top_logprobs": _top_logprobs,
-    "tools": _tools,
-    "tool_choice": _tool_choice,
-    "parallel_tool_calls": _parallel,
-    **{name: _same(name) for name in _SAME},
+    "parallel_tool_calls": _parallel_tool_calls,
+    **{name: _copy(name) for name in _UNCHANGED},
 }

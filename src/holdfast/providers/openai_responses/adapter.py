@@ -1,10 +1,10 @@
-"""Any server that speaks the Responses API: told everything anew, chained, or in a conversation.
+"""The adapter for servers of the Responses API: replay, response chaining, or conversations.
 
-Replay is complete in itself and stored nowhere. The other two leave a cache with the server,
-which is sent back to its maker alone.
+A replayed call is complete in itself and stored nowhere. The other two modes leave a cache with
+the server, which is used only with the model and account that it belongs to.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,67 +12,68 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.model.provider_state import ProviderState
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
 from holdfast.providers.errors import broken, names_item
-from holdfast.providers.http.connection import Enough
+from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
-from holdfast.providers.items.ids import Names, NewId
-from holdfast.providers.items.replay import Replay, kept_names
-from holdfast.providers.items.seal_owner import Maker
-from holdfast.providers.items.serialized_input import Retelling
+from holdfast.providers.items.ids import IdAllocator, NewId
+from holdfast.providers.items.replay import Replay, sent_ids
+from holdfast.providers.items.serialized_input import SerializedInputCache
 from holdfast.providers.openai_responses.output import ResponsesOutput, whole_events
-from holdfast.providers.openai_responses.params import responses_words
+from holdfast.providers.openai_responses.params import to_responses_params
 from holdfast.providers.openai_responses.upstream_state import (
-    Kept,
+    UpstreamState,
     changes_nothing,
     history_tokens,
-    ignored,
-    read_kept,
+    read_state,
+    state_ignored,
     verify,
     was_read,
 )
-from holdfast.providers.openai_responses.whole_response import Ending, WholeOutput
+from holdfast.providers.openai_responses.whole_response import FinishedAnswer, WholeOutput
 
 PATH = "/responses"
 _encode = msgspec.json.Encoder().encode
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "codex")
-NOTHING_SAID = (
+EMPTY_INPUT = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"(nothing)"}]}'
 )
-"""Stands for a history of which nothing can be shown: no server takes an empty one."""
-_REFUSES_SEALING = "encrypted content is not supported"
+"""Replaces a history of which no item can be sent; no server accepts an empty input."""
+_REFUSES_ENCRYPTION = "encrypted content is not supported"
 
 
-class _Following:
-    """Takes a server's events until one ends its answer, and has somebody hear ours."""
+class _ResponsesSink:
+    """Translates a stream's events until its terminal one, and writes them to the engine's sink."""
 
     def __init__(self, output: ResponsesOutput, sink: EventSink) -> None:
         self._output = output
         self._sink = sink
         self.drain = sink.drain
 
-    def write(self, events: list[SseEvent]) -> bool:
+    def write(self, events: Sequence[SseEvent]) -> bool:
         output = self._output
         if len(events) == 1:
-            ours = output.take(events[0].type, events[0].data)
+            ours = output.read(events[0].type, events[0].data)
         else:
             ours = []
             try:
                 for event in events:
-                    if output.ending is None:
-                        ours += output.take(event.type, event.data)
+                    if output.finished is None:
+                        ours += output.read(event.type, event.data)
             except ProviderFailure:
-                # What came before a failure was said.
+                # The client gets what came before the failure.
                 if ours:
                     self._sink.write(ours)
                 raise
-        may_follow = self._sink.write(ours) if ours else True
-        if output.ending is not None:
-            raise Enough
-        return may_follow
+        may_continue = self._sink.write(ours) if ours else True
+        if output.finished is not None:
+            raise StopReading
+        return may_continue
+
+    def end(self) -> None:
+        """Do nothing: the terminal event ends an answer."""
 
 
 class ResponsesProvider:
@@ -83,102 +84,108 @@ class ResponsesProvider:
         self.name = upstream.name
         self._new_id = new_id
         self._mode = upstream.settings.state
-        self._seals = upstream.settings.encrypted_reasoning
-        self._retelling = Retelling()
-        self._unsealing: set[str] = set()
-        """Models that have said they cannot seal their reasoning."""
-        self._mindful: set[str] = set()
-        """Models that have shown that they read what they are asked to go on from."""
-        self._mindless: set[str] = set()
-        """Models that have shown that they do not: they are told everything each time."""
+        self._wants_encrypted = upstream.settings.encrypted_reasoning
+        self._input = SerializedInputCache()
+        self._no_encrypted_reasoning: set[str] = set()
+        """Models that have refused to encrypt their reasoning."""
+        self._verified_chaining: set[str] = set()
+        """Models that have proved to read the response they continue from."""
+        self._ignores_chaining: set[str] = set()
+        """Models that have proved not to: they get the whole history with every call."""
 
     def check(self, call: ModelCall) -> None:
-        """Raise for what cannot be carried: words of Chat that have no counterpart."""
+        """Raise for Chat fields that Responses cannot express."""
         if call.chat_fields:
-            responses_words(call.chat_fields, self._upstream.name)
+            to_responses_params(call.chat_fields, self._upstream.name)
 
     def state_use(self, model: str) -> StateUse | None:
-        """Return how this server remembers, if it is to."""
-        if self._mode == "replay" or model in self._mindless:
+        """Return how this server stores state; None in replay mode."""
+        if self._mode == "replay" or model in self._ignores_chaining:
             return None
-        slot = self._upstream.maker(model).slot
+        slot = self._upstream.seal_owner(model).slot
         return StateUse(slot, is_mutable=self._mode == "conversation")
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
-        kept = await self._kept(call) if self._mode != "replay" else None
+        state = await self._begin_state(call) if self._mode != "replay" else None
         replay = self._replay(call)
         while True:
-            body = self._body(call, kept)
+            body = self._params(call, state)
             try:
-                data = await self._upstream.ask(
+                data = await self._upstream.fetch(
                     PATH,
-                    self._written(call, kept, replay, body),
+                    self._serialize(call, state, replay, body),
                     names_state=call.state is not None,
                     may_repeat=changes_nothing(body),
                 )
             except ProviderFailure as failure:
-                if not self._learns_from(failure, call.model, body):
-                    raise self._placed(failure, call) from None
+                if not self._can_retry_unencrypted(failure, call.model, body):
+                    raise self._located(failure, call) from None
             else:
                 break
-        names = Names(self._new_id, partial(self._taken, call))
-        ending = WholeOutput(names, replay.maker).whole(data)
-        if kept is None:
-            return ending.answer
-        if not self._has_read(call, kept, ending):
-            raise ignored()
-        return self._with_state(call, kept, names, ending)
+        ids = IdAllocator(self._new_id, partial(self._has_call, call))
+        finished = WholeOutput(ids, replay.owner).whole(data)
+        if state is None:
+            return finished.answer
+        if not self._has_read(call, state, finished):
+            raise state_ignored()
+        return self._with_state(call, state, ids, finished)
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
-        """Tell the server's events as they come, in our names."""
-        kept = await self._kept(call)
-        if self._is_unproven(call, kept):
-            # Whether it remembers is seen in its last word; until it has shown that it does,
-            # nothing is passed on before that.
+        """Write the server's events as they arrive, with our ids."""
+        state = await self._begin_state(call)
+        if self._is_unproven(call, state):
+            # Whether the server read its state shows only at the end. Until a model has proved
+            # that it does, nothing is passed on before that.
             answer = await self.answer(replace(call, is_stream=False))
             sink.write(whole_events(answer.items))
             return answer
-        return await self._follow(call, kept, sink)
+        return await self._stream(call, state, sink)
 
-    async def _follow(self, call: ModelCall, kept: Kept | None, sink: EventSink) -> Answer:
-        names = Names(self._new_id, partial(self._taken, call))
+    async def _stream(
+        self, call: ModelCall, state: UpstreamState | None, sink: EventSink
+    ) -> Answer:
+        ids = IdAllocator(self._new_id, partial(self._has_call, call))
         replay = self._replay(call)
-        output = ResponsesOutput(names, replay.maker)
+        output = ResponsesOutput(ids, replay.owner)
         while True:
-            body = {**self._body(call, kept), "stream": True}
+            body = {**self._params(call, state), "stream": True}
             try:
-                await self._upstream.follow(
+                await self._upstream.stream(
                     PATH,
-                    self._written(call, kept, replay, body),
-                    _Following(output, sink),
+                    self._serialize(call, state, replay, body),
+                    _ResponsesSink(output, sink),
                     names_state=call.state is not None,
                     may_repeat=changes_nothing(body),
                 )
             except ProviderFailure as failure:
-                if not self._learns_from(failure, call.model, body):
-                    raise self._placed(failure, call) from None
+                if not self._can_retry_unencrypted(failure, call.model, body):
+                    raise self._located(failure, call) from None
             else:
                 break
-        if output.ending is None:
-            raise broken("the upstream's answer ended before it was finished", "upstream_truncated")
-        has_read = self._has_read(call, kept, output.ending)
-        return self._with_state(call, kept if has_read else None, names, output.ending)
+        if output.finished is None:
+            raise broken(
+                "the upstream's answer ended without its terminal event", "upstream_truncated"
+            )
+        has_read = self._has_read(call, state, output.finished)
+        return self._with_state(call, state if has_read else None, ids, output.finished)
 
     async def models(self) -> list[dict[str, Any]]:
-        """Return the models it serves."""
+        """Return the models of the server."""
         return await list_models(self._upstream)
 
     async def close(self) -> None:
-        """The line is closed by whoever opened it."""
+        """Do nothing: whoever opened the connections closes them."""
 
     # ── the request ─────────────────────────────────────────────────────────────────────────
 
-    def _body(self, call: ModelCall, kept: Kept | None) -> dict[str, Any]:
-        """Return everything that a request says beside its input."""
-        words = responses_words(call.chat_fields, self._upstream.name) if call.chat_fields else {}
-        is_stored = kept is not None
-        body: dict[str, Any] = {**words, **call.fields, "model": call.model, "store": is_stored}
+    def _params(self, call: ModelCall, state: UpstreamState | None) -> dict[str, Any]:
+        """Return a request's body without its input."""
+        chat = call.chat_fields
+        translated = to_responses_params(chat, self._upstream.name) if chat else {}
+        is_stored = state is not None
+        body: dict[str, Any] = {**translated, **call.fields}
+        body |= {"model": call.model, "store": is_stored}
         if not is_stored and "metadata" in body:
             del body["metadata"]
         if not call.is_stream and "stream_options" in body:
@@ -186,35 +193,36 @@ class ResponsesProvider:
         body.pop("input", None)
         if call.session_id is not None and "prompt_cache_key" not in body:
             body["prompt_cache_key"] = call.session_id
-        if self._seals and _reasons(call.model) and call.model not in self._unsealing:
-            _include_seals(body)
-        if kept is not None and kept.conversation is not None:
-            body["conversation"] = kept.conversation
-        elif kept is not None and kept.response is not None:
-            body["previous_response_id"] = kept.response
+        can_encrypt = _is_reasoning_model(call.model)
+        if self._wants_encrypted and can_encrypt and call.model not in self._no_encrypted_reasoning:
+            _include_encrypted_reasoning(body)
+        if state is not None and state.conversation is not None:
+            body["conversation"] = state.conversation
+        elif state is not None and state.response is not None:
+            body["previous_response_id"] = state.response
         return body
 
-    def _written(
-        self, call: ModelCall, kept: Kept | None, replay: Replay, body: dict[str, Any]
+    def _serialize(
+        self, call: ModelCall, state: UpstreamState | None, replay: Replay, body: dict[str, Any]
     ) -> list[bytes]:
-        """Return a request's body in pieces: what it says, and behind it its input."""
-        told: Sequence[bytes]
-        if kept is None or call.state is None:
-            told = self._retelling.write(call.session_id, replay, call.items) or (NOTHING_SAID,)
+        """Return a request's body in pieces: its parameters, then its input."""
+        items: Sequence[bytes]
+        if state is None or call.state is None:
+            items = self._input.write(call.session_id, replay, call.items) or (EMPTY_INPUT,)
         else:
             known = call.items[: len(call.items) - len(call.new_items)]
-            taken = kept_names(known, call.new_items)
-            new = replay.write(call.new_items, call.items, taken).items
-            told = (b",".join([_in_their_names(item, kept.calls) for item in new]),)
-        return [_encode(body)[:-1] + b',"input":[', *told, b"]}"]
+            used_ids = sent_ids(known, call.new_items)
+            new = replay.write(call.new_items, call.items, used_ids).items
+            items = (b",".join([_with_server_call_id(item, state.calls) for item in new]),)
+        return [_encode(body)[:-1] + b',"input":[', *items, b"]}"]
 
     def _replay(self, call: ModelCall) -> Replay:
-        maker = self._upstream.maker(call.model)
-        return Replay(maker=maker, is_opaque_allowed=call.allows_opaque, is_plain=call.is_plain)
+        owner = self._upstream.seal_owner(call.model)
+        return Replay(owner=owner, is_opaque_allowed=call.allows_opaque, is_plain=call.is_plain)
 
-    def _placed(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
-        """Return a failure with the item that it names, by its place in what the call brought."""
-        failure = self._upstream.hush(failure)
+    def _located(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
+        """Return a failure with the place of the item that it names in the call."""
+        failure = self._upstream.redact_failure(failure)
         place = names_item(failure.param, failure.message)
         if place is not None:
             history = call.items if call.state is None else call.new_items
@@ -222,100 +230,107 @@ class ResponsesProvider:
             failure.places = tuple(sources[place : place + 1])
         return failure
 
-    # ── what the server keeps ───────────────────────────────────────────────────────────────
+    # ── the server's state ──────────────────────────────────────────────────────────────────
 
-    async def _kept(self, call: ModelCall) -> Kept | None:
-        """Return what this call goes on from; None when the server is to keep nothing."""
+    async def _begin_state(self, call: ModelCall) -> UpstreamState | None:
+        """Return the state that a call continues from; None when the server is to store none."""
         if not call.keeps_state or self.state_use(call.model) is None:
             return None
         if call.state is not None:
-            kept = read_kept(call.state.value)
-            await self._verify(call, kept)
-            return kept
+            state = read_state(call.state.value)
+            await self._verify(call, state)
+            return state
         if self._mode == "chain":
-            return Kept()
-        made = read_json(await self._upstream.ask("/conversations", (b"{}",), may_repeat=True))
+            return UpstreamState()
+        made = read_json(await self._upstream.fetch("/conversations", (b"{}",), may_repeat=True))
         if not isinstance(made.get("id"), str):
-            raise broken("the upstream made no conversation", "upstream_broken_answer")
-        return Kept(conversation=made["id"])
+            raise broken("the upstream's new conversation has no id", "upstream_broken_answer")
+        return UpstreamState(conversation=made["id"])
 
-    async def _verify(self, call: ModelCall, kept: Kept) -> None:
-        """Raise if a conversation is not what we made of it."""
-        if kept.conversation is None or not self._upstream.settings.verify_conversation:
+    async def _verify(self, call: ModelCall, state: UpstreamState) -> None:
+        """Raise if a conversation differs from what we put into it."""
+        if state.conversation is None or not self._upstream.settings.verify_conversation:
             return
         known = len(call.items) - len(call.new_items)
         if call.items[known:] == call.new_items:
             expected = self._replay(call).items(call.items[:known], call.items)
-            await verify(self._upstream, kept.conversation, expected)
+            await verify(self._upstream, state.conversation, expected)
 
-    def _is_unproven(self, call: ModelCall, kept: Kept | None) -> bool:
-        is_chained = kept is not None and kept.response is not None and kept.tokens > 0
-        return is_chained and call.model not in self._mindful
+    def _is_unproven(self, call: ModelCall, state: UpstreamState | None) -> bool:
+        is_chained = state is not None and state.response is not None and state.tokens > 0
+        return is_chained and call.model not in self._verified_chaining
 
-    def _has_read(self, call: ModelCall, kept: Kept | None, ending: Ending) -> bool:
-        """Whether the server read what it was asked to go on from, as far as can be told."""
-        if kept is None or kept.response is None:
+    def _has_read(
+        self, call: ModelCall, state: UpstreamState | None, finished: FinishedAnswer
+    ) -> bool:
+        """Return whether the server read its state, as far as its token counts tell."""
+        if state is None or state.response is None:
             return True
-        verdict = was_read(kept, ending.answer.usage, call)
+        verdict = was_read(state, finished.answer.usage, call)
         if verdict is not None:
-            (self._mindful if verdict else self._mindless).add(call.model)
+            (self._verified_chaining if verdict else self._ignores_chaining).add(call.model)
         return verdict is not False
 
     def _with_state(
-        self, call: ModelCall, kept: Kept | None, names: Names, ending: Ending
+        self,
+        call: ModelCall,
+        state: UpstreamState | None,
+        ids: IdAllocator,
+        finished: FinishedAnswer,
     ) -> Answer:
-        """Return the answer, with what may be gone on from once it is committed."""
-        answer = ending.answer
-        if kept is None or answer.status != "completed":
+        """Return the answer with the state that the next call may continue from."""
+        answer = finished.answer
+        if state is None or answer.status != "completed":
             return answer
-        after = Kept(
-            response=ending.response_id if self._mode == "chain" else None,
-            conversation=kept.conversation,
-            calls=names.aliases(),
-            tokens=history_tokens(answer.usage, call) if self._mode == "chain" else 0,
+        is_chain = self._mode == "chain"
+        after = UpstreamState(
+            response=finished.response_id if is_chain else None,
+            conversation=state.conversation,
+            calls=ids.aliases(),
+            tokens=history_tokens(answer.usage, call) if is_chain else 0,
         )
         if after.response is None and after.conversation is None:
             return answer
-        return replace(answer, state=self._state(self._upstream.maker(call.model), after))
+        owner = self._upstream.seal_owner(call.model)
+        return replace(answer, state=owner.state(msgspec.json.encode(after)))
 
-    @staticmethod
-    def _state(maker: Maker, kept: Kept) -> ProviderState:
-        return maker.remember(msgspec.json.encode(kept))
+    def _has_call(self, call: ModelCall, call_id: str) -> bool:
+        return self._input.has_call(call_id, call.session_id, self._replay(call), call.items)
 
-    def _taken(self, call: ModelCall) -> Iterable[str]:
-        return self._retelling.call_ids(call.session_id, self._replay(call), call.items)
-
-    def _learns_from(self, failure: ProviderFailure, model: str, body: dict[str, Any]) -> bool:
-        """Whether the server refused only that reasoning be sealed: then it is not asked again."""
-        if _REFUSES_SEALING not in failure.message.lower() or model in self._unsealing:
+    def _can_retry_unencrypted(
+        self, failure: ProviderFailure, model: str, body: dict[str, Any]
+    ) -> bool:
+        """Return whether the server refused only encrypted reasoning; remember it if so."""
+        is_refusal = _REFUSES_ENCRYPTION in failure.message.lower()
+        if not is_refusal or model in self._no_encrypted_reasoning:
             return False
-        asked = body.get("include")
-        if not isinstance(asked, list) or ENCRYPTED_REASONING not in asked:
+        included = body.get("include")
+        if not isinstance(included, list) or ENCRYPTED_REASONING not in included:
             return False
-        self._unsealing.add(model)
+        self._no_encrypted_reasoning.add(model)
         return True
 
 
-def _include_seals(body: dict[str, Any]) -> None:
-    """Ask for reasoning that can be replayed."""
+def _include_encrypted_reasoning(body: dict[str, Any]) -> None:
+    """Ask for reasoning in the form that can be replayed."""
     given = body.get("include")
-    asked = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
-    listed = asked if isinstance(asked, list) else []
+    included = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
+    listed = included if isinstance(included, list) else []
     if ENCRYPTED_REASONING not in listed:
         body["include"] = [*listed, ENCRYPTED_REASONING]
 
 
 @lru_cache(maxsize=256)
-def _reasons(model: str) -> bool:
-    """Whether a model can give reasoning that can be replayed."""
+def _is_reasoning_model(model: str) -> bool:
+    """Return whether a model can send encrypted reasoning."""
     return model.rpartition("/")[2].startswith(_REASONING_MODELS)
 
 
-def _in_their_names(item: bytes, calls: dict[str, str]) -> bytes:
+def _with_server_call_id(item: bytes, calls: dict[str, str]) -> bytes:
     if not calls:
         return item
     value = msgspec.json.decode(item)
-    theirs = calls.get(value.get("call_id"))
-    if theirs is None:
+    server_id = calls.get(value.get("call_id"))
+    if server_id is None:
         return item
-    return _encode({**value, "call_id": theirs})
+    return _encode({**value, "call_id": server_id})

@@ -1,4 +1,4 @@
-"""What a Chat client asked, in the words of the Responses API."""
+"""Translate the parameters of a Chat request into those of the Responses API."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,17 +8,17 @@ import msgspec
 from holdfast.core.errors import UnsupportedByUpstream
 
 Fields = Mapping[str, msgspec.Raw]
-Words = dict[str, Any]
+Params = dict[str, Any]
 
-_SAME = frozenset(
+_UNCHANGED = frozenset(
     {
         "temperature", "top_p", "parallel_tool_calls", "service_tier", "user", "metadata",
         "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
         "moderation",
     }
 )  # fmt: skip
-_OURS = frozenset({"stream_options", "store", "stream", "messages", "model"})
-_EMPTY: dict[str, tuple[Any, ...]] = {
+_SET_BY_US = frozenset({"stream_options", "store", "stream", "messages", "model"})
+_NO_COUNTERPART: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "stop": ([],),
     "seed": (),
@@ -32,62 +32,62 @@ _EMPTY: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
 }
-"""Words that only Chat has, and the values with which they say nothing."""
+"""Fields that Responses does not have, and the values with which they change nothing."""
 
 
-def responses_words(chat: Fields, upstream: str) -> Words:
-    """Return Chat's fields as a Responses request has them, or say which cannot be."""
-    words: Words = {}
+def to_responses_params(chat: Fields, upstream: str) -> Params:
+    """Return Chat fields as Responses parameters; raise for those that have no counterpart."""
+    params: Params = {}
     for name, raw in chat.items():
         value = msgspec.json.decode(raw)
-        if name in _OURS or value is None:
+        if name in _SET_BY_US or value is None:
             continue
-        if name in _EMPTY:
-            if value not in _EMPTY[name]:
+        if name in _NO_COUNTERPART:
+            if value not in _NO_COUNTERPART[name]:
                 raise UnsupportedByUpstream(name, upstream)
         elif name in _TRANSLATED:
-            _TRANSLATED[name](words, value, upstream)
+            _TRANSLATED[name](params, value, upstream)
         else:
-            # Unknown words are the server's to judge.
-            words[name] = value
-    if words.get("top_logprobs") == 0 and "include" not in words:
-        del words["top_logprobs"]
-    return words
+            # The server judges fields that we do not know.
+            params[name] = value
+    if params.get("top_logprobs") == 0 and "include" not in params:
+        del params["top_logprobs"]
+    return params
 
 
-def _max_tokens(words: Words, value: Any, _: str) -> None:
-    words["max_output_tokens"] = value
+def _max_tokens(params: Params, value: Any, _: str) -> None:
+    params["max_output_tokens"] = value
 
 
-def _effort(words: Words, value: Any, _: str) -> None:
-    words["reasoning"] = {"effort": value}
+def _effort(params: Params, value: Any, _: str) -> None:
+    params["reasoning"] = {"effort": value}
 
 
-def _verbosity(words: Words, value: Any, _: str) -> None:
-    words.setdefault("text", {})["verbosity"] = value
+def _verbosity(params: Params, value: Any, _: str) -> None:
+    params.setdefault("text", {})["verbosity"] = value
 
 
-def _format(words: Words, value: Any, upstream: str) -> None:
+def _format(params: Params, value: Any, upstream: str) -> None:
     if not isinstance(value, dict):
         raise UnsupportedByUpstream("response_format", upstream)
     if value.get("type") == "json_schema":
         value = {"type": "json_schema", **_inner(value, "json_schema", "response_format", upstream)}
-    words.setdefault("text", {})["format"] = value
+    params.setdefault("text", {})["format"] = value
 
 
-def _logprobs(words: Words, value: Any, _: str) -> None:
+def _logprobs(params: Params, value: Any, _: str) -> None:
     if value:
-        words["include"] = ["message.output_text.logprobs"]
+        params["include"] = ["message.output_text.logprobs"]
 
 
-def _top_logprobs(words: Words, value: Any, _: str) -> None:
-    words["top_logprobs"] = value
+def _top_logprobs(params: Params, value: Any, _: str) -> None:
+    params["top_logprobs"] = value
 
 
-def _tools(words: Words, value: Any, upstream: str) -> None:
+def _tools(params: Params, value: Any, upstream: str) -> None:
     if not isinstance(value, list):
         raise UnsupportedByUpstream("tools", upstream)
-    words["tools"] = [_tool(tool, index, upstream) for index, tool in enumerate(value)]
+    params["tools"] = [_tool(tool, index, upstream) for index, tool in enumerate(value)]
 
 
 def _tool(tool: Any, index: int, upstream: str) -> Any:
@@ -98,14 +98,14 @@ def _tool(tool: Any, index: int, upstream: str) -> Any:
     if kind == "custom" and isinstance(inner.get("format"), dict):
         inner["format"] = _grammar(inner["format"])
     if kind == "function":
-        # Chat leaves strictness off where nothing is said, Responses would turn it on.
+        # Chat tools are not strict by default; Responses tools are.
         inner.setdefault("strict", False)
         inner.setdefault("parameters", None)
     return {"type": kind, **inner}
 
 
 def _inner(value: dict[str, Any], name: str, where: str, upstream: str) -> dict[str, Any]:
-    """Return the object in which Chat says more, or say that it is none."""
+    """Return a nested object of Chat; raise if it is not an object."""
     inner = value.get(name) or {}
     if not isinstance(inner, dict):
         raise UnsupportedByUpstream(f"{where}.{name}", upstream)
@@ -124,29 +124,29 @@ def _grammar(form: dict[str, Any]) -> dict[str, Any]:
     return {"type": "grammar", **nested} if isinstance(nested, dict) else form
 
 
-def _tool_choice(words: Words, value: Any, upstream: str) -> None:
+def _tool_choice(params: Params, value: Any, upstream: str) -> None:
     if isinstance(value, str):
-        words["tool_choice"] = value
+        params["tool_choice"] = value
         return
     kind = value.get("type") if isinstance(value, dict) else None
     if kind in ("function", "custom"):
-        words["tool_choice"] = {"type": kind, **_inner(value, kind, "tool_choice", upstream)}
+        params["tool_choice"] = {"type": kind, **_inner(value, kind, "tool_choice", upstream)}
     elif kind == "allowed_tools":
         allowed = _inner(value, kind, "tool_choice", upstream)
         tools = [_allowed(tool, upstream) for tool in allowed.get("tools") or ()]
-        words["tool_choice"] = {"type": kind, "mode": allowed.get("mode"), "tools": tools}
+        params["tool_choice"] = {"type": kind, "mode": allowed.get("mode"), "tools": tools}
     else:
         raise UnsupportedByUpstream("tool_choice", upstream)
 
 
-def _same(name: str) -> "Callable[[Words, Any, str], None]":
-    def keep(words: Words, value: Any, _: str) -> None:
-        words[name] = value
+def _copy(name: str) -> "Callable[[Params, Any, str], None]":
+    def copy(params: Params, value: Any, _: str) -> None:
+        params[name] = value
 
-    return keep
+    return copy
 
 
-_TRANSLATED: dict[str, Callable[[Words, Any, str], None]] = {
+_TRANSLATED: dict[str, Callable[[Params, Any, str], None]] = {
     "max_tokens": _max_tokens,
     "max_completion_tokens": _max_tokens,
     "reasoning_effort": _effort,
@@ -156,5 +156,5 @@ _TRANSLATED: dict[str, Callable[[Words, Any, str], None]] = {
     "top_logprobs": _top_logprobs,
     "tools": _tools,
     "tool_choice": _tool_choice,
-    **{name: _same(name) for name in _SAME},
+    **{name: _copy(name) for name in _UNCHANGED},
 }

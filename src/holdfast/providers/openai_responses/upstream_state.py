@@ -1,7 +1,7 @@
-"""What a Responses server keeps for us, and how it is found out that it does not.
+"""The state that a Responses server stores for us, and checks that it really does.
 
-A conversation is compared with what was put into it. A server that is asked to go on from an
-earlier response must have read it: the tokens that it reports tell whether it did.
+A conversation is compared with what was put into it. Whether a server read the response that a
+call continues from shows in the token counts that it reports.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,34 +12,39 @@ import msgspec
 
 from holdfast.core.compaction.token_estimate import estimate_tokens
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.healing.conversation_integrity import Divergence, Mark, compare, marks_of
+from holdfast.core.healing.conversation_integrity import (
+    Divergence,
+    Fingerprint,
+    compare,
+    fingerprints,
+)
 from holdfast.core.model.session import Usage
 from holdfast.ports.provider import ModelCall
 from holdfast.providers.http.upstream import Upstream, read_json
 
-PAGE = 100
-"""How many items of a conversation one request can list."""
-NEWEST = f"limit={PAGE}&order=desc"
-MARGIN = 16
-"""Estimates are rough: a difference of so few tokens says nothing."""
+PAGE_SIZE = 100
+"""How many items of a conversation one request lists."""
+NEWEST_FIRST = f"limit={PAGE_SIZE}&order=desc"
+MARGIN_TOKENS = 16
+"""Estimates are rough: a smaller difference proves nothing."""
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a server remembers for us: its names for it, and for calls that we name otherwise."""
+class UpstreamState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a server has stored: its ids, and the ids of calls that we name otherwise."""
 
     response: str | None = None
     conversation: str | None = None
     calls: dict[str, str] = {}
     tokens: int = 0
-    """How many tokens the remembered history has, as the server counted them."""
+    """How many tokens the stored history has, by the server's count."""
 
 
-_OWN_TOOLS = frozenset({"function", "custom"})
-"""Tools that the client runs itself: the server only asks for them."""
+_CLIENT_TOOLS = frozenset({"function", "custom"})
+"""Tools that the client runs; the server only asks for them."""
 
 
 def changes_nothing(body: Mapping[str, Any]) -> bool:
-    """Whether a request leaves nothing at its server that anybody would notice if it came twice."""
+    """Return whether a request may be sent twice without any effect at the server."""
     if body.get("conversation") is not None or body.get("previous_response_id") is not None:
         return False
     if "tools" not in body:
@@ -47,34 +52,34 @@ def changes_nothing(body: Mapping[str, Any]) -> bool:
     given = body["tools"]
     tools = msgspec.json.decode(given) if isinstance(given, msgspec.Raw) else given
     return not isinstance(tools, list) or all(
-        isinstance(tool, dict) and tool.get("type") in _OWN_TOOLS for tool in tools
+        isinstance(tool, dict) and tool.get("type") in _CLIENT_TOOLS for tool in tools
     )
 
 
-read_kept = msgspec.json.Decoder(Kept).decode
+read_state = msgspec.json.Decoder(UpstreamState).decode
 
 
 def history_tokens(usage: Usage | None, call: ModelCall) -> int:
-    """Return how many tokens a later call will find remembered, as its server counts."""
+    """Return how many tokens of history the next call will find stored."""
     if usage is None:
         return 0
-    made = usage.output_tokens - usage.reasoning_tokens
-    return max(usage.input_tokens + made - estimate_tokens((), call.fields), 0)
+    kept_output = usage.output_tokens - usage.reasoning_tokens
+    return max(usage.input_tokens + kept_output - estimate_tokens((), call.fields), 0)
 
 
-def was_read(kept: Kept, usage: Usage | None, call: ModelCall) -> bool | None:
-    """Whether a server that was asked to go on from something has read it; None: nobody knows."""
-    if usage is None or not kept.tokens or not usage.input_tokens:
+def was_read(state: UpstreamState, usage: Usage | None, call: ModelCall) -> bool | None:
+    """Return whether a server read the state that a call continues from; None if unclear."""
+    if usage is None or not state.tokens or not usage.input_tokens:
         return None
-    alone = estimate_tokens(call.new_items, call.fields)
-    together = kept.tokens + alone
-    if together < 2 * alone + MARGIN:
+    new = estimate_tokens(call.new_items, call.fields)
+    total = state.tokens + new
+    if total < 2 * new + MARGIN_TOKENS:
         return None
-    return usage.input_tokens >= (alone + together) / 2
+    return usage.input_tokens >= (new + total) / 2
 
 
-def ignored() -> ProviderFailure:
-    """Return the failure of a server that answered without its memory."""
+def state_ignored() -> ProviderFailure:
+    """Return the failure of a server that answered without its stored state."""
     return ProviderFailure(
         "the upstream accepted previous_response_id and did not read what it names",
         failure_class="stale_state",
@@ -85,48 +90,51 @@ def ignored() -> ProviderFailure:
 
 
 async def verify(upstream: Upstream, conversation: str, expected: Sequence[bytes]) -> None:
-    """Raise unless a conversation holds what it is expected to, and nothing else.
+    """Raise unless a conversation holds exactly the expected items.
 
-    The newest items are looked at first, and no more pages than what was put there can fill twice.
+    Pages are read from the newest on, at most twice as many as the expected items need.
     """
-    told = marks_of(msgspec.json.decode(one) for one in expected)
-    held: list[Mark] = []
+    wanted = fingerprints(msgspec.json.decode(body) for body in expected)
+    found: list[Fingerprint] = []
     after = ""
-    for _ in range(2 * len(told) // PAGE + 1):
-        page = await _listed(upstream, f"/conversations/{conversation}/items?{NEWEST}{after}")
+    for _ in range(2 * len(wanted) // PAGE_SIZE + 1):
+        page = await _list_items(
+            upstream, f"/conversations/{conversation}/items?{NEWEST_FIRST}{after}"
+        )
         listed = page.get("data")
-        items = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-        held[:0] = marks_of(reversed(items))
+        entries = listed if isinstance(listed, list) else []
+        items = [entry for entry in entries if isinstance(entry, dict)]
+        found[:0] = fingerprints(reversed(items))
         is_whole = not page.get("has_more")
         last = items[-1].get("id") if items else None
-        found = compare(told, held, is_whole=is_whole)
-        if found is not None:
-            raise _diverged(found, len(told), len(held))
+        divergence = compare(wanted, found, is_whole=is_whole)
+        if divergence is not None:
+            raise _diverged(divergence, len(wanted), len(found))
         if is_whole or not isinstance(last, str):
             return
         after = f"&after={quote(last, safe='')}"
 
 
-async def _listed(upstream: Upstream, path: str) -> dict[str, Any]:
+async def _list_items(upstream: Upstream, path: str) -> dict[str, Any]:
     try:
-        return read_json(await upstream.ask(path, method="GET", names_state=True))
+        return read_json(await upstream.fetch(path, method="GET", names_state=True))
     except ProviderFailure as failure:
         if failure.failure_class == "stale_state" and failure.provider_code is None:
             failure.provider_code = "conversation_expired"
         raise
 
 
-def _diverged(found: Divergence, told: int, held: int) -> ProviderFailure:
-    how: dict[str, Any] = {
+def _diverged(divergence: Divergence, expected: int, found: int) -> ProviderFailure:
+    reasons: dict[Divergence, str] = {
         "conversation_items_missing": "has lost items",
         "conversation_items_added": "has items that we did not put there",
         "conversation_items_reordered": "has its items in another order",
         "conversation_items_changed": "has other items than we put there",
     }
     return ProviderFailure(
-        f"the upstream's conversation {how[found]}: {held} of {told}",
+        f"the upstream's conversation {reasons[divergence]}: {found} items, expected {expected}",
         failure_class="stale_state",
         status=502,
-        provider_code=found,
+        provider_code=divergence,
         provider_type="server_error",
     )

@@ -1,7 +1,7 @@
-"""A Responses server's whole response as our answer: ids that are unique, seals marked.
+"""Read a Responses server's whole response as our answer: unique ids, marked encrypted content.
 
-Nearly every answer is one message in order, with a usage in full: its item stays the bytes that
-came, and nothing of either is looked at twice. Whatever is otherwise is read field by field.
+Nearly every answer is one valid message with a complete usage: its item keeps its bytes and is
+decoded once. Everything else is read field by field.
 """
 
 from typing import Annotated, Any, Literal
@@ -14,21 +14,21 @@ from holdfast.core.openai.response import complete_usage
 from holdfast.ports.provider import Answer
 from holdfast.providers.errors import broken, failure_in_stream
 from holdfast.providers.http.upstream import read_json
-from holdfast.providers.items.ids import MAX_KEPT, MIN_UNIQUE, Names
-from holdfast.providers.items.seal_owner import Maker
-from holdfast.providers.items.shapes import shape
+from holdfast.providers.items.ids import MAX_ITEM_ID, MIN_UNIQUE, IdAllocator
+from holdfast.providers.items.seal_owner import SealOwner
+from holdfast.providers.items.shapes import normalize
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
 _NULL = msgspec.Raw(b"null")
-_KEPT_FIELDS = ("service_tier", "moderation", "tool_usage")
-"""What a server says of its response that belongs to ours."""
+_COPIED_FIELDS = ("service_tier", "moderation", "tool_usage")
+"""Fields of the server's response that are copied into ours."""
 CALLS = frozenset({"function_call", "custom_tool_call"})
-"""What a client answers to: each needs an id, whether its server gave it one or not."""
+"""Items that a client answers: each needs a call id, also where its server gave none."""
 
 
 class Response(msgspec.Struct):
-    """What is read of a response."""
+    """The fields of a response that we read."""
 
     id: str | None = None
     status: str | None = None
@@ -41,73 +41,73 @@ class Response(msgspec.Struct):
     tool_usage: msgspec.Raw = _NULL
 
 
-class _SaidPart(msgspec.Struct, gc=False):
+class _ValidPart(msgspec.Struct, gc=False):
     type: str
     text: str = ""
     refusal: str = ""
     annotations: list[Any] = []
 
 
-class _Said(msgspec.Struct, gc=False):
-    """A message in which everything is in order: nothing in it must be ours."""
+class _ValidMessage(msgspec.Struct, gc=False):
+    """A message that needs no change: its id is unique, and nothing in it is encrypted."""
 
     type: Literal["message"]
-    id: Annotated[str, msgspec.Meta(min_length=MIN_UNIQUE, max_length=MAX_KEPT)]
+    id: Annotated[str, msgspec.Meta(min_length=MIN_UNIQUE, max_length=MAX_ITEM_ID)]
     role: str
-    content: list[_SaidPart]
+    content: list[_ValidPart]
     call_id: None = None
     encrypted_content: None = None
 
 
-class _Read(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class _InputDetails(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
-class _Made(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class _OutputDetails(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     reasoning_tokens: int
 
 
-class _Counted(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A usage that has everything that ours has, and nothing else."""
+class _CompleteUsage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A usage with exactly the fields of ours."""
 
     input_tokens: int
-    input_tokens_details: _Read
+    input_tokens_details: _InputDetails
     output_tokens: int
-    output_tokens_details: _Made
+    output_tokens_details: _OutputDetails
     total_tokens: int
 
 
 _read_response = msgspec.json.Decoder(Response).decode
-_read_said = msgspec.json.Decoder(_Said).decode
-_read_counted = msgspec.json.Decoder(_Counted).decode
+_read_valid_message = msgspec.json.Decoder(_ValidMessage).decode
+_read_complete_usage = msgspec.json.Decoder(_CompleteUsage).decode
 
 
-class Ending(msgspec.Struct, frozen=True):
-    """A finished answer, and the name its server has for it."""
+class FinishedAnswer(msgspec.Struct, frozen=True):
+    """A finished answer, and the response id of its server."""
 
     answer: Answer
     response_id: str | None
 
 
 class WholeOutput:
-    """Takes a server's whole response, and gives ours."""
+    """Reads a server's whole response."""
 
-    def __init__(self, names: Names, maker: Maker) -> None:
-        self._names = names
-        self._maker = maker
+    def __init__(self, ids: IdAllocator, owner: SealOwner) -> None:
+        self._ids = ids
+        self._owner = owner
 
-    def whole(self, data: bytes) -> Ending:
+    def whole(self, data: bytes) -> FinishedAnswer:
         """Return a whole response's answer."""
         try:
             if not data.isascii():
-                data.decode()  # items are not looked into, and have to be readable later
+                data.decode()  # items are not parsed here, and must be valid UTF-8 later
             response = _read_response(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise _unreadable() from exc
-        return self._end(response)
+        return self._finish(response)
 
-    def _end(self, response: Response) -> Ending:
+    def _finish(self, response: Response) -> FinishedAnswer:
         status: Literal["completed", "incomplete"]
         match response.status:
             case "completed" | None if not response.error:
@@ -125,67 +125,69 @@ class WholeOutput:
                 raise failure_in_stream(response.error)
         items: list[bytes] = []
         for index, raw in enumerate(response.output):
-            items.append(self._own_bytes(raw, index))
+            items.append(self._item(raw, index))
         details = response.incomplete_details
         usage, usage_detail = _usage(response.usage)
         answer = Answer(
-            items=items or self._told(status),
+            items=items or self._streamed_items(status),
             status=status,
             incomplete_reason=_reason(details) if details is not None else None,
             usage=usage,
             usage_detail=usage_detail,
-            fields=_kept_fields(response),
+            fields=_copied_fields(response),
         )
-        return Ending(answer, response.id)
+        return FinishedAnswer(answer, response.id)
 
-    def _told(self, _status: str) -> list[bytes]:
-        """Return the items of a response that has none."""
+    def _streamed_items(self, _status: str) -> list[bytes]:
+        """Return the items of a response whose output is empty."""
         return []
 
-    def _own_bytes(self, raw: msgspec.Raw, index: int) -> bytes:
-        """Return an item's bytes, untouched where nothing in them must be ours."""
+    def _item(self, raw: msgspec.Raw, index: int) -> bytes:
+        """Return an item's bytes, unchanged where it needs no id or mark of ours."""
         try:
-            _read_said(raw)
+            _read_valid_message(raw)
         except msgspec.DecodeError:
             item = read_json(bytes(raw))
         else:
             return bytes(raw)
         before = (item.get("id"), item.get("call_id"), item.get("encrypted_content"))
-        own, is_odd = self._owned(item, index)
+        own, is_changed = self._with_own_ids(item, index)
         after = (own["id"], own.get("call_id"), own.get("encrypted_content"))
-        return bytes(raw) if before == after and not is_odd else _encode(own)
+        return bytes(raw) if before == after and not is_changed else _encode(own)
 
-    def _owned(self, item: Json, index: int) -> tuple[Json, bool]:
-        """Return an item in our names and in order, and whether it was out of order."""
+    def _with_own_ids(self, item: Json, index: int) -> tuple[Json, bool]:
+        """Return a valid item with our ids, and whether its form had to change."""
         if not isinstance(item.get("type") or item.get("role"), str):
-            raise broken("the upstream's answer has an item of no type", "upstream_broken_answer")
+            raise broken(
+                "the upstream's answer has an item without a type", "upstream_broken_answer"
+            )
         if not item.get("type"):
             item["type"] = "message"
-        is_odd = shape(item)
+        is_changed = normalize(item)
         kind = str(item.get("type") or "item")
-        item["id"] = self._names.item(kind, item.get("id"), index)
+        item["id"] = self._ids.item(kind, item.get("id"), index)
         call_id = item.get("call_id")
         if call_id is not None or kind in CALLS:
             is_output = kind.endswith(OUTPUT_SUFFIX)
-            ours = self._names.answered(call_id) if is_output else self._names.call(call_id, index)
+            ours = self._ids.output_of(call_id) if is_output else self._ids.call(call_id, index)
             item["call_id"] = ours if isinstance(ours, str) else str(ours)
-        sealed = item.get("encrypted_content")
-        if isinstance(sealed, str) and sealed:
-            item["encrypted_content"] = self._maker.mark(sealed)
-        return item, is_odd
+        encrypted = item.get("encrypted_content")
+        if isinstance(encrypted, str) and encrypted:
+            item["encrypted_content"] = self._owner.mark(encrypted)
+        return item, is_changed
 
 
 def _unreadable() -> Exception:
-    return broken("the upstream's answer is no response", "upstream_broken_answer")
+    return broken("the upstream's answer is not a valid response", "upstream_broken_answer")
 
 
-def _kept_fields(response: Response) -> dict[str, msgspec.Raw]:
-    kept: dict[str, msgspec.Raw] = {}
-    for name in _KEPT_FIELDS:
+def _copied_fields(response: Response) -> dict[str, msgspec.Raw]:
+    copied: dict[str, msgspec.Raw] = {}
+    for name in _COPIED_FIELDS:
         raw = getattr(response, name)
         if raw is not _NULL and bytes(raw) != b"null":
-            kept[name] = raw
-    return kept
+            copied[name] = raw
+    return copied
 
 
 def _reason(details: Any) -> str | None:
@@ -194,35 +196,35 @@ def _reason(details: Any) -> str | None:
 
 
 def _usage(raw: msgspec.Raw) -> tuple[Usage | None, bytes | None]:
-    """Return what was used, and the words for it."""
+    """Return the usage, and its JSON."""
     if raw is _NULL:
         return None, None
     try:
-        counted = _read_counted(raw)
+        usage_value = _read_complete_usage(raw)
     except msgspec.DecodeError:
-        return _odd_usage(raw)
-    cached = counted.input_tokens_details.cached_tokens
-    reasoned = counted.output_tokens_details.reasoning_tokens
-    usage = Usage(counted.input_tokens, cached, counted.output_tokens, reasoned)
-    return usage, _encode(counted)
+        return _partial_usage(raw)
+    cached = usage_value.input_tokens_details.cached_tokens
+    reasoning = usage_value.output_tokens_details.reasoning_tokens
+    usage = Usage(usage_value.input_tokens, cached, usage_value.output_tokens, reasoning)
+    return usage, _encode(usage_value)
 
 
-def _odd_usage(raw: msgspec.Raw) -> tuple[Usage | None, bytes | None]:
+def _partial_usage(raw: msgspec.Raw) -> tuple[Usage | None, bytes | None]:
     try:
-        told = msgspec.json.decode(raw)
+        value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError) as exc:
         raise _unreadable() from exc
-    if type(told) is not dict:
-        return None, complete_usage(told) if told else None
+    if type(value) is not dict:
+        return None, complete_usage(value) if value else None
     usage = Usage(
-        input_tokens=_number(told, "input_tokens"),
-        cached_tokens=_number(told.get("input_tokens_details"), "cached_tokens"),
-        output_tokens=_number(told, "output_tokens"),
-        reasoning_tokens=_number(told.get("output_tokens_details"), "reasoning_tokens"),
+        input_tokens=_number(value, "input_tokens"),
+        cached_tokens=_number(value.get("input_tokens_details"), "cached_tokens"),
+        output_tokens=_number(value, "output_tokens"),
+        reasoning_tokens=_number(value.get("output_tokens_details"), "reasoning_tokens"),
     )
-    return usage, complete_usage(told) if told else None
+    return usage, complete_usage(value) if value else None
 
 
-def _number(told: Any, name: str) -> int:
-    value = told[name] if type(told) is dict and name in told else 0
+def _number(fields: Any, name: str) -> int:
+    value = fields[name] if type(fields) is dict and name in fields else 0
     return value if type(value) is int else 0

@@ -1,11 +1,10 @@
-"""Faults that are an answer by themselves: which error a struck call gets."""
+"""Return the error of a call whose faults are an answer by themselves."""
 
 from typing import Any
 
 from holdfast.simulator.delivery.errors import (
     Problem,
     anthropic_error,
-    gemini_error,
     listed_problem,
     openai_error,
 )
@@ -28,7 +27,7 @@ _OVERFLOWS = {"messages": "A06", "chat": "C07"}
 
 
 def injected_problem(call: Call) -> Problem | None:
-    """Return the error that the call's faults ask for, if one of them does."""
+    """Return the error of the first fault that is one; None if there is none."""
     for effect in call.effects:
         problem = _problem_of(call, effect)
         if problem is not None:
@@ -41,15 +40,15 @@ def _problem_of(call: Call, effect: Effect) -> Problem | None:
         case ListedFault():
             return listed_problem(effect.id, **(values_of(call, effect.id) | effect.values))
         case ErrorFault():
-            return _free_error(call, effect)
+            return _custom_error(call, effect)
         case RateLimit():
             return _rate_limited(call, effect.retry_after_seconds)
         case Quota():
-            return listed_problem("G02" if call.api == "gemini" else "C04", seconds=26)
-        case Failed() if call.api in ("chat", "messages", "gemini") and not call.is_stream:
-            return _free_error(call, ErrorFault(message=server_failure(call)))
+            return listed_problem("C04")
+        case Failed() if call.api in ("chat", "messages") and not call.is_stream:
+            return _custom_error(call, ErrorFault(message=server_failure(call)))
         case Lock():
-            return listed_problem("L01" if call.api == "letta" else "R08")
+            return listed_problem("R08")
         case Overflow() if effect.at == "before" or not _streams_responses(call):
             number = _OVERFLOWS.get(call.api, "R10")
             return listed_problem(number, **values_of(call, number))
@@ -60,7 +59,7 @@ def _problem_of(call: Call, effect: Effect) -> Problem | None:
 
 
 def server_failure(call: Call) -> str:
-    """Return what a server says that fails in the middle of its work."""
+    """Return the message of a server that fails while it works."""
     return SERVER_FAILURE.format(request_id=call.ids.uuid())
 
 
@@ -72,15 +71,13 @@ def _streams_messages(call: Call) -> bool:
     return call.api == "messages" and call.is_stream
 
 
-def _free_error(call: Call, effect: ErrorFault) -> Problem:
+def _custom_error(call: Call, effect: ErrorFault) -> Problem:
     headers = dict(effect.headers)
     if effect.retry_after_seconds is not None:
         headers["retry-after"] = f"{effect.retry_after_seconds:g}"
     if call.api == "messages":
         request_id = call.ids.take("req_011C", size=10)
         body = anthropic_error(effect.message, effect.type, request_id)
-    elif call.api == "gemini":
-        body = gemini_error(effect.status, effect.message, effect.type)
     else:
         body = openai_error(effect.message, type=effect.type, param=effect.param, code=effect.code)
     return Problem(effect.status, body, headers=headers)
@@ -99,7 +96,7 @@ def _rate_limited(call: Call, seconds: float) -> Problem:
 
 
 def values_of(call: Call, number: str) -> dict[str, Any]:
-    """Return what the listed fault says of this call, taken from the call where it can be."""
+    """Return the values of a catalogue message, taken from the call where possible."""
     body = call.body
     values: dict[str, Any] = {
         "model": call.model or "model",

@@ -69,7 +69,7 @@ class RateLimit(Fault, tag="rate_limit", frozen=True):
 
 
 class Quota(Fault, tag="quota", frozen=True):
-    """429 `insufficient_quota` (C04); G02 on the Gemini API."""
+    """429 `insufficient_quota` (C04)."""
 
 
 class Overflow(Fault, tag="overflow", frozen=True):
@@ -173,7 +173,7 @@ class Forget(Fault, tag="forget", frozen=True):
 
 
 class Lock(Fault, tag="lock", frozen=True):
-    """The conversation is in use by somebody else (R08; L01 on the Letta API)."""
+    """The conversation is in use by another call (R08)."""
 
 
 Effect = (

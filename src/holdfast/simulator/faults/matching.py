@@ -13,7 +13,7 @@ class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, froz
     """What a call must be like; what is not given matches everything."""
 
     api: str | None = None
-    """`responses`, `conversations`, `chat`, `messages`, `models`, `gemini` or `letta`."""
+    """`responses`, `conversations`, `chat`, `messages` or `models`."""
     operation: str | None = None
     """`create`, `retrieve`, `list`, … as the reference names them."""
     method: str | None = None

@@ -1,6 +1,6 @@
-"""Who is calling: the key, wherever an API's clients put it."""
+"""Read and check the caller's key, in every header that clients use."""
 
-from holdfast.simulator.delivery.errors import Problem, anthropic_error, gemini_error, openai_error
+from holdfast.simulator.delivery.errors import Problem, anthropic_error, openai_error
 from holdfast.simulator.state.world import World
 
 
@@ -16,7 +16,7 @@ def key_of(headers: dict[str, str], query: dict[str, str]) -> str:
 
 
 def key_problem(world: World, api: str, key: str) -> Problem | None:
-    """Return the 401 that this key deserves, if it does."""
+    """Return the 401 for a missing or unknown key; None for a valid one."""
     allowed = world.scenario.keys
     if not key and (world.profile.needs_key or allowed):
         return _missing(api)
@@ -26,9 +26,6 @@ def key_problem(world: World, api: str, key: str) -> Problem | None:
 def _missing(api: str) -> Problem:
     if api == "messages":
         return Problem(401, anthropic_error("x-api-key header is required", "authentication_error"))
-    if api == "gemini":
-        message = "Method doesn't allow unregistered callers."
-        return Problem(403, gemini_error(403, message, "PERMISSION_DENIED"))
     return Problem(
         401,
         openai_error(
@@ -42,9 +39,6 @@ def _missing(api: str) -> Problem:
 def _wrong(api: str, key: str) -> Problem:
     if api == "messages":
         return Problem(401, anthropic_error("invalid x-api-key", "authentication_error"))
-    if api == "gemini":
-        message = "API key not valid. Please pass a valid API key."
-        return Problem(400, gemini_error(400, message, "INVALID_ARGUMENT"))
     shown = f"{key[:4]}{'*' * max(0, len(key) - 8)}{key[-4:]}"
     message = (
         f"Incorrect API key provided: {shown}. You can find your API key at "

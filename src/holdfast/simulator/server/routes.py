@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from holdfast.simulator.apis import (
     chat,
     conversations,
-    gemini,
-    letta,
     messages,
     models,
     responses,
@@ -75,8 +73,6 @@ def _table() -> list[tuple[str, str, Route]]:
 _OTHERS = [
     ("POST", "/v1/messages", Route("messages", "create", messages.create)),
     ("POST", "/v1/messages/count_tokens", Route("messages", "count", messages.count_tokens)),
-    ("POST", "/v1beta/models/{model_action}", Route("gemini", "create", gemini.generate)),
-    ("POST", "/v1/agents/{id}/messages", Route("letta", "create", letta.create)),
     ("POST", "/openai/deployments/{model}/chat/completions", Route("chat", "create", chat.create)),
 ]
 

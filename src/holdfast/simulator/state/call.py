@@ -42,10 +42,8 @@ class Call:
     """The model asked for; empty when none is."""
 
     def __post_init__(self) -> None:
-        named = self.body.get("model") or self.parameters.get("model")
-        if named is None:
-            named = self.parameters.get("model_action", "").partition(":")[0]
-        self.model = named if isinstance(named, str) else ""
+        model = self.body.get("model") or self.parameters.get("model")
+        self.model = model if isinstance(model, str) else ""
 
     @property
     def account_key(self) -> str:
@@ -60,9 +58,7 @@ class Call:
     @property
     def is_stream(self) -> bool:
         """Whether the answer is a stream of events."""
-        if self.body.get("stream") is True or self.query.get("stream") == "true":
-            return True
-        return ":stream" in self.path
+        return self.body.get("stream") is True or self.query.get("stream") == "true"
 
     @property
     def owner(self) -> Owner:

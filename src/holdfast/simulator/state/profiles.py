@@ -25,7 +25,7 @@ class Profile:
 
 
 _OPENAI = frozenset({"responses", "conversations", "chat", "models"})
-_EVERYTHING = _OPENAI | {"messages", "gemini", "letta"}
+_EVERYTHING = _OPENAI | {"messages"}
 
 PROFILES: dict[str, Profile] = {
     profile.name: profile

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.healing.conversation_integrity import compare, marks_of
+from holdfast.core.healing.conversation_integrity import compare, fingerprints
 
 Json = dict[str, Any]
 A, B, C, D = (bytes([n]) for n in range(4))
@@ -71,5 +71,5 @@ def test_what_a_server_adds_to_an_item_does_not_count() -> None:
         {**ours[1], "call_id": "call_1", "id": "fc_1"},
         {**ours[2], "call_id": "call_1", "id": "fco_1"},
     ]
-    assert marks_of(ours) == marks_of(theirs)
-    assert marks_of([{**ours[0], "role": "assistant"}]) != marks_of(ours[:1])
+    assert fingerprints(ours) == fingerprints(theirs)
+    assert fingerprints([{**ours[0], "role": "assistant"}]) != fingerprints(ours[:1])

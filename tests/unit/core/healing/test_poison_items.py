@@ -42,12 +42,12 @@ def test_what_is_named_by_its_place_is_the_first_to_be_suspected() -> None:
 
 def test_what_is_quoted_is_the_next() -> None:
     for words in ("cannot read 'file-abc123'", "No such File object: file-abc123."):
-        assert poison_candidates(log(), words=words, turn_number=3) == (4,)
+        assert poison_candidates(log(), message=words, turn_number=3) == (4,)
     words = "Error while downloading https://old.example/a.png."
-    assert poison_candidates(log(), words=words, turn_number=3) == (2,)
-    assert poison_candidates(log(), words="look at https://words.example/only", turn_number=3) == (
-        5,
-    )
+    assert poison_candidates(log(), message=words, turn_number=3) == (2,)
+    assert poison_candidates(
+        log(), message="look at https://words.example/only", turn_number=3
+    ) == (5,)
 
 
 def test_guesses_grow_wider_until_there_is_nobody_left() -> None:
@@ -60,4 +60,4 @@ def test_guesses_grow_wider_until_there_is_nobody_left() -> None:
 
 
 def test_words_alone_are_nobodys_fault() -> None:
-    assert poison_candidates(log()[:1], words="Could not process image", turn_number=1) == ()
+    assert poison_candidates(log()[:1], message="Could not process image", turn_number=1) == ()

@@ -101,7 +101,7 @@ async def test_what_may_have_been_taken_is_not_sent_again_behind_its_senders_bac
 async def test_what_cannot_be_sent_twice_is_not_trusted_to_a_connection_that_rested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "WARM_SECONDS", -1.0)
+    monkeypatch.setattr(http, "FRESH_SECONDS", -1.0)
     async with line(polite) as (client, server):
         said = [await ask(client, server.url) for _ in range(2)]
         assert said == [b"connection 0", b"connection 1"]
@@ -395,7 +395,7 @@ async def test_a_stream_that_is_left_frees_everything() -> None:
 async def test_a_header_with_a_line_end_is_never_sent() -> None:
     async with line(polite) as (client, server):
         request = HttpRequest(method="GET", url=server.url, headers={"a": "b\r\nx: y"})
-        with pytest.raises(ProviderFailure, match="line end"):
+        with pytest.raises(ProviderFailure, match="line break"):
             async with client.exchange(request):
                 pass
         assert not server.talks

@@ -17,7 +17,7 @@ _events = st.lists(st.tuples(_kinds, st.lists(_words, min_size=1, max_size=3)), 
 
 def split(*chunks: bytes) -> list[SseEvent]:
     splitter = SseSplitter()
-    return [event for chunk in chunks for event in splitter.feed(chunk)]
+    return [event for chunk in chunks for event in splitter.split(chunk)]
 
 
 @given(
@@ -72,6 +72,6 @@ def test_line_ends_of_every_kind_may_stand_together() -> None:
 
 def test_an_event_that_never_ends_is_refused() -> None:
     splitter = SseSplitter(max_event_bytes=10)
-    assert splitter.feed(b"data: 1234") == []
+    assert splitter.split(b"data: 1234") == []
     with pytest.raises(EventTooLong):
-        splitter.feed(b"5")
+        splitter.split(b"5")

@@ -5,16 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.providers.items.ids import Names, call_ids, fitting_call_id
+from holdfast.providers.items.ids import IdAllocator, call_id_of, fitting_call_id
 from holdfast.providers.items.replay import Replay
-from holdfast.providers.items.seal_owner import Maker, account_of
+from holdfast.providers.items.seal_owner import SealOwner, account_of
 
 Json = dict[str, Any]
-MAKER = Maker("openai", "acct", "gpt-5.4")
+MAKER = SealOwner("openai", "acct", "gpt-5.4")
 
 
 def shown(*items: Json, allows_opaque: bool = True) -> list[Json]:
-    replay = Replay(maker=MAKER, is_opaque_allowed=allows_opaque)
+    replay = Replay(owner=MAKER, is_opaque_allowed=allows_opaque)
     bodies = [msgspec.json.encode(item) for item in items]
     return [msgspec.json.decode(body) for body in replay.items(bodies)]
 
@@ -35,7 +35,7 @@ def test_ids_are_left_out_and_everything_else_stays() -> None:
 
 def test_items_without_anything_to_change_stay_the_bytes_they_are() -> None:
     body = b'{ "role": "user",  "content": "\\u00e9" }'
-    [item] = Replay(maker=MAKER).items([body])
+    [item] = Replay(owner=MAKER).items([body])
     assert bytes(item) == body
 
 
@@ -53,12 +53,12 @@ def test_reasoning_is_opened_for_its_maker() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Maker("azure", "acct", "gpt-5.4"),
-        Maker("openai", "other", "gpt-5.4"),
-        Maker("openai", "acct", "gpt-5.5"),
+        SealOwner("azure", "acct", "gpt-5.4"),
+        SealOwner("openai", "other", "gpt-5.4"),
+        SealOwner("openai", "acct", "gpt-5.5"),
     ],
 )
-def test_nobody_else_is_shown_it(other: Maker) -> None:
+def test_nobody_else_is_shown_it(other: SealOwner) -> None:
     assert shown(sealed(other.mark("gAAA")), said("x")) == [said("x")]
 
 
@@ -113,9 +113,9 @@ def test_an_account_gives_nothing_of_its_key_away() -> None:
     assert account != account_of("https://y/v1", "sk-secret")
 
 
-def new_names(*taken: str) -> Names:
+def new_names(*taken: str) -> IdAllocator:
     count = iter(range(70, 100))
-    return Names(lambda prefix: f"{prefix}_{next(count)}", lambda: taken)
+    return IdAllocator(lambda prefix: f"{prefix}_{next(count)}", lambda call_id: call_id in taken)
 
 
 def test_ids_that_look_unique_are_kept() -> None:
@@ -141,7 +141,7 @@ def test_a_call_id_that_the_session_has_is_replaced() -> None:
 
 def test_the_call_ids_of_a_history_are_found() -> None:
     items = [b'{"type":"function_call","call_id":"a"}', b'{"role":"user","content":"call_id"}']
-    assert call_ids(items) == {"a"}
+    assert [call_id_of(body) for body in items] == ["a", None]
     assert fitting_call_id("a", 40) == "a"
 
 
@@ -174,12 +174,12 @@ def test_the_plainest_form_is_words_calls_and_outputs() -> None:
     output = {"type": "function_call_output", "call_id": "c", "output": "1"}
     items = [sealed(), {"type": "web_search_call", "id": "ws_1"}, call, output, said("x")]
     bodies = [msgspec.json.encode(item) for item in items]
-    written = Replay(maker=MAKER, is_plain=True).write(bodies)
+    written = Replay(owner=MAKER, is_plain=True).write(bodies)
     assert [msgspec.json.decode(body) for body in written.items] == [call, output, said("x")]
     assert written.sources == [2, 3, 4]
 
 
 def test_an_id_in_front_is_cut_off_without_reading_the_rest() -> None:
     body = b'{"id":"msg_1","type":"message", "role" : "assistant","content":"\\u00e9"}'
-    [item] = Replay(maker=MAKER).items([body])
+    [item] = Replay(owner=MAKER).items([body])
     assert bytes(item) == b'{"type":"message", "role" : "assistant","content":"\\u00e9"}'

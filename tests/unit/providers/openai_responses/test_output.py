@@ -8,18 +8,21 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.session import Usage
 from holdfast.ports.provider import Answer, ModelEvent
-from holdfast.providers.items.ids import Names
-from holdfast.providers.items.seal_owner import Maker
+from holdfast.providers.items.ids import IdAllocator
+from holdfast.providers.items.seal_owner import SealOwner
 from holdfast.providers.openai_responses.output import ResponsesOutput, whole_events
 
 Json = dict[str, Any]
-MAKER = Maker("p", "a", "m")
+MAKER = SealOwner("p", "a", "m")
 LONG = "0123456789abcdef"
 
 
 def an_output(*taken: str) -> ResponsesOutput:
     count = iter(range(70, 100))
-    return ResponsesOutput(Names(lambda prefix: f"{prefix}_{next(count)}", lambda: taken), MAKER)
+    return ResponsesOutput(
+        IdAllocator(lambda prefix: f"{prefix}_{next(count)}", lambda call_id: call_id in taken),
+        MAKER,
+    )
 
 
 def whole(*items: Json, **more: Any) -> bytes:
@@ -67,31 +70,31 @@ def test_seals_are_marked_in_events_and_in_the_answer() -> None:
     item = {"id": f"rs_{LONG}", "type": "reasoning", "summary": [], "encrypted_content": "gAAA"}
     output = an_output()
     done = {"type": "response.output_item.done", "output_index": 0, "item": item}
-    [event] = output.take("", msgspec.json.encode(done))
+    [event] = output.read("", msgspec.json.encode(done))
     assert isinstance(event, ModelEvent)
     assert event.data["item"]["encrypted_content"] == MAKER.mark("gAAA")
     end = {"type": "response.completed", "response": msgspec.json.decode(whole(item))}
-    assert output.take("", msgspec.json.encode(end)) == []
-    assert output.ending is not None
-    [kept] = output.ending.answer.items
+    assert output.read("", msgspec.json.encode(end)) == []
+    assert output.finished is not None
+    [kept] = output.finished.answer.items
     assert msgspec.json.decode(kept)["encrypted_content"] == MAKER.mark("gAAA")
 
 
 def test_a_terminal_event_without_items_ends_what_the_events_told() -> None:
     output = an_output()
     done = {"type": "response.output_item.done", "output_index": 0, "item": a_call("call_1")}
-    output.take("", msgspec.json.encode(done))
+    output.read("", msgspec.json.encode(done))
     end = b'{"type":"response.completed","response":{"id":"resp_1"}}'
-    output.take("response.completed", end)
-    assert output.ending is not None
-    answer: Answer = output.ending.answer
+    output.read("response.completed", end)
+    assert output.finished is not None
+    answer: Answer = output.finished.answer
     assert len(answer.items) == 1
 
 
 def heard(output: ResponsesOutput, *events: Json) -> list[str]:
     """Take events in, and an end without items; return the kinds that were passed on."""
     end = {"type": "response.completed", "response": {"id": "resp_1", "output": []}}
-    told = [one for event in (*events, end) for one in output.take("", msgspec.json.encode(event))]
+    told = [one for event in (*events, end) for one in output.read("", msgspec.json.encode(event))]
     return [one.type.removeprefix("response.") for one in told]
 
 
@@ -161,8 +164,8 @@ def test_items_that_are_never_shown_finished_are_rebuilt_from_their_events(
 ) -> None:
     output = an_output()
     kinds = heard(output, *events)
-    assert output.ending is not None
-    assert [msgspec.json.decode(one) for one in output.ending.answer.items] == [
+    assert output.finished is not None
+    assert [msgspec.json.decode(one) for one in output.finished.answer.items] == [
         {"id": f"x_{LONG}", **item}
     ]
     assert kinds[-1] == "output_item.done"
@@ -176,8 +179,8 @@ def test_what_was_only_begun_or_has_no_name_is_no_item() -> None:
         added(type="message", role="assistant", content=[]),
         an_event("function_call_arguments.delta", output_index=1, item_id="y", delta="{}"),
     )
-    assert output.ending is not None
-    assert output.ending.answer.items == []
+    assert output.finished is not None
+    assert output.finished.answer.items == []
 
 
 def test_an_answer_of_which_no_event_told_is_told_at_its_end() -> None:
@@ -185,7 +188,7 @@ def test_an_answer_of_which_no_event_told_is_told_at_its_end() -> None:
     part = {"type": "output_text", "text": "good day", "annotations": []}
     said = {"id": f"msg_{LONG}", "type": "message", "role": "assistant", "content": [part]}
     end = {"type": "response.completed", "response": {"id": "resp_1", "output": [said]}}
-    told = output.take("", msgspec.json.encode(end))
+    told = output.read("", msgspec.json.encode(end))
     [delta] = [one for one in told if one.type.endswith(".delta")]
     assert isinstance(delta, ModelEvent)
     assert delta.data["delta"] == "good day"
@@ -215,7 +218,7 @@ def test_a_numbered_event_that_comes_twice_is_heard_once() -> None:
 
     def heard(number: int | None) -> int:
         value = {"type": "response.output_text.delta", "delta": "ha", "sequence_number": number}
-        return len(output.take("", msgspec.json.encode(value)))
+        return len(output.read("", msgspec.json.encode(value)))
 
     assert [heard(n) for n in (1, 2, 2, 3)] == [1, 1, 0, 1]
     assert [heard(None) for _ in range(2)] == [1, 1]
@@ -224,7 +227,7 @@ def test_a_numbered_event_that_comes_twice_is_heard_once() -> None:
 def test_servers_that_do_not_count_are_heard_all_the_same() -> None:
     output = an_output()
     value = b'{"type":"response.output_text.delta","delta":"ha","sequence_number":0}'
-    assert [len(output.take("", value)) for _ in range(3)] == [1, 1, 1]
+    assert [len(output.read("", value)) for _ in range(3)] == [1, 1, 1]
 
 
 def test_an_item_of_no_type_is_the_servers_mistake() -> None:

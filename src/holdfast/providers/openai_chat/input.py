@@ -1,0 +1,369 @@
+"""Serialize histories as the messages of Chat requests.
+
+Each item is translated once for all Chat upstreams: the message is cached beside its bytes. For a
+session, the serialized beginning of the history is cached as well, so that a turn costs the same
+whatever its number. Both caches are bounded in bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import UnsupportedByUpstream
+from holdfast.core.lru import SizedLru
+from holdfast.core.model.config_items import KIND as CONFIGURATION
+from holdfast.core.model.config_items import Settings, updated_settings
+from holdfast.core.projection.prefix_cache import Prefix, PrefixCache, SharedPrefix
+from holdfast.providers.items.serialized_input import ITEM_BYTES, append_piece
+from holdfast.providers.openai_chat.messages import (
+    Message,
+    finish,
+    is_joinable,
+    join,
+    translate,
+)
+
+MAX_PREFIX_BYTES = 16 * 1024 * 1024
+MAX_TRANSLATION_BYTES = 16 * 1024 * 1024
+ENTRY_BYTES = 512
+"""What a cached translation costs beside its text."""
+MISSING_TURN = "(no answer)"
+"""Fills the turn of a speaker who said nothing, for servers that insist on alternation."""
+EMPTY_INPUT = "(nothing)"
+"""The user's message of a request that has none; no server accepts such a request."""
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_EMPTY_INPUT = _encode({"role": "user", "content": EMPTY_INPUT})
+
+
+class Translation(msgspec.Struct, frozen=True):
+    """What one item contributes to a Chat request."""
+
+    message: Message | None = None
+    encoded: bytes = b""
+    """The message as JSON, for when it is sent on its own."""
+    is_complete: bool = True
+    """False where content that Chat cannot express was replaced or left out."""
+    call_id: str | None = None
+    reference: str | None = None
+    """The id of the item that this one refers to."""
+    update: Message | None = None
+    """The item itself, if it changes the settings of the conversation."""
+
+
+class TranslationCache:
+    """Translate items, each once, and keep the result beside the item's bytes."""
+
+    def __init__(self, max_bytes: int = MAX_TRANSLATION_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._cache: SizedLru[bytes, Translation] = SizedLru(max_bytes)
+        self.translated = 0
+        """How many items were translated so far."""
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the cache takes."""
+        return self._cache.held
+
+    def get(self, body: bytes, where: str, upstream: str) -> Translation:
+        """Return an item's translation; content that Chat cannot express is replaced."""
+        found = self._cache.get(body)
+        if found is None:
+            found = self._translate(body, where, upstream)
+            size = 2 * len(body) + len(found.encoded) + ENTRY_BYTES
+            if size * 4 <= self._max_bytes:  # a larger one would evict everybody else's
+                self._cache.put(body, found, size)
+        return found
+
+    def check(self, body: bytes, where: str, upstream: str) -> Translation:
+        """Return an item's translation; raise `UnsupportedByUpstream` for lost content."""
+        found = self.get(body, where, upstream)
+        if not found.is_complete:
+            translate(_decode(body), where, upstream, is_strict=True)
+        return found
+
+    def _translate(self, body: bytes, where: str, upstream: str) -> Translation:
+        self.translated += 1
+        item = _decode(body)
+        if item.get("type") == "item_reference":
+            return Translation(reference=item.get("id"))
+        is_complete = True
+        try:
+            message = translate(item, where, upstream, is_strict=True)
+        except UnsupportedByUpstream:
+            is_complete = False
+            message = translate(item, where, upstream, is_strict=False)
+        call_id = item.get("call_id")
+        sent = finish(message) if message is not None else None
+        return Translation(
+            message=message,
+            encoded=_encode(sent) if sent is not None else b"",
+            is_complete=is_complete,
+            call_id=call_id if isinstance(call_id, str) else None,
+            update=item if item.get("type") == CONFIGURATION else None,
+        )
+
+
+class _Prefix(msgspec.Struct, frozen=True):
+    """The serialized beginning of a history, and what the next item needs to know about it."""
+
+    pieces: tuple[bytes, ...] = ()
+    """All messages but the leading system messages and the open one, in JSON without brackets."""
+    lead: tuple[Translation, ...] = ()
+    """System messages before anybody spoke: they join the request's own instructions."""
+    open: tuple[Translation, ...] = ()
+    """The last message, which the next item may still join."""
+    reasoning: tuple[Translation, ...] = ()
+    """Reasoning that waits for the call it led to."""
+    expected: str = "user"
+    """Who speaks next, where user and assistant must alternate."""
+    call_ids: frozenset[str] = frozenset()
+    settings: Settings = {}
+
+
+_EMPTY = _Prefix()
+
+
+class ChatForm(msgspec.Struct, frozen=True):
+    """How one server wants its messages."""
+
+    upstream: str = "upstream"
+    """The server's name, for errors."""
+    alternates: bool = False
+    """Whether user and assistant must alternate without exception."""
+    drops_reasoning: bool = False
+    """Whether the server refuses reasoning in its input."""
+
+
+class ChatInput(msgspec.Struct, frozen=True):
+    """The messages of one request, and what its items say beside them."""
+
+    pieces: list[bytes]
+    """The messages as JSON, without the brackets around them."""
+    settings: Settings
+
+
+class _Joiner:
+    """Joins translations into messages, from the end of a prefix on."""
+
+    def __init__(self, prefix: _Prefix, form: ChatForm) -> None:
+        self.lead = prefix.lead
+        self.open = list(prefix.open)
+        self.reasoning = prefix.reasoning
+        self.expected = prefix.expected
+        self._alternates = form.alternates
+        self._drops_reasoning = form.drops_reasoning
+        self.closed: list[bytes] = []
+        self.sources: list[tuple[int, ...]] = []
+        """For each closed message, the places of the items that it was made of."""
+        self.lead_sources: tuple[int, ...] = ()
+        self._open_sources: list[int] = []
+
+    def add(self, new: Translation, place: int) -> None:
+        """Add an item's message, to the open message where both must be one."""
+        message = new.message
+        if message is None:
+            return
+        role = message["role"]
+        if role == "system":
+            if not self.open and not self.closed and not self.reasoning:
+                self.lead = (*self.lead, new)
+                self.lead_sources = (*self.lead_sources, place)
+                return
+            if self._alternates:
+                # A later system message is sent by the user: the server allows only one.
+                message = {**message, "role": "user"}
+                new = Translation(message=message, encoded=_encode(message))
+        elif not new.encoded:
+            # Reasoning alone is no message: it waits for what it led to.
+            if not self._drops_reasoning:
+                self.reasoning = (*self.reasoning, new)
+            return
+        reasoning = self.reasoning if role == "assistant" else ()
+        self.reasoning = ()
+        if self._is_open_for(message):
+            self.open += (*reasoning, new)
+        else:
+            self.close()
+            self.open = [*reasoning, new]
+        self._open_sources.append(place)
+
+    def _is_open_for(self, message: Message) -> bool:
+        last = self.open[-1].message if self.open else None
+        return last is not None and is_joinable(last, message, ignores_names=self._alternates)
+
+    def close(self) -> None:
+        """Serialize the open message."""
+        if not self.open:
+            return
+        self.closed += self.serialize_open()
+        filler = [()] if len(self.closed) > len(self.sources) + 1 else []
+        self.sources += [*filler, tuple(self._open_sources)]
+        if self._alternates:
+            self.expected = self._next_speaker()
+        self._open_sources = []
+
+    def serialize_open(self) -> list[bytes]:
+        """Return the open message as JSON, after the turn that it may have to wait for."""
+        if not self.open:
+            return []
+        if len(self.open) == 1:
+            encoded = self.open[0].encoded
+        else:
+            messages = [part.message for part in self.open if part.message is not None]
+            encoded = _encode(finish(join(messages)))
+        if self._alternates and self._speaker() not in (None, self.expected):
+            return [_encode({"role": self.expected, "content": MISSING_TURN}), encoded]
+        return [encoded]
+
+    def _speaker(self) -> str | None:
+        """Return who speaks in the open message; tool traffic does not count."""
+        messages = [part.message for part in self.open if part.message is not None]
+        role: str = messages[0]["role"]
+        is_speech = role in ("user", "assistant")
+        return role if is_speech and not any(m.get("tool_calls") for m in messages) else None
+
+    def _next_speaker(self) -> str:
+        speaker = self._speaker()
+        if speaker is None:
+            return self.expected
+        return "assistant" if speaker == "user" else "user"
+
+
+class ChatInputCache:
+    """Serialize the messages of requests; see the module."""
+
+    def __init__(self, translations: TranslationCache, max_bytes: int = MAX_PREFIX_BYTES) -> None:
+        self.translations = translations
+        self._prefixes: PrefixCache[bytes, _Prefix] = PrefixCache(max_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the serialized prefixes take."""
+        return self._prefixes.held_bytes
+
+    def write(
+        self,
+        history: Sequence[bytes],
+        form: ChatForm,
+        *,
+        instructions: str | None = None,
+        session_id: str | None = None,
+    ) -> ChatInput:
+        """Return the messages of a request."""
+        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        key = (session_id, form)
+        known = self._prefixes.find(key, strand) if session_id is not None else None
+        prefix, done, size = _EMPTY, 0, 0
+        if known is not None:
+            prefix, done, size = known.made, known.items.length, known.size
+        joiner = _Joiner(prefix, form)
+        call_ids: set[str] = set()
+        settings = prefix.settings
+        has_references = False
+        for place, found, is_reference in self._translated(strand, done, form.upstream):
+            has_references = has_references or is_reference
+            if found.call_id is not None:
+                call_ids.add(found.call_id)
+            if found.update is not None:
+                settings = updated_settings(settings, found.update)
+            joiner.add(found, place)
+        closed = b",".join(joiner.closed)
+        pieces = append_piece(prefix.pieces, closed) if closed else prefix.pieces
+        if session_id is not None and not has_references:
+            grown = _Prefix(
+                pieces=pieces,
+                lead=joiner.lead,
+                open=tuple(joiner.open),
+                reasoning=joiner.reasoning,
+                expected=joiner.expected,
+                call_ids=prefix.call_ids | call_ids if call_ids else prefix.call_ids,
+                settings=settings,
+            )
+            size += len(closed) + ITEM_BYTES * (strand.length - done)
+            self._prefixes.keep(key, Prefix(strand, grown, size))
+        return ChatInput(_request_pieces(instructions, joiner, pieces), settings)
+
+    def sources(
+        self, history: Sequence[bytes], form: ChatForm, *, instructions: str | None = None
+    ) -> list[tuple[int, ...]]:
+        """Return for each message the places of the items that it was made of."""
+        joiner = _Joiner(_EMPTY, form)
+        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        for place, found, _ in self._translated(strand, 0, form.upstream):
+            joiner.add(found, place)
+        joiner.close()
+        lead = [joiner.lead_sources] if instructions or joiner.lead else []
+        return [*lead, *joiner.sources]
+
+    def has_call(
+        self, call_id: str, history: Sequence[bytes], form: ChatForm, session_id: str | None
+    ) -> bool:
+        """Return whether a history has a call of this id."""
+        strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
+        known = self._prefixes.find((session_id, form), strand) if session_id else None
+        if known is not None and call_id in known.made.call_ids:
+            return True
+        done = known.items.length if known is not None else 0
+        found = self._translated(strand, done, form.upstream)
+        return any(translation.call_id == call_id for _, translation, _ in found)
+
+    def check(self, items: Sequence[bytes], upstream: str) -> Settings:
+        """Raise for new items that Chat cannot express; return the settings that they carry."""
+        settings: Settings = {}
+        for place, body in enumerate(items):
+            found = self.translations.check(body, f"input[{place}]", upstream)
+            if found.update is not None:
+                settings = updated_settings(settings, found.update)
+        return settings
+
+    def _translated(
+        self, history: "SharedPrefix[bytes]", start: int, upstream: str
+    ) -> Iterator[tuple[int, Translation, bool]]:
+        """Yield the place and translation of each item, and whether it was a reference."""
+        by_id: dict[str, bytes] | None = None
+        for place, body in enumerate(history.shared[start : history.length], start):
+            where = f"input[{place}]"
+            found = self.translations.get(body, where, upstream)
+            if found.reference is None:
+                yield place, found, False
+                continue
+            by_id = _by_id(history) if by_id is None else by_id
+            target = by_id.get(found.reference)
+            if target is not None:
+                yield place, self.translations.get(target, where, upstream), True
+            else:
+                yield place, Translation(), True
+
+
+def _request_pieces(
+    instructions: str | None, joiner: _Joiner, pieces: tuple[bytes, ...]
+) -> list[bytes]:
+    """Return all messages as JSON, without the brackets; `pieces` have the commas in them."""
+    lead: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
+    lead += [found.message for found in joiner.lead if found.message is not None]
+    written = [_encode(join(lead))] if lead else []
+    if pieces:
+        written += (b",", *pieces) if written else pieces
+    for message in joiner.serialize_open() or ([] if pieces else [_EMPTY_INPUT]):
+        written += (b",", message) if written else (message,)
+    return written
+
+
+class _Identified(msgspec.Struct):
+    type: str | None = None
+    id: Any = None
+
+
+_read_identified = msgspec.json.Decoder(_Identified).decode
+
+
+def _by_id(history: "SharedPrefix[bytes]") -> dict[str, bytes]:
+    """Return the items of a history by their ids; the first item of an id counts."""
+    found: dict[str, bytes] = {}
+    for body in history:
+        item = _read_identified(body)
+        if item.type != "item_reference" and isinstance(item.id, str):
+            found.setdefault(item.id, body)
+    return found

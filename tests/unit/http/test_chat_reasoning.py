@@ -1,0 +1,31 @@
+"""Readable reasoning in chat completions, whole, streamed and sent back."""
+
+from typing import Any
+
+from tests.in_process import ScriptedModel, open_house, said
+
+Json = dict[str, Any]
+THOUGHT = {
+    "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]
+}  # fmt: skip
+
+
+def thinking(items: list[Json]) -> list[Json]:
+    return [THOUGHT, said(f"answer {len(items)}")]
+
+
+async def test_an_answer_has_its_reasoning() -> None:
+    async with open_house(ScriptedModel(thinking)) as house:
+        answer = await house.chat([{"role": "user", "content": "one"}])
+        message = answer.json()["choices"][0]["message"]
+        assert message["reasoning_content"] == "hm"
+
+
+async def test_a_history_with_reasoning_is_recognised() -> None:
+    async with open_house(ScriptedModel(thinking)) as house:
+        first = (await house.chat([{"role": "user", "content": "one"}])).json()
+        history = [{"role": "user", "content": "one"}, first["choices"][0]["message"]]
+        await house.chat([*history, {"role": "user", "content": "two"}])
+        log = await house.log(view="log")
+        assert log.count("one") == 1
+        assert log.count("answer 1") == 1

@@ -1,0 +1,199 @@
+"""The messages of Chat requests: each item is translated once, whatever the length of a history."""
+
+import sys
+from types import FrameType
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.projection.prefix_cache import SharedPrefix
+from holdfast.core.projection.project import project
+from holdfast.providers.openai_chat.input import (
+    ChatForm,
+    ChatInputCache,
+    TranslationCache,
+)
+from tests.properties.test_valid_requests import logs
+
+Json = dict[str, Any]
+FORM = ChatForm("u")
+LENGTHS = (10, 100, 1000)
+
+
+def user(text: str) -> bytes:
+    part = {"type": "input_text", "text": text}
+    return msgspec.json.encode({"type": "message", "role": "user", "content": [part]})
+
+
+def assistant(text: str) -> bytes:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return msgspec.json.encode({"type": "message", "role": "assistant", "content": [part]})
+
+
+def conversation(turns: int, name: str = "") -> list[bytes]:
+    items: list[bytes] = []
+    for number in range(turns):
+        items += [user(f"{name} question {number}"), assistant(f"{name} answer {number}")]
+    return items
+
+
+def messages(
+    cache: ChatInputCache, history: "list[bytes] | SharedPrefix[bytes]", **options: Any
+) -> list[Json]:
+    form = options.pop("form", FORM)
+    written = cache.write(history, form, **options)
+    sent: list[Json] = msgspec.json.decode(b"[%b]" % b"".join(written.pieces))
+    return sent
+
+
+def own_calls(work: Any) -> int:
+    """Return how many Python functions of ours a piece of work calls."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "call" and "holdfast" in frame.f_code.co_filename
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def next_turn(turns: int) -> tuple[int, int]:
+    """Return the items that the turn after `turns` others translates, and its calls."""
+    cache = ChatInputCache(TranslationCache())
+    history = SharedPrefix(conversation(turns))
+    cache.write(history, FORM, session_id="s")
+    longer = history.grown([user("and now?")])
+    before = cache.translations.translated
+    calls = own_calls(lambda: cache.write(longer, FORM, session_id="s", instructions="be kind"))
+    return cache.translations.translated - before, calls
+
+
+def test_a_turn_costs_the_same_at_every_length() -> None:
+    costs = [next_turn(length) for length in LENGTHS]
+    assert [translated for translated, _ in costs] == [1, 1, 1]
+    assert len({calls for _, calls in costs}) == 1, costs
+
+
+def test_a_fork_translates_nothing_again() -> None:
+    cache = ChatInputCache(TranslationCache())
+    history = conversation(100)
+    cache.write(history, FORM, session_id="parent")
+    before = cache.translations.translated
+    forked = messages(cache, [*history[:150], user("otherwise")], session_id="fork")
+    assert cache.translations.translated - before == 1
+    assert len(forked) == 151
+
+
+def test_a_compaction_translates_only_its_summary() -> None:
+    cache = ChatInputCache(TranslationCache())
+    history = conversation(100)
+    cache.write(history, FORM, session_id="s")
+    before = cache.translations.translated
+    kept = messages(cache, [user("summary"), *history[100:]], session_id="s")
+    assert cache.translations.translated - before == 1
+    assert kept[0]["content"].startswith("summary")
+
+
+def test_a_whole_history_without_a_session_is_translated_once() -> None:
+    cache = ChatInputCache(TranslationCache())
+    for turns in range(1, 50):
+        cache.write(conversation(turns), FORM)
+    assert cache.translations.translated == 2 * 49
+
+
+def test_upstreams_share_translations() -> None:
+    shared = TranslationCache()
+    for _ in range(3):
+        ChatInputCache(shared).write(conversation(10), FORM)
+    assert shared.translated == 20
+
+
+def test_joining_adjacent_messages_is_linear() -> None:
+    def calls(count: int) -> int:
+        cache = ChatInputCache(TranslationCache())
+        history = [user(f"line {number}") for number in range(count)]
+        return own_calls(lambda: cache.write(history, FORM))
+
+    small, large = calls(100), calls(1000)
+    assert large <= 10 * small
+    [joined] = messages(ChatInputCache(TranslationCache()), [user("a"), user("b"), user("c")])
+    assert joined["content"] == "a\n\nb\n\nc"
+
+
+def test_the_caches_are_bounded_in_bytes() -> None:
+    cache = ChatInputCache(TranslationCache(max_bytes=100_000), max_bytes=100_000)
+    for number in range(100):
+        cache.write(conversation(20, "x" * 100 + str(number)), FORM, session_id=f"s{number}")
+        assert cache.held_bytes <= 100_000
+        assert cache.translations.held_bytes <= 100_000
+
+
+forms = st.builds(ChatForm, st.just("u"), st.booleans(), st.booleans())
+cuts = st.lists(st.integers(0, 16), max_size=6).map(sorted)
+
+
+@given(log=logs(), cuts=cuts, forms=st.lists(forms, min_size=1, max_size=3), told=st.booleans())
+def test_a_history_that_grows_is_written_as_if_it_came_at_once(
+    log: Any, cuts: list[int], forms: list[ChatForm], told: bool
+) -> None:
+    cache = ChatInputCache(TranslationCache())
+    instructions = "be kind" if told else None
+    for cut in [*cuts, len(log)]:
+        history = project(log[:cut])
+        for form in forms:
+            grown = messages(cache, history, form=form, session_id="s", instructions=instructions)
+            fresh = ChatInputCache(TranslationCache())
+            assert grown == messages(fresh, history, form=form, instructions=instructions)
+            sources = fresh.sources(history, form, instructions=instructions)
+            assert len(sources) in (len(grown), len(grown) - 1)
+
+
+def named(name: str, text: str) -> bytes:
+    item = {"type": "message", "role": "user", "name": name, "content": text}
+    return msgspec.json.encode(item)
+
+
+def test_speakers_with_different_names_stay_apart() -> None:
+    cache = ChatInputCache(TranslationCache())
+    history = [named("ann", "hi"), named("ben", "hello"), named("ben", "again")]
+    assert messages(cache, history) == [
+        {"role": "user", "name": "ann", "content": "hi"},
+        {"role": "user", "name": "ben", "content": "hello\n\nagain"},
+    ]
+    [joined] = messages(cache, history, form=ChatForm("u", alternates=True))
+    assert joined == {"role": "user", "content": "hi\n\nhello\n\nagain"}
+
+
+def reasoning(text: str) -> bytes:
+    part = {"type": "reasoning_text", "text": text}
+    return msgspec.json.encode({"type": "reasoning", "summary": [], "content": [part]})
+
+
+CALL = b'{"type":"function_call","call_id":"callone01","name":"f","arguments":"{}"}'
+OUTPUT = b'{"type":"function_call_output","call_id":"callone01","output":"1"}'
+
+
+def test_reasoning_goes_back_with_the_call_that_it_led_to() -> None:
+    cache = ChatInputCache(TranslationCache())
+    history = [user("hi"), reasoning("hm"), CALL, OUTPUT]
+    _, call, _ = messages(cache, history)
+    assert call["reasoning_content"] == "hm"
+    assert call["tool_calls"][0]["function"]["name"] == "f"
+    _, plain, _ = messages(cache, history, form=ChatForm("u", drops_reasoning=True))
+    assert "reasoning_content" not in plain
+
+
+@pytest.mark.parametrize("after", [[assistant("done")], [], [user("more")]])
+def test_reasoning_that_led_to_no_call_is_not_sent(after: list[bytes]) -> None:
+    cache = ChatInputCache(TranslationCache())
+    sent = messages(cache, [user("hi"), reasoning("hm"), *after], session_id="s")
+    assert "reasoning_content" not in str(sent)
+    assert sent == messages(cache, [user("hi"), *after])

@@ -1,0 +1,134 @@
+"""Which failures say that a provider refuses the input as a whole."""
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.providers.errors import failure_in_stream, failure_of
+
+Json = dict[str, Any]
+
+
+def openai(message: str, **more: Any) -> Json:
+    return {"error": {"message": message, "type": "invalid_request_error", "param": None,
+                      "code": None, **more}}  # fmt: skip
+
+
+REFUSED: dict[str, tuple[int, Any]] = {
+    "openai": (
+        400,
+        openai(
+            "Invalid prompt: your prompt was flagged as potentially violating our usage policy.",
+            code="invalid_prompt",
+        ),
+    ),
+    "openai without a code": (
+        400,
+        openai("Your request was rejected as a result of our safety system."),
+    ),
+    "azure": (
+        400,
+        openai(
+            "The response was filtered due to the prompt triggering Azure OpenAI's content "
+            "management policy. Please modify your prompt and retry.",
+            code="content_filter",
+            param="prompt",
+        ),
+    ),
+    "azure nested": (
+        400,
+        openai("Bad request.", code="400", innererror={"code": "ResponsibleAIPolicyViolation"}),
+    ),
+    "anthropic": (
+        400,
+        {"type": "error", "error": {"type": "invalid_request_error",
+                                    "message": "Output blocked by content filtering policy"}},
+    ),
+    "gemini": (
+        400,
+        [{"error": {"code": 400, "status": "INVALID_ARGUMENT",
+                    "message": "Prompt was blocked: PROHIBITED_CONTENT"}}],
+    ),
+    "mistral": (
+        403,
+        {"object": "error", "message": "Request blocked by the input guardrail: violence",
+         "type": "guardrail", "code": "guardrail_violation"},
+    ),
+    "qwen": (
+        400,
+        openai("Input data may contain inappropriate content.", code="data_inspection_failed"),
+    ),
+    "vllm": (
+        400,
+        {"object": "error", "message": "The decoder prompt cannot be empty",
+         "type": "BadRequestError", "param": None, "code": 400},
+    ),
+    "no place": (422, openai("The input could not be processed.")),
+    "too large": (413, openai("Payload Too Large")),
+    "too long": (400, openai("This model's maximum context length is 8192 tokens.",
+                             code="context_length_exceeded", param="messages")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "body"), REFUSED.values(), ids=REFUSED)
+def test_a_refused_prompt_is_recognised(status: int, body: Any) -> None:
+    failure = failure_of(status, {}, json.dumps(body).encode())
+    assert failure.refuses_input
+    assert failure.failure_class in ("terminal", "overflow")
+    assert failure.status in (400, 413, 422)
+
+
+VISIBLE: dict[str, tuple[int, Any]] = {
+    "key": (401, openai("Incorrect API key provided: sk-1.", code="invalid_api_key")),
+    "key as 400": (400, openai("API key not valid. Please pass a valid API key.")),
+    "model": (404, openai("The model `x` does not exist.", code="model_not_found")),
+    "model as 400": (400, openai("The model `x` does not exist.", code="model_not_found")),
+    "parameter": (
+        400,
+        openai("Unsupported value: 'temperature' does not support 0.1.", param="temperature"),
+    ),
+    "parameter by text": (400, openai("Unrecognized request argument supplied: foo")),
+    "tools": (400, openai("Invalid schema for function 'f'.", param="tools[0].function")),
+    "output limit": (400, openai("max_tokens is too large: 999999.")),
+    "one item": (400, openai("Invalid 'input[3].content'.", param="input[3].content")),
+    "one image": (400, openai("You uploaded an unsupported image.", code="invalid_image")),
+    "an image's policy": (
+        400,
+        openai("The image was rejected by our safety system.",
+               code="image_content_policy_violation"),
+    ),
+    "state": (
+        400,
+        openai("Previous response with id 'r' not found.", code="previous_response_not_found"),
+    ),
+    "rate limit": (429, openai("Rate limit reached.", code="rate_limit_exceeded")),
+    "quota": (429, openai("You exceeded your current quota.", code="insufficient_quota")),
+    "server": (500, openai("The server had an error.")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "body"), VISIBLE.values(), ids=VISIBLE)
+def test_other_failures_leave_the_input_visible(status: int, body: Any) -> None:
+    assert not failure_of(status, {}, json.dumps(body).encode()).refuses_input
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": "invalid_prompt", "message": "Invalid prompt."},
+        {"code": "content_filter", "message": "filtered"},
+        {"type": "invalid_request_error",
+         "message": "Output blocked by content filtering policy"},
+    ],
+)  # fmt: skip
+def test_a_refusal_inside_a_stream_is_recognised_and_not_retried(error: Json) -> None:
+    failure = failure_in_stream(error)
+    assert failure.refuses_input
+    assert failure.failure_class == "terminal"
+    assert failure.status == 400
+
+
+def test_a_broken_stream_leaves_the_input_visible() -> None:
+    failure = failure_in_stream({"code": "server_error", "message": "The server had an error."})
+    assert not failure.refuses_input
