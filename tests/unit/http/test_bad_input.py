@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.in_process import House, open_house
+from tests.in_process import RunningGateway, open_gateway
 
 ROUTES = [
     ("POST", "/v1/conversations"),
@@ -79,16 +79,16 @@ def check_shape(answer: httpx.Response, what: object) -> None:
 
 
 class Guest:
-    """A house with one of everything, made anew when it was deleted."""
+    """A gateway with one of everything, made anew when it was deleted."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, gateway: RunningGateway) -> None:
+        self.gateway = gateway
         self.ids: dict[str, str] = {}
 
     async def settle(self) -> None:
-        answer = await self.house.respond("one", key="k")
+        answer = await self.gateway.respond("one", key="k")
         session = answer.headers["x-session-id"]
-        items = (await self.house.client.get(f"/v1/sessions/{session}/items")).json()["data"]
+        items = (await self.gateway.client.get(f"/v1/sessions/{session}/items")).json()["data"]
         self.ids = {
             "session": session,
             "conversation": f"conv_{session.removeprefix('ses_')}",
@@ -99,7 +99,7 @@ class Guest:
     async def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
         for name, one in self.ids.items():
             path = path.replace("{" + name + "}", one)
-        answer = await self.house.client.request(method, path, **more)
+        answer = await self.gateway.client.request(method, path, **more)
         check_shape(answer, (method, path, more))
         if answer.status_code == 200 and (method == "DELETE" or path.endswith("/reset")):
             await self.settle()
@@ -114,8 +114,8 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 async def test_no_name_in_a_path_breaks_anything(url: str) -> None:
-    async with open_house(store_url=url) as house:
-        guest = Guest(house)
+    async with open_gateway(store_url=url) as gateway:
+        guest = Guest(gateway)
         await guest.settle()
         for method, path in ROUTES:
             for place in re.findall(r"\{\w+\}", path):
@@ -125,8 +125,8 @@ async def test_no_name_in_a_path_breaks_anything(url: str) -> None:
 
 
 async def test_no_parameter_of_a_query_breaks_anything(url: str) -> None:
-    async with open_house(store_url=url) as house:
-        guest = Guest(house)
+    async with open_gateway(store_url=url) as gateway:
+        guest = Guest(gateway)
         await guest.settle()
         for method, path in ROUTES:
             if method == "GET" and path.endswith(("s", "turns")):
@@ -140,8 +140,8 @@ async def test_no_parameter_of_a_query_breaks_anything(url: str) -> None:
 
 
 async def test_no_field_of_a_body_breaks_anything(url: str) -> None:
-    async with open_house(store_url=url) as house:
-        guest = Guest(house)
+    async with open_gateway(store_url=url) as gateway:
+        guest = Guest(gateway)
         await guest.settle()
         for method, path in ROUTES:
             for name in FIELDS if method == "POST" else ():
@@ -155,8 +155,8 @@ async def test_no_field_of_a_body_breaks_anything(url: str) -> None:
 
 
 async def test_no_header_breaks_anything() -> None:
-    async with open_house() as house:
-        guest = Guest(house)
+    async with open_gateway() as gateway:
+        guest = Guest(gateway)
         await guest.settle()
         body = {"items": [{"role": "user", "content": "x"}]}
         for name in ("Idempotency-Key", "X-On-Busy", "x-stainless-retry-count", "X-Session-Key",
@@ -171,8 +171,8 @@ async def test_no_header_breaks_anything() -> None:
     "body", [b"", b"{", b"\xff", b"[]", b'{"items":', b'"', b"[" * 5000, b'{"a":' * 5000, b"nul"]
 )
 async def test_what_is_no_json_object_is_refused(body: bytes) -> None:
-    async with open_house() as house:
-        guest = Guest(house)
+    async with open_gateway() as gateway:
+        guest = Guest(gateway)
         await guest.settle()
         headers = {"content-type": "application/json"}
         for method, path in ROUTES:
@@ -218,8 +218,8 @@ def test_nothing_that_can_be_sent_breaks_anything(
     route: tuple[str, str], name: str, query: dict[str, str], body: Any, is_real: bool
 ) -> None:
     async def ask() -> None:
-        async with open_house() as house:
-            guest = Guest(house)
+        async with open_gateway() as gateway:
+            guest = Guest(gateway)
             await guest.settle()
             method, path = route
             if not is_real:
@@ -250,9 +250,9 @@ def test_nothing_that_can_be_sent_breaks_anything(
 async def test_bodies_that_are_no_text_are_refused(
     path: str, body: bytes, encoding: str, status: int
 ) -> None:
-    async with open_house() as house:
+    async with open_gateway() as gateway:
         headers = {"content-type": "application/json", "content-encoding": encoding}
-        answer = await house.client.post(path, content=body, headers=headers)
+        answer = await gateway.client.post(path, content=body, headers=headers)
         assert answer.status_code == status, answer.text
         check_shape(answer, body)
 
@@ -264,12 +264,12 @@ async def test_a_message_of_nobody_is_refused_and_leaves_its_session_usable(
     item = {"type": "message", "role": role, "content": "x"}
     if role is None:
         del item["role"]
-    async with open_house() as house:
-        refused = await house.respond([item])
+    async with open_gateway() as gateway:
+        refused = await gateway.respond([item])
         assert refused.status_code == 400
         assert refused.json()["error"]["param"] == "input[0]"
-        made = (await house.client.post("/v1/conversations", json={})).json()["id"]
-        added = await house.client.post(f"/v1/conversations/{made}/items", json={"items": [item]})
+        made = (await gateway.client.post("/v1/conversations", json={})).json()["id"]
+        added = await gateway.client.post(f"/v1/conversations/{made}/items", json={"items": [item]})
         assert added.status_code == 400
-        assert (await house.respond("hi")).status_code == 200
-        assert (await house.respond("hi", key=None, conversation=made)).status_code == 200
+        assert (await gateway.respond("hi")).status_code == 200
+        assert (await gateway.respond("hi", key=None, conversation=made)).status_code == 200

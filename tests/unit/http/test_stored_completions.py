@@ -2,21 +2,14 @@
 
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 
-from tests.in_process import House, open_house
+from tests.in_process import RunningGateway, open_gateway
 
 
-def _client(house: House) -> openai.AsyncOpenAI:
-    transport = httpx2.ASGITransport(house.application)  # type: ignore[arg-type]  # scope is a dict
-    return openai.AsyncOpenAI(
-        base_url="http://127.0.0.1/v1",
-        api_key="none",
-        http_client=httpx2.AsyncClient(transport=transport),
-        max_retries=0,
-    )
+def _client(gateway: RunningGateway) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{gateway.server.url}/v1", api_key="none", max_retries=0)
 
 
 async def _ask(client: openai.AsyncOpenAI, text: str, **more: Any) -> str:
@@ -29,8 +22,7 @@ async def _ask(client: openai.AsyncOpenAI, text: str, **more: Any) -> str:
 
 
 async def test_a_stored_completion_can_be_read_noted_on_and_deleted() -> None:
-    async with open_house() as house:
-        client = _client(house)
+    async with open_gateway() as gateway, _client(gateway) as client:
         name = await _ask(client, "hi", store=True, metadata={"a": "1"})
         kept = await client.chat.completions.retrieve(name)
         assert kept.choices[0].message.content == "re:hi"
@@ -46,8 +38,7 @@ async def test_a_stored_completion_can_be_read_noted_on_and_deleted() -> None:
 
 
 async def test_what_was_not_to_be_stored_is_not_listed() -> None:
-    async with open_house() as house:
-        client = _client(house)
+    async with open_gateway() as gateway, _client(gateway) as client:
         headers = {"X-Session-Key": "k"}
         name = await _ask(client, "hi", extra_headers=headers)
         with pytest.raises(openai.NotFoundError):
@@ -56,8 +47,7 @@ async def test_what_was_not_to_be_stored_is_not_listed() -> None:
 
 
 async def test_lists_really_page_and_filter() -> None:
-    async with open_house() as house:
-        client = _client(house)
+    async with open_gateway() as gateway, _client(gateway) as client:
         names = [
             await _ask(client, str(n), store=True, metadata={"even": str(n % 2 == 0)})
             for n in range(5)
@@ -73,10 +63,10 @@ async def test_lists_really_page_and_filter() -> None:
 
 
 async def test_unknown_names_and_cursors_are_clear_errors() -> None:
-    async with open_house() as house:
+    async with open_gateway() as gateway:
         for path in ("chatcmpl-x", "resp_1", "chatcmpl-", "..", "chatcmpl-a_9999999"):
-            reply = await house.client.get(f"/v1/chat/completions/{path}")
+            reply = await gateway.client.get(f"/v1/chat/completions/{path}")
             assert reply.status_code == 404, path
-        cursor = await house.client.get("/v1/chat/completions", params={"after": "nobody"})
+        cursor = await gateway.client.get("/v1/chat/completions", params={"after": "nobody"})
         assert cursor.status_code == 400
         assert cursor.json()["error"]["code"] == "unknown_cursor"

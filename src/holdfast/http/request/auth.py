@@ -1,7 +1,7 @@
-"""Who asks: API keys, the tenants they open, and the rules of a house without keys.
+"""Authentication: API keys, their tenants, and the rules that apply while no key exists.
 
-Once there is a key, in the store or in the configuration, every request needs one, also after the
-last was revoked. Without keys the house is open to its own machine only, and to no web page.
+Once a key exists, in the store or in the configuration, every request needs one, even after the
+last key was revoked. Without keys only this machine is served, and no web page of another site.
 """
 
 import hmac
@@ -13,136 +13,31 @@ import msgspec
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated, hash_key
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
-from holdfast.http.request.rate_limit import RequestLimit
+from holdfast.http.request.rate_limit import RateLimiter
 from holdfast.http.server.types import Request
 from holdfast.ports.store import Reader
 
 REFRESH_SECONDS = 2.0
-"""How long a key that was made or revoked in another process may go unnoticed here."""
+"""Maximum age of the cached keys: a key made or revoked elsewhere takes effect this late."""
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
-MOST_HOSTS = 64
+MAX_KNOWN_HOSTS = 64
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 ADMIN_PATHS = frozenset({"/metrics"})
+DEFAULT_BODY_BYTES = 64 * 1024 * 1024
 
 
-class Door(msgspec.Struct, frozen=True):
-    """A key that the configuration names."""
+class ConfiguredKey(msgspec.Struct, frozen=True):
+    """An API key from the configuration."""
 
     hash: bytes
     tenant: Tenant
     is_admin: bool
 
 
-class Caller(msgspec.Struct, frozen=True):
-    """Who asks."""
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of the HTTP API."""
 
-    tenant: Tenant
-    is_admin: bool
-
-
-_AT_HOME = Caller(DEFAULT_TENANT, True)
-"""Everybody, in a house without keys."""
-_PASSING_BY = Caller(DEFAULT_TENANT, False)
-"""Who looks from outside whether the house stands."""
-
-
-class Doorkeeper:
-    """Lets requests in, or not."""
-
-    def __init__(
-        self,
-        read: Reader,
-        doors: Sequence[Door],
-        allowed_hosts: Sequence[str],
-        limit: RequestLimit,
-    ) -> None:
-        self._read = read
-        self._limit = limit
-        self._doors = tuple(doors)
-        self._hosts = LOOPBACK_HOSTS | {host.lower() for host in allowed_hosts}
-        self._good_hosts: set[bytes | None] = set()
-        """Host headers that were looked into and found to name us."""
-        self._known: dict[bytes, Caller] = {}
-        self._is_locked = bool(doors)
-        self._fresh_until = 0.0
-
-    async def is_locked(self) -> bool:
-        """Whether a key is needed."""
-        if time.monotonic() >= self._fresh_until:
-            await self._refresh()
-        return self._is_locked
-
-    async def admit(self, request: Request) -> None:
-        """Find out who asks, and whether they may ask more; refuse who may not."""
-        if request.began_at >= self._fresh_until:
-            await self._refresh()
-        caller = _AT_HOME
-        if self._is_locked:
-            caller = self._caller(request)
-        elif request.by_name.get(b"host") not in self._good_hosts:
-            self._check_host(request)
-        request.tenant, request.is_admin = caller.tenant, caller.is_admin
-        if self._limit.is_set and request.path not in OPEN_PATHS:
-            self._limit.take(caller.tenant)
-
-    def _caller(self, request: Request) -> Caller:
-        if request.path in OPEN_PATHS:
-            return _PASSING_BY
-        caller = self._find(_presented(request))
-        if caller is None:
-            raise NotAuthenticated("a valid API key is needed: Authorization: Bearer …")
-        if request.path in ADMIN_PATHS and not caller.is_admin:
-            raise NotAllowed("this needs an admin key")
-        return caller
-
-    def _find(self, key: str | None) -> Caller | None:
-        if key is None:
-            return None
-        digest = hash_key(key)
-        for door in self._doors:
-            if hmac.compare_digest(door.hash, digest):
-                return Caller(door.tenant, door.is_admin)
-        return self._known.get(digest)
-
-    def _check_host(self, request: Request) -> None:
-        """A web page that names us by another name is not our user."""
-        host = (request.header(b"host") or "localhost").lower()
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name not in self._hosts:
-            raise NotAllowed(f"this server does not answer to the name {name!r}")
-        if len(self._good_hosts) < MOST_HOSTS:
-            self._good_hosts.add(request.by_name.get(b"host"))
-
-    async def _refresh(self) -> None:
-        self._fresh_until = time.monotonic() + REFRESH_SECONDS
-        rows = await self._read.api_keys()
-        self._is_locked = self._is_locked or bool(rows)
-        self._known = {
-            row.hash: Caller(row.tenant, bool(row.is_admin))
-            for row in rows
-            if row.revoked_at is None
-        }
-
-    def forget(self) -> None:
-        """Look at the store again before the next request."""
-        self._fresh_until = 0.0
-
-
-def _presented(request: Request) -> str | None:
-    header = request.header(b"authorization")
-    if header is None:
-        return None
-    scheme, _, key = header.partition(" ")
-    return key.strip() if scheme.lower() == "bearer" and key.strip() else None
-
-
-DEFAULT_BODY_BYTES = 64 * 1024 * 1024
-
-
-class HouseRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may come in, how much they may bring, and when their sessions roll over."""
-
-    doors: tuple[Door, ...] = ()
+    keys: tuple[ConfiguredKey, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     body_bytes: int = DEFAULT_BODY_BYTES
@@ -150,5 +45,108 @@ class HouseRules(msgspec.Struct, frozen=True, kw_only=True):
     reset: ResetPolicy = NEVER
 
 
-OPEN_HOUSE = HouseRules()
-"""No keys, no limits beyond the defaults: for the machine itself."""
+DEFAULT_CONFIG = HttpConfig()
+"""No keys, default limits: for this machine only."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """The authenticated caller."""
+
+    tenant: Tenant
+    is_admin: bool
+
+
+_LOCAL_ADMIN = Caller(DEFAULT_TENANT, True)
+"""Any caller while no key exists."""
+_HEALTH_CHECK = Caller(DEFAULT_TENANT, False)
+"""Health-check caller."""
+
+
+class Authenticator:
+    """Identify the caller of each request, or reject the request."""
+
+    def __init__(
+        self,
+        read: Reader,
+        configured_keys: Sequence[ConfiguredKey],
+        allowed_hosts: Sequence[str],
+        limiter: RateLimiter,
+    ) -> None:
+        self._read = read
+        self._limiter = limiter
+        self._configured_keys = tuple(configured_keys)
+        self._hosts = LOOPBACK_HOSTS | {host.lower() for host in allowed_hosts}
+        self._accepted_hosts: set[bytes | None] = set()
+        """Host header values that were checked and accepted."""
+        self._callers: dict[bytes, Caller] = {}
+        self._requires_key = bool(configured_keys)
+        self._fresh_until = 0.0
+
+    async def requires_key(self) -> bool:
+        """Return whether requests need a key."""
+        if time.monotonic() >= self._fresh_until:
+            await self._refresh()
+        return self._requires_key
+
+    async def authenticate(self, request: Request) -> None:
+        """Set the request's tenant; reject it without a valid key or beyond the rate limit."""
+        if request.started_at >= self._fresh_until:
+            await self._refresh()
+        caller = _LOCAL_ADMIN
+        if self._requires_key:
+            caller = self._caller(request)
+        elif request.by_name.get(b"host") not in self._accepted_hosts:
+            self._check_host(request)
+        request.tenant, request.is_admin = caller.tenant, caller.is_admin
+        if self._limiter.is_set and request.path not in OPEN_PATHS:
+            self._limiter.consume(caller.tenant)
+
+    def _caller(self, request: Request) -> Caller:
+        if request.path in OPEN_PATHS:
+            return _HEALTH_CHECK
+        caller = self._find(_bearer_token(request))
+        if caller is None:
+            raise NotAuthenticated("a valid API key is needed: Authorization: Bearer …")
+        if request.path in ADMIN_PATHS and not caller.is_admin:
+            raise NotAllowed("this path needs an admin key")
+        return caller
+
+    def _find(self, token: str | None) -> Caller | None:
+        if token is None:
+            return None
+        digest = hash_key(token)
+        for key in self._configured_keys:
+            if hmac.compare_digest(key.hash, digest):
+                return Caller(key.tenant, key.is_admin)
+        return self._callers.get(digest)
+
+    def _check_host(self, request: Request) -> None:
+        """Reject unknown Host headers (DNS rebinding)."""
+        host = (request.header(b"host") or "localhost").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if name not in self._hosts:
+            raise NotAllowed(f"the host name {name!r} is not allowed; see server.allowed_hosts")
+        if len(self._accepted_hosts) < MAX_KNOWN_HOSTS:
+            self._accepted_hosts.add(request.by_name.get(b"host"))
+
+    async def _refresh(self) -> None:
+        self._fresh_until = time.monotonic() + REFRESH_SECONDS
+        rows = await self._read.api_keys()
+        self._requires_key = self._requires_key or bool(rows)
+        self._callers = {
+            row.hash: Caller(row.tenant, bool(row.is_admin))
+            for row in rows
+            if row.revoked_at is None
+        }
+
+    def invalidate(self) -> None:
+        """Read the keys from the store again before the next request."""
+        self._fresh_until = 0.0
+
+
+def _bearer_token(request: Request) -> str | None:
+    header = request.header(b"authorization")
+    if header is None:
+        return None
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else None

@@ -1,4 +1,4 @@
-"""Request bodies: JSON objects whose values stay the bytes they came in."""
+"""Request bodies: JSON objects whose values stay raw bytes until they are needed."""
 
 from collections.abc import Callable
 from functools import cache
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidInput
-from holdfast.http.server.errors import UnsupportedType
+from holdfast.http.server.errors import UnsupportedMediaType
 from holdfast.http.server.types import Request
 
 Fields = dict[str, msgspec.Raw]
@@ -17,32 +17,36 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 async def read_fields(request: Request) -> Fields:
     """Return the body's top-level fields, each as raw JSON."""
-    sent = request.by_name
-    if b"content-type" not in sent or sent[b"content-type"] != b"application/json":
+    headers = request.by_name
+    if headers.get(b"content-type") != b"application/json":
         _check_type(request.header(b"content-type") or "")
-    if b"content-encoding" in sent:
+    if b"content-encoding" in headers:
         _check_encoding(request.header(b"content-encoding") or "identity")
     return parse_fields(await request.body())
 
 
-def _check_type(given: str) -> None:
-    kind = given.partition(";")[0].strip().lower()
+def _check_type(content_type: str) -> None:
+    kind = content_type.partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
-        raise UnsupportedType("send the body as application/json")
+        raise UnsupportedMediaType(
+            f"send the body as application/json, not {kind or 'without a Content-Type'}"
+        )
 
 
-def _check_encoding(given: str) -> None:
-    if given.strip().lower() != "identity":
-        raise UnsupportedType("send the body as it is, without a Content-Encoding")
+def _check_encoding(encoding: str) -> None:
+    if encoding.strip().lower() != "identity":
+        raise UnsupportedMediaType(
+            f"Content-Encoding {encoding!r} is not supported; send the body without one"
+        )
 
 
 async def read_optional_fields(request: Request) -> Fields:
-    """Return the fields of a body that may be left out altogether."""
+    """Return the fields of an optional body."""
     return await read_fields(request) if await request.body() else {}
 
 
 def parse_fields(body: bytes) -> Fields:
-    """Return the fields of a JSON object; every byte of it must be text."""
+    """Return the fields of a JSON object in valid UTF-8."""
     try:
         if not body.isascii():
             body.decode()
@@ -51,8 +55,8 @@ def parse_fields(body: bytes) -> Fields:
         raise InvalidInput(f"the body is not a JSON object: {exc}") from exc
 
 
-def take(fields: Fields, name: str, kind: Any, default: Any = None) -> Any:
-    """Take a field out of the body, decoded; a wrong type is the caller's mistake."""
+def pop_field(fields: Fields, name: str, kind: Any, default: Any = None) -> Any:
+    """Remove a field and return it decoded; null and a missing field give `default`."""
     if name not in fields:
         return default
     try:
@@ -64,12 +68,12 @@ def take(fields: Fields, name: str, kind: Any, default: Any = None) -> Any:
 
 @cache
 def _decoder(kind: Any) -> Callable[[msgspec.Raw], Any]:
-    """Return what reads a value of a type, or null; there are as many as the code names."""
+    """Return a decoder for a type or null; the cache is bounded by the types in the code."""
     return msgspec.json.Decoder(kind | None).decode
 
 
-def take_list(fields: Fields, name: str) -> list[msgspec.Raw] | None:
-    """Take a field that is a list, its entries raw."""
+def pop_list(fields: Fields, name: str) -> list[msgspec.Raw] | None:
+    """Remove a list field and return its entries as raw JSON."""
     raw = fields.pop(name, None)
     if raw is None or bytes(raw) == b"null":
         return None

@@ -1,4 +1,4 @@
-"""Metadata as OpenAI's objects have it: a few short strings by name."""
+"""Metadata of OpenAI objects: up to 16 short strings by name."""
 
 import msgspec
 
@@ -13,13 +13,13 @@ _decode = msgspec.json.Decoder(dict[str, str] | None).decode
 
 
 class InvalidMetadata(InvalidInput):
-    """Metadata are at most 16 strings by name; names have 64 characters, values 512."""
+    """Metadata has at most 16 pairs; keys have up to 64 characters, values up to 512."""
 
     code = "invalid_metadata"
 
 
-def take_metadata(fields: Fields) -> bytes | None:
-    """Take `metadata` out of a body as it is stored, or `None` where there is none."""
+def pop_metadata(fields: Fields) -> bytes | None:
+    """Remove `metadata` from the fields and return it as stored; `None` if it was not sent."""
     raw = fields.pop("metadata", None)
     if raw is None:
         return None
@@ -28,10 +28,10 @@ def take_metadata(fields: Fields) -> bytes | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidMetadata(f"metadata: {exc}") from exc
     if len(pairs) > MAX_PAIRS:
-        raise InvalidMetadata(f"metadata has at most {MAX_PAIRS} pairs, these are {len(pairs)}")
+        raise InvalidMetadata(f"metadata has at most {MAX_PAIRS} pairs, not {len(pairs)}")
     for key, value in pairs.items():
         if len(key) > MAX_KEY:
-            raise InvalidMetadata(f"a key of metadata has at most {MAX_KEY} characters")
+            raise InvalidMetadata(f"a metadata key has at most {MAX_KEY} characters")
         if len(value) > MAX_VALUE:
             raise InvalidMetadata(f"metadata[{key!r}] has more than {MAX_VALUE} characters")
     return msgspec.json.encode(pairs)

@@ -1,4 +1,4 @@
-"""Web pages of other origins: refused by the browser unless the configuration names them."""
+"""Cross-origin requests: browsers may read replies only from configured origins."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ EXPOSED = b"x-session-id, x-session-key, x-session-generation, x-turn-id, x-requ
 
 
 def is_preflight(request: Request) -> bool:
-    """Whether a browser asks if it may ask."""
+    """Return whether this is a browser's CORS preflight request."""
     return (
         request.method == "OPTIONS"
         and request.raw_header(b"access-control-request-method") is not None
@@ -17,7 +17,7 @@ def is_preflight(request: Request) -> bool:
 
 
 def cors_headers(request: Request, origins: Sequence[str]) -> list[Header]:
-    """Return what lets a page of a named origin read the answer; nothing for any other."""
+    """Return the headers that let an allowed origin read the reply; none for other origins."""
     origin = request.header(b"origin")
     if origin is None or (origin not in origins and "*" not in origins):
         return []
@@ -27,7 +27,7 @@ def cors_headers(request: Request, origins: Sequence[str]) -> list[Header]:
         (b"access-control-expose-headers", EXPOSED),
     ]
     if is_preflight(request):
-        wanted = request.raw_header(b"access-control-request-headers") or b""
+        requested = request.raw_header(b"access-control-request-headers") or b""
         headers.append((b"access-control-allow-methods", ALLOWED_METHODS))
-        headers.append((b"access-control-allow-headers", wanted))
+        headers.append((b"access-control-allow-headers", requested))
     return headers

@@ -8,8 +8,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from holdfast.http.server.protocol import BoundedProtocol, bounded_protocol
-from holdfast.http.server.types import ClientLeft, Header, Request
+from holdfast.http.server.protocol import HttpProtocol, protocol_class
+from holdfast.http.server.types import ClientDisconnected, Header, Request
 
 
 class Line(asyncio.Transport):
@@ -58,7 +58,7 @@ class Seen:
         self.paths.append(request.path)
         try:
             self.bodies.append(await request.body())
-        except ClientLeft:
+        except ClientDisconnected:
             self.is_left = True
         else:
             await self.answer(request)
@@ -67,17 +67,15 @@ class Seen:
         await request.answer(200, self.headers, self.body)
 
 
-def connect(app: Seen) -> tuple[BoundedProtocol, Line]:
+def connect(app: Seen) -> tuple[HttpProtocol, Line]:
     config = uvicorn.Config(cast(Any, app), lifespan="off", log_config=None)
-    protocol = bounded_protocol(app, 64 * 1024)(
-        config, ServerState(), {}, asyncio.get_running_loop()
-    )
+    protocol = protocol_class(app, 64 * 1024)(config, ServerState(), {}, asyncio.get_running_loop())
     line = Line()
     protocol.connection_made(line)
     return protocol, line
 
 
-async def settled(protocol: BoundedProtocol) -> None:
+async def settled(protocol: HttpProtocol) -> None:
     while protocol.tasks:
         await asyncio.gather(*protocol.tasks, return_exceptions=True)
 
@@ -104,12 +102,12 @@ def streamed(*, has_pause: bool) -> Seen:
 
     class Streaming(Seen):
         async def answer(self, request: Request) -> None:
-            await request.send({"type": "http.response.start", "status": 200, "headers": []})
+            await request.start(200, [])
             if has_pause:
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-            await request.send({"type": "http.response.body", "body": b"one", "more_body": True})
-            await request.send({"type": "http.response.body", "body": b"", "more_body": False})
+            await request.send(b"one")
+            await request.send(b"", is_last=True)
 
     return Streaming()
 
@@ -211,8 +209,8 @@ async def test_who_waits_for_an_application_that_broke_is_not_left_waiting(has_b
     class Breaking(Seen):
         async def answer(self, request: Request) -> None:
             if has_begun:
-                await request.send({"type": "http.response.start", "status": 200, "headers": []})
-                await request.send({"type": "http.response.body", "body": b"1", "more_body": True})
+                await request.start(200, [])
+                await request.send(b"1")
             raise RuntimeError("broke")
 
     protocol, line = connect(Breaking())
@@ -300,14 +298,12 @@ def poured(*pieces: bytes) -> Seen:
 
     class Pouring(Seen):
         async def answer(self, request: Request) -> None:
-            wire = request.wire
-            assert wire is not None
-            await request.send({"type": "http.response.start", "status": 200, "headers": []})
+            await request.start(200, [])
             for piece in pieces:
-                wire.write(piece)
+                request.write(piece)
             await asyncio.sleep(0)
-            wire.write(b"last")
-            await request.send({"type": "http.response.body", "body": b""})
+            request.write(b"last")
+            await request.send(b"", is_last=True)
 
     return Pouring()
 
