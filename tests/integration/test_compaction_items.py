@@ -1,4 +1,4 @@
-"""Compaction as clients ask for it: thresholds, triggers, items they carry, endpoints, undoing."""
+"""Compaction on request: thresholds, triggers, client-held items, endpoints, undo."""
 
 import json
 from typing import Any

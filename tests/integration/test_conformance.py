@@ -1,4 +1,4 @@
-"""What is served is what the official client's own types say it is, strictly, key by key."""
+"""Replies match the types of the official client, strictly and field by field."""
 
 import json
 from typing import Any

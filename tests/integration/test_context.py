@@ -1,4 +1,4 @@
-"""Requests that are too long: made shorter before they are sent, or after they were refused."""
+"""Requests over the context window: shortened before they are sent or after a rejection."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Failure modes of histories, streams and lifecycles that others met, through the gateway."""
+"""Known failure modes of histories, streams and lifecycles, through the gateway."""
 
 import asyncio
 from typing import Any

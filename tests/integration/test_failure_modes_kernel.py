@@ -1,7 +1,7 @@
 """Known failures of agents that the engine rules out before there are channels, cron or children.
 
 What a program of ours would do to run tools, children and command-line agents is done here by
-hand, through the Python front door or behind the provider port.
+hand, through the Python API or behind the provider port.
 """
 
 import asyncio

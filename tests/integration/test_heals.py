@@ -1,4 +1,4 @@
-"""A provider that fails before its first word: one heal for each class, and then the truth."""
+"""A provider that fails before its first event: one heal per failure class, then the error."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is deleted or erased while a model works: no summary, no item and no provider keeps it."""
+"""Items deleted or erased during a model call appear in no summary, item or provider state."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What a provider keeps is compared with the log: what it lost is told anew, with one call more."""
+"""Provider conversations are compared with the log; lost items are sent again."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ async def test_f56_items_that_somebody_else_added_or_took_are_noticed() -> None:
             assert (await codes(gateway))[1:] == ["conversation_items_missing"]
 
 
-async def test_a_conversation_that_is_whole_is_left_alone_calls_and_outputs_included() -> None:
+async def test_an_intact_conversation_is_not_rebuilt() -> None:
     with ProviderSimulator(faults=["constant_call_ids"]) as simulator:
         settings = upstream(simulator, state="conversation")
         async with open_upstream_gateway(settings, heals=QUICK) as gateway:

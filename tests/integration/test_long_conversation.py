@@ -1,4 +1,4 @@
-"""A conversation far longer than its model's window: it never fails, and its beginning is known."""
+"""A conversation far longer than its model's window never fails and keeps its beginning."""
 
 import json
 from typing import Any

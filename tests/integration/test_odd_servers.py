@@ -1,4 +1,4 @@
-"""Servers that are nearly compatible: what they leave out or say otherwise costs nobody a word."""
+"""Upstreams that are only nearly compatible lose no content."""
 
 from typing import Any
 

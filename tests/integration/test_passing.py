@@ -1,4 +1,4 @@
-"""Requests of which nothing is kept, and endpoints that are not ours: passed on, never recorded."""
+"""Unstored requests and relayed endpoints leave no rows."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ async def sessions(gateway: UpstreamGateway) -> int:
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_response_that_is_not_stored_leaves_no_row(api: str, is_stream: bool) -> None:
+async def test_an_unstored_response_leaves_no_row(api: str, is_stream: bool) -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(upstream(simulator, api=api)) as gateway:
             asked: Json = {"store": False, "stream": is_stream, "tools": [TOOL]}
@@ -47,7 +47,7 @@ async def test_a_response_that_is_not_stored_leaves_no_row(api: str, is_stream: 
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_chat_that_is_not_stored_leaves_no_row(api: str, is_stream: bool) -> None:
+async def test_an_unstored_chat_leaves_no_row(api: str, is_stream: bool) -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(upstream(simulator, api=api)) as gateway:
             options = {"stream_options": {"include_usage": True}} if is_stream else {}
@@ -92,7 +92,7 @@ async def test_a_client_that_keeps_its_own_history_gets_its_reasoning_replayed()
             assert text_of(other) == "Messages seen: 3. Last text: two"
 
 
-async def test_a_chat_server_is_passed_the_body_and_gives_its_own_answer_untouched() -> None:
+async def test_a_chat_upstream_gets_the_body_and_its_answer_is_relayed_unchanged() -> None:
     with ProviderSimulator(profile="azure-like") as simulator:
         async with open_upstream_gateway(upstream(simulator, api="chat")) as gateway:
             body: Json = {
@@ -105,7 +105,7 @@ async def test_a_chat_server_is_passed_the_body_and_gives_its_own_answer_untouch
             assert request.body == {"model": "gpt-5.4", **body}
 
 
-async def test_what_the_server_says_against_a_request_is_passed_back() -> None:
+async def test_an_upstreams_error_is_relayed() -> None:
     with ProviderSimulator(faults=["C05"]) as simulator:
         async with open_upstream_gateway(upstream(simulator, api="chat")) as gateway:
             refused = await gateway.post(
@@ -116,7 +116,7 @@ async def test_what_the_server_says_against_a_request_is_passed_back() -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_refusal_before_the_first_word_of_a_stream_has_its_own_status(api: str) -> None:
+async def test_an_error_before_the_first_event_of_a_stream_has_its_own_status(api: str) -> None:
     with ProviderSimulator(faults=["quota"]) as simulator:
         async with open_upstream_gateway(upstream(simulator, api=api)) as gateway:
             refused = await gateway.post(
@@ -126,7 +126,7 @@ async def test_a_refusal_before_the_first_word_of_a_stream_has_its_own_status(ap
             assert refused.json()["error"]["code"] == "insufficient_quota"
 
 
-async def test_a_stream_that_breaks_off_says_so() -> None:
+async def test_a_truncated_upstream_stream_ends_with_an_error() -> None:
     with ProviderSimulator(faults=[{"kind": "cut", "event": 5, "ending": "eof"}]) as simulator:
         async with open_upstream_gateway(upstream(simulator)) as gateway:
             said = await gateway.respond("hi", None, model="gpt-4.1", store=False, stream=True)
@@ -155,7 +155,7 @@ async def test_the_demo_answers_statelessly_too() -> None:
         assert await sessions(gateway) == 0
 
 
-async def test_other_endpoints_are_passed_on_untouched(recorder_url: str) -> None:
+async def test_other_endpoints_are_relayed_unchanged(recorder_url: str) -> None:
     one = UpstreamSettings(url=f"{recorder_url}/v1", key="sk-ours", models=("text-*",))
     async with open_upstream_gateway(one) as gateway:
         answer = await gateway.client.post(
@@ -187,14 +187,14 @@ async def test_other_endpoints_are_passed_on_untouched(recorder_url: str) -> Non
         assert sly.status_code == 404
 
 
-async def test_without_an_upstream_other_endpoints_are_not_there() -> None:
+async def test_without_an_upstream_other_endpoints_are_404() -> None:
     async with open_upstream_gateway() as gateway:
         answer = await gateway.client.post("/v1/embeddings", json={"input": "a"})
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "unknown_url"
 
 
-async def test_a_refused_key_of_ours_is_not_the_clients_fault() -> None:
+async def test_a_rejected_upstream_key_is_not_reported_as_the_clients() -> None:
     with ProviderSimulator({"keys": ["sk-right"]}) as simulator:
         async with open_upstream_gateway(
             upstream(simulator, api="chat", key="sk-wrong")

@@ -1,4 +1,4 @@
-"""A provider that fails in every way at once: each turn ends, bounded, and nothing is forgotten."""
+"""A provider with every fault at once: each turn ends and the history stays complete."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ async def messages(gateway: UpstreamGateway) -> int:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("mode", ["replay", "chain", "conversation"])
-async def test_every_turn_ends_and_nothing_is_forgotten(mode: str, seed: int) -> None:
+async def test_every_turn_ends_and_the_history_is_complete(mode: str, seed: int) -> None:
     with ProviderSimulator({"seed": seed, "forget": {"chance": 0.2}}, faults=MOODS) as simulator:
         settings = [
             upstream(simulator, name="a", models=("gpt-5.4",), state=mode, fallback=("o3",)),

@@ -1,4 +1,4 @@
-"""Histories that clients send again and again without naming a session: stored once, shared."""
+"""Histories that clients repeat without naming a session are stored once and shared."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(name="gateway")
-async def _house(store_url: str) -> AsyncIterator[RunningGateway]:
+async def _open_gateway(store_url: str) -> AsyncIterator[RunningGateway]:
     async with open_gateway(store_url=store_url) as gateway:
         yield gateway
 

@@ -1,4 +1,4 @@
-"""Retention: only where it is asked for, by last activity, archived first, judged again."""
+"""Retention: opt-in, by last activity, archive first, re-checked before erasing."""
 
 import json
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(name="gateway")
-async def _house(store_url: str) -> AsyncIterator[RunningGateway]:
+async def _open_gateway(store_url: str) -> AsyncIterator[RunningGateway]:
     async with open_gateway(store_url=store_url) as gateway:
         yield gateway
 

@@ -1,4 +1,4 @@
-"""What a server may keep for us: chained responses and conversations, and when it is not asked."""
+"""Provider state: chained responses and conversations, and when they are not used."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Both APIs over upstreams of every kind: the same memory, whoever answers."""
+"""Both client APIs over every kind of upstream keep the same history."""
 
 import itertools
 from typing import Any
@@ -78,7 +78,7 @@ async def _parallel(gateway: UpstreamGateway) -> None:
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
-async def test_servers_that_name_every_call_alike_get_along(api: str) -> None:
+async def test_upstreams_that_give_every_call_the_same_id_work(api: str) -> None:
     with ProviderSimulator(faults=["constant_call_ids"]) as simulator:
         async with open_upstream_gateway(upstream(simulator, api=api)) as gateway:
             await _parallel(gateway)
@@ -86,7 +86,7 @@ async def test_servers_that_name_every_call_alike_get_along(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
-async def test_chunks_that_come_twice_are_heard_once(api: str) -> None:
+async def test_duplicated_chunks_are_used_once(api: str) -> None:
     with ProviderSimulator(faults=["duplicate_chunks"]) as simulator:
         async with open_upstream_gateway(upstream(simulator, api=api)) as gateway:
             said = await gateway.respond("no no no", stream=True)
@@ -100,7 +100,7 @@ async def test_chunks_that_come_twice_are_heard_once(api: str) -> None:
             assert call["arguments"] == '{"city": "Ulm"}'
 
 
-async def test_replay_names_nothing_that_the_server_keeps() -> None:
+async def test_replay_sends_no_upstream_ids() -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(upstream(simulator)) as gateway:
             await gateway.respond("one")
@@ -115,7 +115,7 @@ async def test_replay_names_nothing_that_the_server_keeps() -> None:
             assert second.body["prompt_cache_key"].startswith("ses_")
 
 
-async def test_sealed_reasoning_goes_to_its_maker_alone() -> None:
+async def test_encrypted_reasoning_is_sent_only_to_its_provider() -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(upstream(simulator)) as gateway:
             await gateway.respond("one", model="gpt-5.4")
@@ -170,7 +170,7 @@ async def test_an_upstream_that_is_down_is_named_beside_the_models_of_the_others
             assert refused.json()["error"]["message"].startswith("upstream down: ")
 
 
-async def test_the_clients_own_key_is_never_sent_on() -> None:
+async def test_the_clients_key_is_never_sent_upstream() -> None:
     with ProviderSimulator() as simulator:
         async with open_upstream_gateway(upstream(simulator)) as gateway:
             await gateway.respond("hi", headers={"authorization": "Bearer sk-client"})

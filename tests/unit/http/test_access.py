@@ -1,4 +1,4 @@
-"""Keys, tenants and the rules of a gateway without keys."""
+"""API keys, tenants, and the rules while no key exists."""
 
 import httpx
 
@@ -26,7 +26,7 @@ async def _post(gateway: RunningGateway, headers: dict[str, str], key: str = "k"
     )
 
 
-async def test_the_first_key_closes_the_door_for_everybody_else() -> None:
+async def test_after_the_first_key_every_request_needs_one() -> None:
     async with open_gateway() as gateway:
         assert (await _post(gateway, {})).status_code == 200
         mine = await _key(gateway, "acme")
@@ -37,14 +37,14 @@ async def test_the_first_key_closes_the_door_for_everybody_else() -> None:
         assert (await _post(gateway, mine)).status_code == 200
 
 
-async def test_health_stays_open() -> None:
+async def test_health_checks_need_no_key() -> None:
     async with open_gateway() as gateway:
         await _key(gateway, "acme")
         for path in ("/healthz", "/readyz"):
             assert (await gateway.client.get(path)).status_code == 200
 
 
-async def test_the_door_stays_closed_when_the_last_key_is_revoked() -> None:
+async def test_keys_stay_required_after_the_last_one_is_revoked() -> None:
     async with open_gateway() as gateway:
         mine = await _key(gateway, "acme")
         await gateway.engine.submit(RevokeApiKey(id="key_acme_False"))
@@ -53,7 +53,7 @@ async def test_the_door_stays_closed_when_the_last_key_is_revoked() -> None:
         assert (await _post(gateway, {})).status_code == 401
 
 
-async def test_one_key_name_in_two_tenants_is_two_conversations() -> None:
+async def test_one_session_key_in_two_tenants_is_two_sessions() -> None:
     async with open_gateway() as gateway:
         one, other = await _key(gateway, "one"), await _key(gateway, "other")
         first, second = await _post(gateway, one), await _post(gateway, other)
@@ -61,7 +61,7 @@ async def test_one_key_name_in_two_tenants_is_two_conversations() -> None:
         assert gateway.model.shown == [["hi"], ["hi"]]
 
 
-async def test_foreign_ids_answer_exactly_as_ids_that_do_not_exist() -> None:
+async def test_foreign_ids_are_answered_like_unknown_ids() -> None:
     async with open_gateway() as gateway:
         one, other = await _key(gateway, "one"), await _key(gateway, "other")
         mine = await _post(gateway, one)
@@ -82,14 +82,14 @@ async def test_foreign_ids_answer_exactly_as_ids_that_do_not_exist() -> None:
         assert listed.json()["data"] == []
 
 
-async def test_metrics_need_an_admin_once_there_are_keys() -> None:
+async def test_metrics_need_an_admin_key_once_keys_exist() -> None:
     async with open_gateway() as gateway:
         mine, admin = await _key(gateway, "acme"), await _key(gateway, "acme", admin=True)
         assert (await gateway.client.get("/metrics", headers=mine)).status_code == 403
         assert (await gateway.client.get("/metrics", headers=admin)).status_code != 403
 
 
-async def test_without_keys_only_loopback_names_are_answered() -> None:
+async def test_without_keys_only_loopback_host_names_are_accepted() -> None:
     async with open_gateway() as gateway:
         for host, status in (
             ("localhost:8377", 200), ("127.0.0.1", 200), ("[::1]:8377", 200),
@@ -99,7 +99,7 @@ async def test_without_keys_only_loopback_names_are_answered() -> None:
             assert reply.status_code == status, host
 
 
-async def test_a_form_post_from_a_web_page_is_refused() -> None:
+async def test_a_form_post_from_a_web_page_is_rejected() -> None:
     async with open_gateway() as gateway:
         reply = await gateway.client.post(
             "/v1/chat/completions", content=b"{}", headers={"Content-Type": "text/plain"}

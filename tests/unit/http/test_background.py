@@ -1,4 +1,4 @@
-"""Background responses: answered at once, carried out by the server, told only what is kept."""
+"""Background responses: returned at once, run by the server, streamed once stored."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -50,7 +50,7 @@ async def ended(gateway: RunningGateway, name: str) -> dict[str, Any]:
     return await get(gateway, name)
 
 
-async def test_a_background_response_answers_before_its_model_does() -> None:
+async def test_a_background_response_is_returned_before_the_model_answers() -> None:
     model = TalkingModel()
     model.gate.clear()
     async with open_gateway(model) as gateway:
@@ -86,7 +86,7 @@ async def test_a_background_response_must_be_stored() -> None:
         assert answer.json()["error"]["param"] == "background"
 
 
-async def test_a_background_stream_tells_everything_in_order() -> None:
+async def test_a_background_stream_has_every_event_in_order() -> None:
     async with open_gateway(TalkingModel()) as gateway:
         stream = Stream(gateway.server, "POST", "/v1/responses", ask(stream=True))
         events = await stream.rest()
@@ -115,7 +115,7 @@ class HeldExtends:
         return await self._store.submit(command)
 
 
-async def test_nothing_of_a_background_stream_is_told_before_it_is_kept() -> None:
+async def test_background_events_are_sent_only_after_they_are_stored() -> None:
     model = TalkingModel(is_gated=True)
     held: list[HeldExtends] = []
 
@@ -199,7 +199,9 @@ async def test_a_stream_is_resumed_at_every_number_while_it_runs(is_background: 
 
 
 @pytest.mark.parametrize("is_background", [True, False])
-async def test_a_client_may_leave_at_every_event_and_the_turn_goes_on(is_background: bool) -> None:
+async def test_a_client_may_disconnect_at_every_event_and_the_turn_continues(
+    is_background: bool,
+) -> None:
     for count in range(1, len(WHOLE) - 1):
         model = TalkingModel(is_gated=True)
         async with open_gateway(model) as gateway:
@@ -276,7 +278,7 @@ async def test_a_deleted_response_is_gone_and_cannot_be_continued() -> None:
         assert await gateway.log() == ["hi", "one two three"]
 
 
-async def test_a_background_stream_goes_on_elsewhere_when_its_worker_is_gone(
+async def test_a_background_stream_continues_on_another_worker(
     tmp_path: Path,
 ) -> None:
     url = f"sqlite:///{tmp_path / 'holdfast.db'}"
@@ -316,7 +318,7 @@ async def test_a_background_stream_goes_on_elsewhere_when_its_worker_is_gone(
         assert view["output"] == final
 
 
-async def test_asking_again_with_the_same_key_gives_the_same_background_turn() -> None:
+async def test_the_same_idempotency_key_gives_the_same_background_turn() -> None:
     model = TalkingModel()
     model.gate.clear()
     async with open_gateway(model) as gateway:

@@ -1,4 +1,4 @@
-"""Conversations over HTTP: what is added, deleted or said is what the model is shown next."""
+"""The Conversations API: the model is shown exactly the items that are listed."""
 
 import asyncio
 from typing import Any
@@ -67,7 +67,7 @@ async def test_a_conversation_has_its_four_fields_and_nothing_else() -> None:
         assert name.startswith("conv_")
 
 
-async def test_metadata_are_replaced() -> None:
+async def test_metadata_is_replaced() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway, metadata={"a": "1"})
         changed = await gateway.client.post(
@@ -89,7 +89,7 @@ async def test_metadata_are_replaced() -> None:
         "k",
     ],
 )
-async def test_metadata_beyond_the_bounds_are_refused(metadata: object) -> None:
+async def test_metadata_of_a_conversation_beyond_its_limits_is_rejected(metadata: object) -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway)
         for path in ("/v1/conversations", f"/v1/conversations/{name}"):
@@ -98,14 +98,14 @@ async def test_metadata_beyond_the_bounds_are_refused(metadata: object) -> None:
             assert answer.json()["error"]["code"] == "invalid_metadata"
 
 
-async def test_metadata_up_to_the_bounds_are_kept() -> None:
+async def test_metadata_up_to_its_limits_is_stored() -> None:
     async with open_gateway() as gateway:
         most = {f"{n:064}": "é" * 512 for n in range(16)}
         name = await begin(gateway, metadata=most)
         assert (await gateway.client.get(f"/v1/conversations/{name}")).json()["metadata"] == most
 
 
-async def test_every_item_that_is_listed_has_an_id_by_which_it_is_found() -> None:
+async def test_every_listed_item_can_be_found_by_its_id() -> None:
     async with open_gateway() as gateway:
         output = {"type": "function_call_output", "call_id": "c1", "output": "21"}
         given = [user("hi"), called("f", "c1"), output, {"type": "acme:odd", "n": 1}, said("yes")]
@@ -132,7 +132,7 @@ async def test_a_short_message_is_listed_in_full() -> None:
         assert second["content"] == [{"type": "output_text", "text": "yes", "annotations": []}]
 
 
-async def test_the_model_is_shown_the_bytes_that_came() -> None:
+async def test_the_model_is_shown_the_bytes_that_were_sent() -> None:
     async with open_gateway() as gateway:
         body = b'{"items": [ {"content" : "hi",  "role":"user", "x": 1.50} ]}'
         answer = await gateway.client.post(
@@ -142,7 +142,7 @@ async def test_the_model_is_shown_the_bytes_that_came() -> None:
         assert gateway.model.calls[0].items[0] == b'{"content" : "hi",  "role":"user", "x": 1.50}'
 
 
-async def test_ids_that_a_client_brings_are_kept() -> None:
+async def test_item_ids_sent_by_a_client_are_kept() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway, {"id": "msg_mine", **user("hi")})
         assert (await listed(gateway, name))["data"][0]["id"] == "msg_mine"
@@ -150,7 +150,7 @@ async def test_ids_that_a_client_brings_are_kept() -> None:
         assert (await gateway.client.get(path)).status_code == 200
 
 
-async def test_items_with_one_id_are_all_kept_and_can_be_told_apart() -> None:
+async def test_items_with_the_same_id_are_all_kept_and_distinguishable() -> None:
     async with open_gateway() as gateway:
         twin = {"id": "msg_twin", "type": "message", "role": "user"}
         name = await begin(gateway, {**twin, "content": "a"}, user("b"), {**twin, "content": "c"})
@@ -167,7 +167,7 @@ async def test_items_with_one_id_are_all_kept_and_can_be_told_apart() -> None:
         assert ids[1] == "msg_twin"
 
 
-async def test_pages_go_through_a_list_in_both_orders_and_end() -> None:
+async def test_pages_cover_a_list_in_both_orders() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway, *(user(str(n)) for n in range(7)))
         for order, expected in (("asc", list("0123456")), ("desc", list("6543210"))):
@@ -222,7 +222,7 @@ async def test_without_an_order_the_newest_come_first() -> None:
         ("after=msg.1", "unknown_cursor"),
     ],
 )
-async def test_a_page_that_cannot_be_is_refused(query: str, code: str) -> None:
+async def test_an_invalid_page_request_is_rejected(query: str, code: str) -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway, user("a"))
         answer = await gateway.client.get(f"/v1/conversations/{name}/items?{query}")
@@ -230,7 +230,7 @@ async def test_a_page_that_cannot_be_is_refused(query: str, code: str) -> None:
         assert answer.json()["error"]["code"] == code
 
 
-async def test_a_page_goes_on_behind_an_item_that_was_deleted_meanwhile() -> None:
+async def test_a_page_continues_after_an_item_that_was_deleted_meanwhile() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway, *(user(str(n)) for n in range(4)))
         last = (await listed(gateway, name, limit=2))["last_id"]
@@ -256,7 +256,7 @@ async def test_what_is_added_and_deleted_between_turns_is_what_the_model_sees() 
         assert await texts(gateway, name) == [*gateway.model.shown[-1], "re:two"]
 
 
-async def test_a_deleted_item_is_gone_for_every_look_up() -> None:
+async def test_a_deleted_item_is_not_found_anywhere() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway, user("a"), user("b"))
         first = (await listed(gateway, name))["first_id"]
@@ -267,7 +267,7 @@ async def test_a_deleted_item_is_gone_for_every_look_up() -> None:
             assert answer.json()["error"]["code"] == "item_not_found"
 
 
-async def test_erasing_an_item_leaves_nothing_of_its_content() -> None:
+async def test_erasing_an_item_removes_its_content() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway, user("the secret"), user("b"))
         first = (await listed(gateway, name))["first_id"]
@@ -296,7 +296,7 @@ async def test_items_wait_for_the_turn_that_runs() -> None:
         assert await texts(gateway, name) == ["one", "re:one", "two"]
 
 
-async def test_items_that_may_not_wait_are_refused_by_a_busy_conversation() -> None:
+async def test_items_with_on_busy_reject_are_rejected_by_a_busy_conversation() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway)
         gateway.model.gate.clear()
@@ -332,7 +332,7 @@ async def test_outputs_added_as_items_complete_the_turn_that_waits_for_them() ->
 # ── once ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_sdk_that_sends_items_again_adds_them_once() -> None:
+async def test_an_sdk_retry_appends_items_once() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway)
         first = await add(gateway, name, user("yes"))
@@ -341,7 +341,7 @@ async def test_an_sdk_that_sends_items_again_adds_them_once() -> None:
         assert await texts(gateway, name) == ["yes"]
 
 
-async def test_a_second_honest_yes_is_added() -> None:
+async def test_a_second_equal_message_is_appended() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway)
         await add(gateway, name, user("yes"))
@@ -362,7 +362,7 @@ async def test_a_retry_count_is_claimed_once() -> None:
         assert await texts(gateway, name) == ["yes", "yes"]
 
 
-async def test_a_batch_with_a_key_is_added_once_and_no_other_takes_its_key() -> None:
+async def test_an_idempotency_key_appends_a_batch_once_and_rejects_another_body() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway)
         first = await add(gateway, name, user("a"), user("b"), idempotency_key="k1")
@@ -378,7 +378,7 @@ async def test_a_batch_with_a_key_is_added_once_and_no_other_takes_its_key() -> 
         assert answer.json()["error"]["code"] == "idempotency_key_reused"
 
 
-async def test_a_conversation_with_a_key_is_begun_once() -> None:
+async def test_an_idempotency_key_creates_a_conversation_once() -> None:
     async with open_gateway() as gateway:
         for body in ({"items": [user("a")], "metadata": {"k": "v"}}, {}):
             headers = {"Idempotency-Key": f"k{len(body)}"}
@@ -390,7 +390,7 @@ async def test_a_conversation_with_a_key_is_begun_once() -> None:
             assert made[0]["metadata"] == body.get("metadata", {})
 
 
-async def test_a_batch_whose_first_sender_still_waits_is_answered_when_it_is_in() -> None:
+async def test_a_repeat_of_a_waiting_batch_is_answered_when_it_is_stored() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway)
         gateway.model.gate.clear()
@@ -432,7 +432,7 @@ async def test_a_deleted_conversation_is_gone() -> None:
         assert again.status_code == 404
 
 
-async def test_a_conversation_that_others_continue_is_deleted_only_with_them() -> None:
+async def test_a_conversation_with_forks_is_deleted_only_with_cascade() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway)
         first = (await gateway.respond("one", key=None, conversation=name)).json()["id"]
@@ -483,7 +483,7 @@ async def test_a_fork_lists_what_it_inherited_and_keeps_its_own_deletions() -> N
         None,
     ],
 )
-async def test_what_is_not_a_batch_of_items_is_refused(body: object) -> None:
+async def test_an_invalid_batch_of_items_is_rejected(body: object) -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway)
         for path in ("/v1/conversations", f"/v1/conversations/{name}/items"):
@@ -493,7 +493,7 @@ async def test_what_is_not_a_batch_of_items_is_refused(body: object) -> None:
         assert await texts(gateway, name) == []
 
 
-async def test_adding_no_items_is_refused() -> None:
+async def test_an_empty_batch_is_rejected() -> None:
     async with open_gateway() as gateway:
         name = await begin(gateway)
         bodies: list[Item] = [{}, {"items": []}, {"items": None}]
@@ -502,7 +502,7 @@ async def test_adding_no_items_is_refused() -> None:
             assert answer.status_code == 400
 
 
-async def test_ids_that_cannot_be_looked_up_by_are_replaced_in_the_list_alone() -> None:
+async def test_unusable_item_ids_are_replaced_only_in_lists() -> None:
     async with open_gateway() as gateway:
         long, strange = "msg_" + "x" * 2000, "msg_\0"
         name = await begin(gateway, {"id": long, **user("a")}, {"id": strange, **user("b")},

@@ -1,4 +1,4 @@
-"""Event feeds over HTTP: live, resumable, for all or for one session."""
+"""Event feeds over HTTP: live and resumable, global or per session."""
 
 import asyncio
 from typing import Any
@@ -54,7 +54,7 @@ async def session_id(gateway: RunningGateway, key: str = "k") -> str:
 TURN = ["turn.started", "turn.completed"]
 
 
-async def test_a_session_is_followed_from_its_beginning_and_on() -> None:
+async def test_a_session_feed_starts_at_the_beginning_and_continues_live() -> None:
     async with open_gateway() as gateway:
         await gateway.respond("one")
         name = await session_id(gateway)
@@ -73,7 +73,7 @@ async def test_a_session_is_followed_from_its_beginning_and_on() -> None:
 
 
 @pytest.mark.parametrize("how", ["query", "header"])
-async def test_a_feed_goes_on_behind_the_last_event_that_was_seen(how: str) -> None:
+async def test_a_feed_resumes_after_the_last_seen_event(how: str) -> None:
     async with open_gateway() as gateway:
         await gateway.respond("one")
         name = await session_id(gateway)
@@ -90,7 +90,7 @@ async def test_a_feed_goes_on_behind_the_last_event_that_was_seen(how: str) -> N
             await second.leave()
 
 
-async def test_everything_is_followed_at_once() -> None:
+async def test_the_global_feed_covers_all_sessions() -> None:
     async with open_gateway() as gateway:
         follower = follow(gateway)
         await gateway.respond("one", key="a")
@@ -102,7 +102,7 @@ async def test_everything_is_followed_at_once() -> None:
         await follower.leave()
 
 
-async def test_one_who_wants_only_what_is_new_gets_nothing_else() -> None:
+async def test_after_latest_gives_only_new_events() -> None:
     async with open_gateway() as gateway:
         await gateway.respond("one")
         name = await session_id(gateway)
@@ -117,7 +117,7 @@ async def test_one_who_wants_only_what_is_new_gets_nothing_else() -> None:
             await follower.leave()
 
 
-async def test_every_kind_of_fact_is_told() -> None:
+async def test_every_kind_of_event_is_sent() -> None:
     async with open_gateway() as gateway:
         follower = follow(gateway)
         await gateway.respond("one")
@@ -148,7 +148,7 @@ async def test_a_feed_ends_when_its_session_is_erased() -> None:
         assert follower.stream.is_complete
 
 
-async def test_a_quiet_feed_is_kept_open_by_comments() -> None:
+async def test_an_idle_feed_is_kept_alive_by_comments() -> None:
     async with open_gateway(streams=StreamSettings(keep_alive_seconds=0.01)) as gateway:
         for path in ("/v1/events", f"/v1/sessions/{await _made(gateway)}/events?after=latest"):
             follower = follow(gateway, path)
@@ -164,7 +164,7 @@ async def _made(gateway: RunningGateway) -> str:
     return f"ses_{made.removeprefix('conv_')}"
 
 
-async def test_one_who_leaves_or_stalls_leaves_nothing_behind() -> None:
+async def test_a_disconnected_or_stalled_follower_leaves_no_task_behind() -> None:
     async with open_gateway() as gateway:
         before = {task.get_name() for task in asyncio.all_tasks()}
         stalled, reading = follow(gateway), follow(gateway)
@@ -178,7 +178,7 @@ async def test_one_who_leaves_or_stalls_leaves_nothing_behind() -> None:
         assert {"holdfast-stream", "holdfast-client"} & before == set()
 
 
-async def test_a_server_that_stops_lets_its_followers_go() -> None:
+async def test_a_stopping_server_ends_its_feeds() -> None:
     async with open_gateway() as gateway:
         followers = [
             follow(gateway),
@@ -208,13 +208,13 @@ async def test_a_server_that_stops_lets_its_followers_go() -> None:
         ("/v1/sessions/%00/events", 404, "session_not_found"),
     ],
 )
-async def test_a_feed_that_cannot_be_is_refused(path: str, status: int, code: str) -> None:
+async def test_an_invalid_feed_request_is_rejected(path: str, status: int, code: str) -> None:
     async with open_gateway() as gateway:
         answer = await gateway.client.get(path.replace("{id}", await _made(gateway)))
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-async def test_a_process_lets_in_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_followers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_gateway() as gateway:
         events: Any = gateway.application._events
         monkeypatch.setattr(events._feed, "_max_followers", 1)

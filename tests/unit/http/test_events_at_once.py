@@ -1,4 +1,4 @@
-"""Events leave by the shortest way while their client keeps up; none is lost when it does not."""
+"""Events are pushed to the socket while the client keeps up, and queued when it does not."""
 
 import itertools
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def _stream(
     ids=["always", "never", "by-turns", "seldom"],
 )
 @pytest.mark.parametrize("asked", [{}, {"store": False}, {"background": True}], ids=str)
-async def test_every_event_arrives_once_and_in_order_by_either_way(
+async def test_every_event_arrives_once_and_in_order_pushed_or_queued(
     pattern: tuple[bool, ...], most: int, least: int, asked: dict[str, bool]
 ) -> None:
     model = TalkingModel(*WORDS, is_gated=True)
@@ -79,7 +79,7 @@ async def test_every_event_arrives_once_and_in_order_by_either_way(
         assert (least if "background" not in asked else 0) <= len(pushed) <= most
 
 
-async def test_much_that_is_said_at_once_arrives_by_the_longer_way_and_in_order() -> None:
+async def test_a_large_event_is_queued_instead_of_pushed_and_arrives_in_order() -> None:
     words = ("a word", "x" * 2 * AT_ONCE_BYTES, "another")
     model = TalkingModel(*words, is_gated=True)
     async with open_gateway(model) as gateway:
@@ -93,7 +93,7 @@ async def test_much_that_is_said_at_once_arrives_by_the_longer_way_and_in_order(
         assert max(pushed) <= AT_ONCE_BYTES
 
 
-async def test_a_client_that_keeps_up_is_kept_alive_by_comments_all_the_same() -> None:
+async def test_a_client_that_keeps_up_also_gets_keep_alive_comments() -> None:
     model = TalkingModel(*WORDS, is_gated=True)
     async with open_gateway(model, streams=StreamSettings(keep_alive_seconds=0.01)) as gateway:
         stream, pushed = _stream(gateway, "/v1/responses", itertools.repeat(True), input="hi")
@@ -111,7 +111,7 @@ async def test_a_client_that_keeps_up_is_kept_alive_by_comments_all_the_same() -
 
 
 @pytest.mark.parametrize("pattern", [(True,), (False,), (True, False)])
-async def test_chat_chunks_arrive_once_and_in_order_by_either_way(
+async def test_chat_chunks_arrive_once_and_in_order_pushed_or_queued(
     pattern: tuple[bool, ...],
 ) -> None:
     model = TalkingModel(*WORDS, is_gated=True)

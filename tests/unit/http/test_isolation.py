@@ -1,4 +1,4 @@
-"""Nobody else's: every id of another tenant answers exactly as one that does not exist."""
+"""Tenant isolation: every id of another tenant is answered like one that does not exist."""
 
 from typing import Any
 
@@ -28,20 +28,22 @@ class Owner:
     """Somebody who has one of everything."""
 
     def __init__(self, gateway: RunningGateway, headers: dict[str, str]) -> None:
-        self._house = gateway
+        self._gateway = gateway
         self.headers = headers
         self.ids: dict[str, str] = {}
 
     async def settle(self) -> None:
         """Make one of everything."""
-        answer = await self._house.respond("one " * 400, headers=self.headers)
+        answer = await self._gateway.respond("one " * 400, headers=self.headers)
         session = answer.headers["x-session-id"]
-        await self._house.client.post(f"/v1/sessions/{session}/compact", headers=self.headers)
+        await self._gateway.client.post(f"/v1/sessions/{session}/compact", headers=self.headers)
         [compaction] = (await self.get(f"/v1/sessions/{session}/compactions"))["data"]
         items = (await self.get(f"/v1/sessions/{session}/items"))["data"]
-        made = await self._house.client.post("/v1/conversations", json=ITEMS, headers=self.headers)
+        made = await self._gateway.client.post(
+            "/v1/conversations", json=ITEMS, headers=self.headers
+        )
         name = made.json()["id"]
-        await self._house.client.post(
+        await self._gateway.client.post(
             f"/v1/conversations/{name}/items",
             json=ITEMS,
             headers={**self.headers, "Idempotency-Key": "once"},
@@ -58,7 +60,7 @@ class Owner:
         }
 
     async def get(self, path: str) -> Item:
-        answer = await self._house.client.get(path, headers=self.headers)
+        answer = await self._gateway.client.get(path, headers=self.headers)
         assert answer.status_code == 200, answer.text
         value: Item = answer.json()
         return value
@@ -200,7 +202,7 @@ async def test_an_idempotency_key_is_its_tenants_own() -> None:
         assert answer.json()["id"] != owner.ids["conversation"]
 
 
-async def test_lists_and_feeds_show_only_ones_own() -> None:
+async def test_lists_and_feeds_show_only_the_callers_own_sessions() -> None:
     async with open_gateway() as gateway:
         owner = Owner(gateway, await _enter(gateway, "owner"))
         stranger = await _enter(gateway, "stranger")

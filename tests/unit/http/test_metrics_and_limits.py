@@ -1,4 +1,4 @@
-"""What operators count, and what tenants may not exceed."""
+"""Metrics and per-tenant limits."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def test_turns_runs_commits_and_requests_are_counted() -> None:
     assert 'route="/v1/chat/completions",status="200"' in text
 
 
-async def test_a_tenant_has_its_requests_counted_by_the_minute() -> None:
+async def test_requests_per_minute_are_limited_per_tenant() -> None:
     settings = Settings(store=MEMORY, limits=LimitSettings(requests_per_minute=2))
     async with open_application(settings) as app, _client(app) as client:
         codes = [(await client.get("/v1/sessions")).status_code for _ in range(3)]
@@ -48,7 +48,7 @@ async def test_a_tenant_has_its_requests_counted_by_the_minute() -> None:
     assert health.status_code == 200
 
 
-async def test_a_body_that_is_too_long_is_413_in_shape() -> None:
+async def test_a_body_over_the_limit_is_413() -> None:
     settings = Settings(store=MEMORY, limits=LimitSettings(body_bytes=1024))
     async with open_application(settings) as app, _client(app) as client:
         reply = await client.post("/v1/chat/completions", json={**ASK, "pad": "x" * 2000})
@@ -56,7 +56,7 @@ async def test_a_body_that_is_too_long_is_413_in_shape() -> None:
     assert reply.json()["error"]["code"] == "body_too_large"
 
 
-async def test_named_origins_may_call_from_a_browser_and_no_others() -> None:
+async def test_only_configured_origins_get_cors_headers() -> None:
     server = ServerSettings(cors_origins=("https://app.example",))
     async with open_application(Settings(store=MEMORY, server=server)) as app, _client(app) as c:
         asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
@@ -67,7 +67,7 @@ async def test_named_origins_may_call_from_a_browser_and_no_others() -> None:
     assert "access-control-allow-origin" not in other.headers
 
 
-async def test_open_turns_of_a_tenant_can_be_bounded() -> None:
+async def test_open_turns_of_a_tenant_can_be_limited() -> None:
     async with open_gateway() as gateway:
         gateway.engine.limits = LaneSettings().limits(can_run_again=True, max_tenant_turns=1)
         gateway.model.gate.clear()
@@ -81,7 +81,7 @@ async def test_open_turns_of_a_tenant_can_be_bounded() -> None:
         assert (await gateway.chat([{"role": "user", "content": "two"}], "b")).status_code == 200
 
 
-async def test_what_a_tenant_stores_can_be_bounded() -> None:
+async def test_stored_bytes_of_a_tenant_can_be_limited() -> None:
     async with open_gateway() as gateway:
         gateway.engine.storage = StorageGauge(gateway.engine.read, 2000)
         said = [{"role": "user", "content": "x" * 1500}]

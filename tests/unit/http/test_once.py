@@ -1,4 +1,4 @@
-"""One request, one turn: idempotency keys, and the SDKs' own retries, through the front door."""
+"""One request, one turn: idempotency keys and SDK retries over HTTP."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ async def test_the_same_idempotency_key_gives_the_one_recorded_answer() -> None:
         assert len(gateway.model.calls) == 1
 
 
-async def test_another_body_under_the_same_key_is_refused_and_records_nothing() -> None:
+async def test_another_body_with_the_same_key_is_rejected_and_recorded_nowhere() -> None:
     async with open_gateway() as gateway:
         headers = {"Idempotency-Key": "once"}
         await gateway.chat([_user("hi")], headers=headers)
@@ -58,7 +58,7 @@ async def test_a_repeat_of_a_running_request_waits_for_its_answer() -> None:
         assert len(gateway.model.calls) == 1
 
 
-async def test_a_refusal_records_nothing_under_the_key() -> None:
+async def test_a_rejected_request_is_not_recorded_under_its_key() -> None:
     async with open_gateway() as gateway:
         gateway.model.gate.clear()
         running = asyncio.create_task(gateway.chat([_user("one")]))
@@ -122,7 +122,7 @@ async def test_a_cancelled_turn_tells_the_sdk_not_to_retry() -> None:
         assert await gateway.log() == ["one", "two", "instead"]
 
 
-async def test_rollback_takes_the_cancelled_turn_out_of_what_the_model_sees() -> None:
+async def test_rollback_hides_the_cancelled_turn_from_the_model() -> None:
     async with open_gateway() as gateway:
         gateway.model.gate.clear()
         running = asyncio.create_task(gateway.chat([_user("one")]))
@@ -166,7 +166,7 @@ _FAILURES = [
 
 
 @pytest.mark.parametrize("failure", _FAILURES, ids=["overflow", "quota", "model", "ours"])
-async def test_a_failure_is_told_in_the_same_words_to_whoever_asks_again(
+async def test_a_repeat_of_a_failed_request_gets_the_same_error(
     failure: HoldfastError,
 ) -> None:
     def fail(_: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -187,7 +187,7 @@ async def test_a_failure_is_told_in_the_same_words_to_whoever_asks_again(
             assert other.headers["x-turn-id"] == first.headers["x-turn-id"]
 
 
-async def test_errors_of_a_session_say_which_session_and_turn_they_are_of() -> None:
+async def test_error_replies_name_their_session_and_turn() -> None:
     async with open_gateway() as gateway:
         told = ("x-session-id", "x-session-key", "x-session-generation")
         first = await gateway.chat([_user("hi")])
@@ -216,7 +216,7 @@ async def test_errors_of_a_session_say_which_session_and_turn_they_are_of() -> N
             assert (await gateway.client.get(f"/v1/turns/{turn_id}")).json()["status"] == outcome
 
 
-async def test_whoever_waits_in_a_session_that_is_deleted_is_told_the_same() -> None:
+async def test_waiting_clients_of_a_deleted_session_get_the_same_error() -> None:
     async with open_gateway() as gateway:
         first = await gateway.chat([_user("hi")])
         await gateway.model.entered.acquire()

@@ -44,7 +44,7 @@ async def test_background_requests_wait_for_their_parents_in_the_lane() -> None:
         assert [one["item_count"] for one in sessions] == [6]
 
 
-async def test_a_second_child_of_a_parent_in_progress_goes_on_in_a_fork() -> None:
+async def test_a_second_child_of_a_parent_in_progress_runs_in_a_fork() -> None:
     async with open_gateway(_held()) as gateway:
         parent = await _background(gateway, "one")
         left = await _background(gateway, "left", parent["id"])
@@ -56,7 +56,7 @@ async def test_a_second_child_of_a_parent_in_progress_goes_on_in_a_fork() -> Non
         assert shown == [["one", "re:one", "left"], ["one", "re:one", "right"]]
 
 
-async def test_a_child_whose_parent_is_cancelled_fails_as_one_without_a_parent() -> None:
+async def test_a_child_whose_parent_is_cancelled_fails_with_previous_response_not_found() -> None:
     async with open_gateway(_held()) as gateway:
         parent = await _background(gateway, "one")
         child = await _background(gateway, "two", parent["id"])
@@ -80,7 +80,7 @@ async def test_a_child_in_the_lane_can_be_cancelled_and_leaves_nothing() -> None
         assert (await gateway.client.get("/v1/sessions")).json()["data"][0]["item_count"] == 2
 
 
-async def test_a_foreground_request_waits_on_its_line_for_its_parent() -> None:
+async def test_a_foreground_request_waits_for_its_parent() -> None:
     async with open_gateway(_held()) as gateway:
         parent = await _background(gateway, "one")
         child = asyncio.create_task(gateway.respond("two", None, previous_response_id=parent["id"]))
@@ -90,7 +90,7 @@ async def test_a_foreground_request_waits_on_its_line_for_its_parent() -> None:
         assert gateway.model.shown[-1] == ["one", "re:one", "two"]
 
 
-async def test_a_parent_that_is_erased_while_it_is_waited_for_was_never_there() -> None:
+async def test_a_parent_that_is_erased_during_the_wait_is_not_found() -> None:
     async with open_gateway(_held()) as gateway:
         parent = await gateway.respond("one", None, background=True)
         name, session = parent.json()["id"], parent.headers["x-session-id"]

@@ -1,4 +1,4 @@
-"""Streams of an upstream, passed on as they come: every piece once, in order, and kept alive."""
+"""Relayed upstream streams: every piece once, in order, with keep-alive comments."""
 
 import asyncio
 import itertools
@@ -80,14 +80,14 @@ class Client(Request):
 
 
 @pytest.mark.parametrize("pattern", [(True,), (False,), (True, False, False)])
-async def test_every_piece_is_passed_on_once_and_in_order(pattern: tuple[bool, ...]) -> None:
+async def test_every_piece_is_relayed_once_and_in_order(pattern: tuple[bool, ...]) -> None:
     client = Client(itertools.cycle(pattern))
     assert await client.listen(Upstream(*PIECES)) == b""
     assert client.sent == PIECES
     assert (client.written > 0) == any(pattern)
 
 
-async def test_a_stream_that_breaks_off_does_not_look_like_one_that_ended() -> None:
+async def test_a_truncated_relay_ends_with_an_error_event() -> None:
     failure = ProviderFailure("cut off", failure_class="transient")
     client = Client(itertools.repeat(True))
     last = await client.listen(Upstream(*PIECES, failure=failure))
@@ -97,7 +97,7 @@ async def test_a_stream_that_breaks_off_does_not_look_like_one_that_ended() -> N
 
 
 @pytest.mark.parametrize("keeps_up", [False, True])
-async def test_comments_are_sent_while_it_is_quiet(keeps_up: bool) -> None:
+async def test_comments_are_sent_while_the_upstream_is_idle(keeps_up: bool) -> None:
     client = Client(itertools.repeat(keeps_up))
     upstream = Upstream(*PIECES)
     upstream.pauses_after = 2
@@ -121,7 +121,7 @@ async def listen_through_a_quiet_time(client: Client, upstream: Upstream) -> Non
     await listening
 
 
-async def test_no_comment_comes_into_the_middle_of_an_event() -> None:
+async def test_no_comment_is_sent_in_the_middle_of_an_event() -> None:
     client = Client(itertools.repeat(True))
     upstream = Upstream(b"data: one\n", b"data: two\n\n")
     upstream.pauses_after = 0
@@ -129,7 +129,7 @@ async def test_no_comment_comes_into_the_middle_of_an_event() -> None:
     assert client.sent[:2] == [b"data: one\n", b"data: two\n\n"]
 
 
-async def test_a_comment_comes_behind_an_event() -> None:
+async def test_a_comment_may_follow_a_complete_event() -> None:
     client = Client(itertools.repeat(True))
     upstream = Upstream(b"data: one\n\n", b"data: two\n\n")
     upstream.pauses_after = 0
@@ -137,7 +137,7 @@ async def test_a_comment_comes_behind_an_event() -> None:
     assert client.sent[1] == b": keep-alive\n\n"
 
 
-async def test_whoever_stops_listening_stops_the_upstream() -> None:
+async def test_a_cancelled_relay_closes_the_upstream() -> None:
     client = Client(itertools.repeat(True))
     upstream = Upstream(*PIECES)
     upstream.pauses_after = 0

@@ -1,4 +1,4 @@
-"""The Responses API field by field: whole objects, parents, what a response was given."""
+"""The Responses API field by field: objects, parents, input items."""
 
 import asyncio
 from typing import Any
@@ -66,7 +66,7 @@ async def test_a_response_has_every_key_that_the_standard_requires() -> None:
         ["k"],
     ],
 )
-async def test_metadata_beyond_its_bounds_is_refused(metadata: Any) -> None:
+async def test_metadata_beyond_its_limits_is_rejected(metadata: Any) -> None:
     async with open_gateway() as gateway:
         answer = await gateway.respond("hi", metadata=metadata)
         assert answer.status_code == 400
@@ -74,7 +74,7 @@ async def test_metadata_beyond_its_bounds_is_refused(metadata: Any) -> None:
 
 
 @pytest.mark.parametrize("field", ["include", "stream", "store", "previous_response_id"])
-async def test_a_field_of_the_wrong_type_is_refused(field: str) -> None:
+async def test_a_field_of_the_wrong_type_is_rejected(field: str) -> None:
     async with open_gateway() as gateway:
         wrong: dict[str, Any] = {field: 7}
         assert (await gateway.respond("hi", **wrong)).status_code == 400
@@ -188,7 +188,7 @@ def _output(text: str) -> list[Item]:
 
 
 @pytest.mark.parametrize("way", ["key", "previous_response_id", "conversation"])
-async def test_outputs_of_the_clients_tools_join_the_turn_that_called(way: str) -> None:
+async def test_outputs_of_client_tools_join_the_turn_that_called_them(way: str) -> None:
     async with open_gateway(ScriptedModel(_tool_script)) as gateway:
         first = await gateway.respond("look", key="k", tools=TOOLS)
         assert first.json()["status"] == "completed"
@@ -256,7 +256,7 @@ async def test_input_tokens_are_the_same_for_the_same_request_and_grow_with_it()
         assert code_of(answer) == NOT_FOUND
 
 
-async def test_sealed_reasoning_is_kept_and_shown_only_to_those_who_asked() -> None:
+async def test_encrypted_reasoning_is_stored_and_returned_only_on_request() -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "SEAL"}
     async with open_gateway(ScriptedModel(lambda _: [thought, said("ok")])) as gateway:
         plain = await gateway.respond("a", key="k")

@@ -1,4 +1,4 @@
-"""The Sessions and Turns APIs: what there is, its life under its key, what became of a turn."""
+"""The Sessions and Turns APIs: listing, lifecycle of a key, state of a turn."""
 
 import asyncio
 from typing import Any
@@ -49,7 +49,7 @@ async def texts(gateway: RunningGateway, session_id: str, **query: Any) -> list[
 async def running(
     gateway: RunningGateway, text: str, key: str = "k"
 ) -> "asyncio.Task[httpx.Response]":
-    """Begin a turn and leave the model at the door."""
+    """Start a turn and hold the model at its gate."""
     while not gateway.model.entered.locked():
         await gateway.model.entered.acquire()  # Those who came and went before.
     gateway.model.gate.clear()
@@ -138,7 +138,7 @@ async def test_sessions_are_listed_by_status_and_key_and_generation() -> None:
         "generations=perhaps", "limit=1e3",
     ],
 )  # fmt: skip
-async def test_a_list_that_cannot_be_is_refused(query: str) -> None:
+async def test_an_invalid_session_list_request_is_rejected(query: str) -> None:
     async with open_gateway() as gateway:
         answer = await gateway.client.get(f"/v1/sessions?{query}")
         assert answer.status_code == 400
@@ -204,7 +204,7 @@ async def test_items_are_added_without_a_run() -> None:
         assert len(gateway.model.calls) == 1
 
 
-async def test_a_reset_leaves_a_fresh_session_and_cancels_everything_before_it() -> None:
+async def test_a_reset_starts_a_fresh_session_and_cancels_all_open_turns() -> None:
     async with open_gateway() as gateway:
         await gateway.respond("one")
         old = await session_of(gateway)
@@ -234,7 +234,9 @@ async def test_a_reset_leaves_a_fresh_session_and_cancels_everything_before_it()
         assert await texts(gateway, old["id"]) == ["one", "re:one", "two"]
 
 
-async def test_a_reset_with_the_wrong_expectation_does_nothing_and_names_the_live_one() -> None:
+async def test_a_reset_with_a_wrong_expected_session_changes_nothing_and_names_the_live_one() -> (
+    None
+):
     async with open_gateway() as gateway:
         await gateway.respond("one")
         first = await session_of(gateway)
@@ -252,7 +254,7 @@ async def test_a_reset_with_the_wrong_expectation_does_nothing_and_names_the_liv
         assert (await session_of(gateway))["id"] == second["id"]
 
 
-async def test_a_reset_or_fork_with_a_key_is_done_once() -> None:
+async def test_an_idempotency_key_resets_or_forks_once() -> None:
     async with open_gateway() as gateway:
         await gateway.respond("one")
         old = (await session_of(gateway))["id"]
@@ -275,7 +277,7 @@ async def test_a_reset_or_fork_with_a_key_is_done_once() -> None:
         assert code_of(taken) == (422, "idempotency_key_reused")
 
 
-async def test_what_has_no_key_cannot_be_reset_or_restored() -> None:
+async def test_a_keyless_session_cannot_be_reset_or_restored() -> None:
     async with open_gateway() as gateway:
         made = (await gateway.client.post("/v1/conversations", json={})).json()["id"]
         path = f"/v1/sessions/ses_{made.removeprefix('conv_')}"
@@ -283,7 +285,7 @@ async def test_what_has_no_key_cannot_be_reset_or_restored() -> None:
         assert code_of(await post(gateway, f"{path}/restore")) == (400, "session_not_keyed")
 
 
-async def test_a_retired_session_takes_nothing_and_names_the_live_one() -> None:
+async def test_a_retired_session_rejects_turns_and_names_the_live_one() -> None:
     async with open_gateway() as gateway:
         await gateway.respond("one")
         old = (await session_of(gateway))["id"]
@@ -300,7 +302,7 @@ async def test_a_retired_session_takes_nothing_and_names_the_live_one() -> None:
         assert await texts(gateway, old) == ["one", "re:one"]
 
 
-async def test_an_old_generation_comes_back_with_its_history() -> None:
+async def test_an_old_generation_is_restored_with_its_history() -> None:
     async with open_gateway() as gateway:
         await gateway.respond("one")
         old = (await session_of(gateway))["id"]
@@ -315,7 +317,7 @@ async def test_an_old_generation_comes_back_with_its_history() -> None:
         assert (await post(gateway, f"/v1/sessions/{old}/restore")).json()["id"] == old
 
 
-async def test_a_fork_goes_on_behind_an_item_or_a_sequence_number_or_the_head() -> None:
+async def test_a_fork_starts_after_an_item_a_sequence_number_or_the_head() -> None:
     async with open_gateway() as gateway:
         await gateway.respond("one")
         await gateway.respond("two")
@@ -344,7 +346,7 @@ async def test_a_fork_goes_on_behind_an_item_or_a_sequence_number_or_the_head() 
         assert await texts(gateway, session["id"]) == ["one", "re:one", "two", "re:two"]
 
 
-async def test_a_deleted_session_is_gone_and_its_key_goes_on_in_the_next_generation() -> None:
+async def test_after_a_delete_the_key_continues_in_the_next_generation() -> None:
     async with open_gateway() as gateway:
         answered = (await gateway.respond("one")).json()["id"]
         session = await session_of(gateway)
@@ -365,7 +367,7 @@ async def test_a_deleted_session_is_gone_and_its_key_goes_on_in_the_next_generat
         assert gateway.model.shown[-1] == ["two"]
 
 
-async def test_a_session_with_forks_is_deleted_only_with_them() -> None:
+async def test_a_session_with_forks_is_deleted_only_with_cascade() -> None:
     async with open_gateway() as gateway:
         await gateway.respond("one")
         path = f"/v1/sessions/{(await session_of(gateway))['id']}"
@@ -376,7 +378,7 @@ async def test_a_session_with_forks_is_deleted_only_with_them() -> None:
         assert (await gateway.client.get(f"/v1/sessions/{fork}")).status_code == 404
 
 
-async def test_an_internal_turn_leaves_no_session_to_be_seen() -> None:
+async def test_an_internal_turn_leaves_no_visible_session() -> None:
     async with open_gateway() as gateway:
         answer = await gateway.respond("plan", headers={"X-Session-Internal": "true"})
         hidden = answer.headers["x-session-id"]
@@ -387,7 +389,7 @@ async def test_an_internal_turn_leaves_no_session_to_be_seen() -> None:
 # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_turn_tells_its_state_its_use_and_its_response() -> None:
+async def test_a_turn_has_its_state_usage_and_response() -> None:
     async with open_gateway() as gateway:
         answer = await gateway.respond("hi")
         turn = await get(gateway, f"/v1/turns/{answer.headers['x-turn-id']}")
@@ -402,7 +404,7 @@ async def test_a_turn_tells_its_state_its_use_and_its_response() -> None:
         assert run["usage"] == turn["usage"]
 
 
-async def test_the_use_of_all_steps_is_added_up_and_unknown_is_null() -> None:
+async def test_the_usage_of_all_steps_is_summed_and_unknown_is_null() -> None:
     async with open_gateway() as gateway:
         gateway.model.script = lambda items: (
             [called("f", "c1")] if len(items) == 1 else [said("21")]
@@ -438,7 +440,7 @@ async def test_a_running_turn_is_cancelled_and_the_lane_is_free() -> None:
         assert again == cancelled
 
 
-async def test_a_waiting_turn_is_cancelled_and_never_runs() -> None:
+async def test_a_queued_turn_is_cancelled_and_never_runs() -> None:
     async with open_gateway() as gateway:
         first = await running(gateway, "one")
         second = asyncio.create_task(gateway.respond("two"))
@@ -454,7 +456,7 @@ async def test_a_waiting_turn_is_cancelled_and_never_runs() -> None:
         assert gateway.model.shown == [["one"]]
 
 
-async def test_a_turn_that_has_ended_keeps_its_end() -> None:
+async def test_cancelling_an_ended_turn_changes_nothing() -> None:
     async with open_gateway() as gateway:
         answer = await gateway.respond("hi")
         path = f"/v1/turns/{answer.headers['x-turn-id']}"

@@ -25,7 +25,7 @@ async def connected(gateway: RunningGateway, **more: Any) -> AsyncIterator[Socke
         await client.leave()
 
 
-async def test_a_response_comes_as_frames_as_it_would_as_events() -> None:
+async def test_frames_are_the_events_of_the_stream() -> None:
     async with open_gateway(TalkingModel()) as gateway, connected(gateway) as client:
         client.create("hi")
         told = await client.response()
@@ -54,7 +54,7 @@ async def test_requests_of_one_connection_run_one_after_the_other() -> None:
         assert model.shown == [["first"], ["second"]]
 
 
-async def test_lanes_of_one_connection_run_beside_each_other() -> None:
+async def test_streams_of_one_connection_run_in_parallel() -> None:
     model = TalkingModel()
     model.gate.clear()
     async with open_gateway(model) as gateway, connected(gateway) as client:
@@ -71,7 +71,7 @@ async def test_lanes_of_one_connection_run_beside_each_other() -> None:
             assert numbers(mine) == list(range(11))
 
 
-async def test_what_is_stored_nowhere_can_be_continued_on_its_connection_alone() -> None:
+async def test_an_unstored_response_can_be_continued_only_on_its_connection() -> None:
     async with open_gateway() as gateway:
         async with connected(gateway) as client:
             client.create("a", store=False)
@@ -93,7 +93,7 @@ async def test_what_is_stored_nowhere_can_be_continued_on_its_connection_alone()
         assert answer.status_code == 404
 
 
-async def test_an_unstored_response_goes_on_behind_a_stored_one() -> None:
+async def test_an_unstored_response_may_continue_a_stored_one() -> None:
     async with open_gateway() as gateway, connected(gateway) as client:
         stored = (await gateway.respond("a", key=None)).json()
         client.create("b", store=False, previous_response_id=stored["id"])
@@ -103,7 +103,7 @@ async def test_an_unstored_response_goes_on_behind_a_stored_one() -> None:
         assert gateway.model.shown[-1] == ["a", "re:a", "b", "re:b", "c"]
 
 
-async def test_a_request_may_be_registered_without_asking_the_model() -> None:
+async def test_a_request_may_be_registered_without_a_model_call() -> None:
     async with open_gateway() as gateway, connected(gateway) as client:
         client.create("a", store=False, generate=False)
         told = await client.response()
@@ -115,7 +115,7 @@ async def test_a_request_may_be_registered_without_asking_the_model() -> None:
         assert gateway.model.shown == [["a", "b"]]
 
 
-async def test_a_continuation_that_fails_is_forgotten() -> None:
+async def test_a_response_whose_continuation_failed_is_dropped() -> None:
     async with open_gateway() as gateway, connected(gateway) as client:
         client.create("a", store=False)
         name = (await client.response())[-1]["response"]["id"]
@@ -154,7 +154,7 @@ async def test_a_key_in_the_handshake_binds_every_request_to_its_session() -> No
         ('{"type":"response.create","model":"m","input":"x","previous_response_id":[[]]}', None),
     ],
 )
-async def test_a_frame_that_cannot_be_meant_is_answered_and_the_connection_goes_on(
+async def test_an_invalid_frame_is_answered_and_the_connection_stays_open(
     frame: Any, param: str | None
 ) -> None:
     async with open_gateway() as gateway, connected(gateway) as client:
@@ -168,7 +168,7 @@ async def test_a_frame_that_cannot_be_meant_is_answered_and_the_connection_goes_
         assert (await client.response())[-1]["type"] == "response.completed"
 
 
-async def test_steering_is_refused_by_its_name() -> None:
+async def test_steering_is_rejected_with_its_own_event() -> None:
     async with open_gateway() as gateway, connected(gateway) as client:
         client.send({"type": "response.steer", "previous_response_id": "resp_1", "input": "no"})
         told = await client.next()
@@ -178,7 +178,7 @@ async def test_steering_is_refused_by_its_name() -> None:
         assert told["steer"] == {"input": "no", "previous_response_id": "resp_1"}
 
 
-async def test_a_connection_ends_when_its_time_is_over() -> None:
+async def test_a_connection_is_closed_at_its_maximum_duration() -> None:
     async with open_gateway(streams=StreamSettings(websocket_seconds=0.01)) as gateway:
         client = SocketClient(gateway.server)
         error = await client.next()
@@ -189,7 +189,7 @@ async def test_a_connection_ends_when_its_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("policy", ["complete", "cancel"])
-async def test_what_leaving_means_for_the_turn_is_a_setting(policy: Any) -> None:
+async def test_on_disconnect_decides_about_the_turn_of_a_closed_connection(policy: Any) -> None:
     model = TalkingModel(is_gated=True)
     async with open_gateway(model, streams=StreamSettings(on_disconnect=policy)) as gateway:
         client = SocketClient(gateway.server, headers={"X-Session-Key": "k"})
@@ -207,7 +207,7 @@ async def test_what_leaving_means_for_the_turn_is_a_setting(policy: Any) -> None
         assert last["status"] == ("completed" if policy == "complete" else "cancelled")
 
 
-async def test_other_paths_and_wrong_headers_are_refused_at_the_handshake() -> None:
+async def test_unknown_paths_and_invalid_headers_are_rejected_at_the_handshake() -> None:
     async with open_gateway() as gateway:
         client = SocketClient(gateway.server, path="/v1/nothing")
         value = await client.next()
@@ -222,7 +222,7 @@ async def test_other_paths_and_wrong_headers_are_refused_at_the_handshake() -> N
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1:9999", "null"])
-async def test_web_pages_of_other_sites_may_not_connect(origin: str) -> None:
+async def test_a_foreign_origin_is_rejected_at_the_handshake(origin: str) -> None:
     async with open_gateway() as gateway:
         headers = {"Host": "127.0.0.1:8377", "Origin": origin}
         client = SocketClient(gateway.server, headers=headers)
@@ -236,7 +236,7 @@ async def test_web_pages_of_other_sites_may_not_connect(origin: str) -> None:
             assert (await client.response())[-1]["type"] == "response.completed"
 
 
-async def test_a_connection_is_its_tenants_alone_and_ends_with_its_key() -> None:
+async def test_a_connection_belongs_to_its_tenant_and_ends_with_its_key() -> None:
     async with open_gateway() as gateway:
         for tenant in ("mine", "other"):
             name, digest = f"key_{tenant}", hash_key(f"hf_{tenant}")
@@ -263,7 +263,7 @@ async def test_a_connection_is_its_tenants_alone_and_ends_with_its_key() -> None
 
 
 @pytest.mark.parametrize(("is_stored", "end"), [(True, "response.failed"), (False, "error")])
-async def test_a_model_that_fails_ends_the_response_and_not_the_connection(
+async def test_a_failing_model_ends_the_response_and_not_the_connection(
     is_stored: bool, end: str
 ) -> None:
     def fail(_: Any) -> Any:
@@ -278,7 +278,7 @@ async def test_a_model_that_fails_ends_the_response_and_not_the_connection(
         assert (await client.response())[-1]["type"] == "response.completed"
 
 
-async def test_a_connection_may_ask_for_compaction_and_go_on_from_its_item() -> None:
+async def test_a_connection_may_request_compaction_and_continue_from_its_item() -> None:
     elide = ContextSettings(mode="elide")
     async with open_gateway(context=elide) as gateway, connected(gateway) as client:
         client.create([{"role": "user", "content": "the word is plum"}], store=False)

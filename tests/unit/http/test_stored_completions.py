@@ -1,4 +1,4 @@
-"""Chat completions that were to be stored, through the official client's eyes."""
+"""Stored chat completions, used through the official client."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ async def _ask(client: openai.AsyncOpenAI, text: str, **more: Any) -> str:
     return str(made.id)
 
 
-async def test_a_stored_completion_can_be_read_noted_on_and_deleted() -> None:
+async def test_a_stored_completion_can_be_read_annotated_and_deleted() -> None:
     async with open_gateway() as gateway, _client(gateway) as client:
         name = await _ask(client, "hi", store=True, metadata={"a": "1"})
         kept = await client.chat.completions.retrieve(name)
@@ -37,7 +37,7 @@ async def test_a_stored_completion_can_be_read_noted_on_and_deleted() -> None:
             await client.chat.completions.retrieve(name)
 
 
-async def test_what_was_not_to_be_stored_is_not_listed() -> None:
+async def test_unstored_completions_are_not_listed() -> None:
     async with open_gateway() as gateway, _client(gateway) as client:
         headers = {"X-Session-Key": "k"}
         name = await _ask(client, "hi", extra_headers=headers)
@@ -46,7 +46,7 @@ async def test_what_was_not_to_be_stored_is_not_listed() -> None:
         assert [c async for c in client.chat.completions.list()] == []
 
 
-async def test_lists_really_page_and_filter() -> None:
+async def test_lists_of_completions_are_paged_and_filtered() -> None:
     async with open_gateway() as gateway, _client(gateway) as client:
         names = [
             await _ask(client, str(n), store=True, metadata={"even": str(n % 2 == 0)})
@@ -62,7 +62,7 @@ async def test_lists_really_page_and_filter() -> None:
         assert none == []
 
 
-async def test_unknown_names_and_cursors_are_clear_errors() -> None:
+async def test_unknown_completion_ids_and_cursors_are_rejected() -> None:
     async with open_gateway() as gateway:
         for path in ("chatcmpl-x", "resp_1", "chatcmpl-", "..", "chatcmpl-a_9999999"):
             reply = await gateway.client.get(f"/v1/chat/completions/{path}")

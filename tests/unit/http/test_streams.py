@@ -1,4 +1,4 @@
-"""Streams and runs are apart: readers leave, stall and come back; every stream has its end."""
+"""Streams are independent of runs: readers disconnect, stall and resume; every stream ends."""
 
 import asyncio
 from typing import Any
@@ -34,7 +34,7 @@ async def get(gateway: RunningGateway, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_background", [True, False])
-async def test_a_reader_that_stalls_misses_nothing_and_holds_up_nobody(is_background: bool) -> None:
+async def test_a_stalled_reader_misses_nothing_and_delays_nobody(is_background: bool) -> None:
     words = tuple(f"{number:05d}{BIG}" for number in range(200))
     async with open_gateway(TalkingModel(*words)) as gateway:
         slow = post(gateway, ask(background=is_background))
@@ -52,7 +52,7 @@ async def test_a_reader_that_stalls_misses_nothing_and_holds_up_nobody(is_backgr
         assert first + await slow.rest() == told
 
 
-async def test_a_reader_that_stalls_where_nothing_is_kept_is_cut_off() -> None:
+async def test_a_stalled_reader_of_an_unstored_response_is_disconnected() -> None:
     words = tuple(BIG for _ in range(200))
     async with open_gateway(TalkingModel(*words)) as gateway:
         slow = post(gateway, ask(store=False), key="k")
@@ -68,7 +68,7 @@ async def test_a_reader_that_stalls_where_nothing_is_kept_is_cut_off() -> None:
         assert await gateway.log() == ["hi", "".join(words)]
 
 
-async def test_a_quiet_stream_is_kept_alive_by_comments() -> None:
+async def test_an_idle_stream_is_kept_alive_by_comments() -> None:
     model = TalkingModel(is_gated=True)
     async with open_gateway(model, streams=StreamSettings(keep_alive_seconds=0.01)) as gateway:
         for stream in (
@@ -92,7 +92,7 @@ async def test_a_quiet_stream_is_kept_alive_by_comments() -> None:
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_a_turn_is_cancelled_with_its_client_where_that_is_wanted(is_stream: bool) -> None:
+async def test_a_disconnect_cancels_the_turn_if_so_configured(is_stream: bool) -> None:
     model = TalkingModel(is_gated=True)
     async with open_gateway(model, streams=StreamSettings(on_disconnect="cancel")) as gateway:
         stream = post(gateway, ask(stream=is_stream), key="k")
@@ -107,7 +107,7 @@ async def test_a_turn_is_cancelled_with_its_client_where_that_is_wanted(is_strea
         assert found["last_turn"]["error"]["code"] == "client_left"
 
 
-async def test_background_turns_go_on_without_their_client_in_any_case() -> None:
+async def test_background_turns_continue_after_a_disconnect_in_any_mode() -> None:
     model = TalkingModel(is_gated=True)
     async with open_gateway(model, streams=StreamSettings(on_disconnect="cancel")) as gateway:
         stream = post(gateway, ask(background=True))
@@ -139,7 +139,7 @@ class Checkpoints:
 
 
 @pytest.mark.parametrize("is_background", [True, False])
-async def test_text_is_made_durable_while_the_model_pauses(is_background: bool) -> None:
+async def test_partial_text_is_stored_while_the_model_pauses(is_background: bool) -> None:
     model = TalkingModel("one ", "two ", "three", is_gated=True)
     stores: list[Checkpoints] = []
 
@@ -180,7 +180,7 @@ class BreakingModel(TalkingModel):
 
 @pytest.mark.parametrize("is_background", [True, False])
 @pytest.mark.parametrize("count", range(9))
-async def test_a_model_that_breaks_off_ends_the_stream_as_failed_and_what_it_said_is_kept(
+async def test_a_failing_model_ends_the_stream_as_failed_and_keeps_the_partial_text(
     count: int, is_background: bool
 ) -> None:
     failure = ProviderFailure("out of breath", failure_class="terminal", status=500)
@@ -202,7 +202,7 @@ async def test_a_model_that_breaks_off_ends_the_stream_as_failed_and_what_it_sai
         assert child.json()["error"]["code"] == "previous_response_not_found"
 
 
-async def test_a_fault_of_our_own_also_ends_the_stream() -> None:
+async def test_an_internal_error_also_ends_the_stream() -> None:
     async with open_gateway(BreakingModel(3, ZeroDivisionError())) as gateway:
         told = await post(gateway, ask(), key="k").rest()
         assert told[-1]["type"] == "response.failed"
@@ -236,7 +236,7 @@ async def test_an_incomplete_answer_ends_as_incomplete_and_may_be_continued() ->
         assert gateway.model.shown[-1] == ["hi", "one two three", "more"]
 
 
-async def test_a_reset_under_a_stream_ends_it_as_cancelled() -> None:
+async def test_a_reset_during_a_stream_ends_it_as_cancelled() -> None:
     model = TalkingModel(is_gated=True)
     async with open_gateway(model) as gateway:
         stream = post(gateway, ask(), key="k")
@@ -257,7 +257,7 @@ async def test_a_reset_under_a_stream_ends_it_as_cancelled() -> None:
         assert (await get(gateway, told[0]["response"]["id"]))["status"] == "cancelled"
 
 
-async def test_a_lane_that_never_comes_free_ends_a_stream_as_failed() -> None:
+async def test_a_lane_timeout_ends_a_stream_as_failed() -> None:
     model = TalkingModel()
     model.gate.clear()
     async with open_gateway(model, lanes=LaneSettings(max_wait_seconds=0)) as gateway:
@@ -296,7 +296,7 @@ async def test_a_second_reader_of_a_request_gets_the_same_stream() -> None:
         "stream=true&starting_after=-2",
     ],
 )
-async def test_what_a_query_cannot_mean_is_refused(query: str) -> None:
+async def test_an_invalid_stream_query_is_rejected(query: str) -> None:
     async with open_gateway(TalkingModel()) as gateway:
         name = (await gateway.respond("hi")).json()["id"]
         answer = await gateway.client.get(f"/v1/responses/{name}?{query}")
@@ -304,7 +304,7 @@ async def test_what_a_query_cannot_mean_is_refused(query: str) -> None:
         assert answer.json()["error"]["param"] in ("stream", "starting_after")
 
 
-async def test_a_response_that_was_not_streamed_can_be_told_as_a_stream() -> None:
+async def test_a_response_that_was_not_streamed_can_be_read_as_a_stream() -> None:
     async with open_gateway(TalkingModel()) as gateway:
         whole = (await gateway.respond("hi")).json()
         stream = Stream(gateway.server, "GET", f"/v1/responses/{whole['id']}?stream=true")

@@ -1,4 +1,4 @@
-"""Outputs of a client's tools that come by themselves: joined, late, repeated, or nobody's."""
+"""Outputs of client tools: joined, late, repeated, or without a call."""
 
 import asyncio
 from typing import Any
@@ -44,7 +44,7 @@ NO_WAIT = LaneSettings(tool_wait_seconds=0.0)
     ],
     ids=["configuration", "unknown", "approval", "reasoning"],
 )
-async def test_an_item_that_is_no_message_hides_nothing(item: Item) -> None:
+async def test_an_item_that_is_not_a_message_hides_nothing(item: Item) -> None:
     async with open_gateway() as gateway:
         await gateway.respond("my name is Ada")
         assert (await gateway.respond([item, _user("q")])).status_code == 200
@@ -79,7 +79,7 @@ async def test_parallel_calls_answered_one_by_one_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize("lanes", [NO_WAIT, None], ids=["ended", "waiting"])
-async def test_an_output_of_no_call_is_refused(lanes: LaneSettings | None) -> None:
+async def test_an_output_without_a_call_is_rejected(lanes: LaneSettings | None) -> None:
     async with open_gateway(ScriptedModel(_script), lanes=lanes) as gateway:
         await gateway.respond("one")
         strange = await gateway.respond([_out("nobody", "x")])
@@ -90,7 +90,7 @@ async def test_an_output_of_no_call_is_refused(lanes: LaneSettings | None) -> No
         assert (await gateway.respond([_out("c9", "x")], key="never seen")).status_code == 400
 
 
-async def test_another_output_for_an_answered_call_is_refused() -> None:
+async def test_a_different_output_for_an_answered_call_is_rejected() -> None:
     async with open_gateway(ScriptedModel(_script)) as gateway:
         await gateway.respond("one")
         await gateway.respond([_out("c1", "A")])
@@ -99,7 +99,7 @@ async def test_another_output_for_an_answered_call_is_refused() -> None:
         assert await gateway.log() == ["one", "look()", "=A", "seen 3"]
 
 
-async def test_the_same_output_again_is_answered_by_the_turn_that_took_it() -> None:
+async def test_a_repeated_output_gets_the_answer_of_its_turn() -> None:
     async with open_gateway(ScriptedModel(_script)) as gateway:
         await gateway.respond("one")
         first = await gateway.respond([_out("c1", "A")])
@@ -122,7 +122,7 @@ async def test_the_same_output_three_times_at_once_is_stored_once(
         assert await gateway.log(view="log") == ["one", "look()", "=A", "seen 3"]
 
 
-async def test_a_late_output_that_waits_in_the_queue_is_known_as_well() -> None:
+async def test_a_queued_late_output_is_recognised_as_well() -> None:
     async with open_gateway(ScriptedModel(_script), lanes=NO_WAIT) as gateway:
         await gateway.respond("one")
         await gateway.model.entered.acquire()
@@ -140,7 +140,7 @@ async def test_a_late_output_that_waits_in_the_queue_is_known_as_well() -> None:
         assert (await gateway.log(view="log")).count("=A") == 1
 
 
-async def test_an_output_that_was_given_comes_along_with_one_that_was_not() -> None:
+async def test_a_known_output_may_be_sent_together_with_a_new_one() -> None:
     async with open_gateway(ScriptedModel(_script)) as gateway:
         await gateway.respond("both")
         await gateway.respond([_out("c1", "A")])

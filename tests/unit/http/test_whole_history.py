@@ -1,4 +1,4 @@
-"""Clients that send everything each time, beside clients that send only what is new."""
+"""Clients that send the whole history, beside clients that send only new items."""
 
 import asyncio
 from typing import Any
@@ -48,7 +48,7 @@ async def test_regenerate_answers_the_same_question_again() -> None:
         assert gateway.model.shown[-1] == ["one"]
 
 
-async def test_an_honest_second_yes_is_kept() -> None:
+async def test_a_second_equal_message_is_kept() -> None:
     async with open_gateway() as gateway:
         await gateway.chat([_user("yes")])
         await gateway.chat([_user("yes")])
@@ -78,7 +78,7 @@ async def test_tool_calls_and_outputs_are_recognised_and_complete_their_turn() -
         assert (await gateway.log())[4] == "thanks"
 
 
-async def test_a_second_tab_never_hides_a_turn_that_is_running() -> None:
+async def test_a_second_tab_never_hides_a_running_turn() -> None:
     async with open_gateway() as gateway:
         await gateway.chat([_user("one")])
         gateway.model.gate.clear()
@@ -94,7 +94,7 @@ async def test_a_second_tab_never_hides_a_turn_that_is_running() -> None:
         assert gateway.model.shown[-1] == ["one", "re:one", "two", "re:two", "three"]
 
 
-async def test_a_request_that_was_overtaken_while_it_was_compared_is_compared_again() -> None:
+async def test_a_request_is_matched_again_if_the_session_changed_meanwhile() -> None:
     async with open_gateway() as gateway:
         await gateway.chat([_user("one")])
         history = [_user("one"), _assistant("re:one")]
@@ -106,7 +106,7 @@ async def test_a_request_that_was_overtaken_while_it_was_compared_is_compared_ag
         assert {"two", "three"} <= set(log)
 
 
-async def test_responses_input_is_recognised_like_chat_messages() -> None:
+async def test_responses_input_is_matched_like_chat_messages() -> None:
     async with open_gateway() as gateway:
         first = (await gateway.respond("one")).json()
         items = [{"role": "user", "content": "one"}, *first["output"]]
@@ -114,7 +114,7 @@ async def test_responses_input_is_recognised_like_chat_messages() -> None:
         assert await gateway.log() == ["one", "re:one", "two", "re:two"]
 
 
-async def test_a_client_that_gives_calls_ids_of_its_own_has_its_outputs_heard() -> None:
+async def test_outputs_with_the_clients_own_call_ids_are_matched() -> None:
     def script(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         is_asked = items[-1].get("type") == "message"
         return [called("look", "call_ours")] if is_asked else [said("found it")]
@@ -135,7 +135,7 @@ async def test_a_client_that_gives_calls_ids_of_its_own_has_its_outputs_heard() 
         assert await gateway.log() == ["find it", "look()", "=here", "found it"]
 
 
-async def test_a_client_that_knows_nothing_of_what_its_provider_searched_is_recognised() -> None:
+async def test_a_history_without_the_providers_search_items_is_matched() -> None:
     searched = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
     async with open_gateway(ScriptedModel(lambda _: [searched, said("found")])) as gateway:
         await gateway.chat([_user("one")])
@@ -144,7 +144,7 @@ async def test_a_client_that_knows_nothing_of_what_its_provider_searched_is_reco
         assert len(await gateway.log(view="log")) == 6
 
 
-async def test_a_second_tab_never_hides_a_turn_that_waits_for_its_tools() -> None:
+async def test_a_second_tab_never_hides_a_turn_in_requires_action() -> None:
     def script(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         is_call = items[-1].get("type") == "message" and items[-1]["content"][0]["text"] == "call"
         return [called("look", "c1")] if is_call else [said(f"seen {len(items)}")]
@@ -171,7 +171,7 @@ async def test_a_second_tab_never_hides_a_turn_that_waits_for_its_tools() -> Non
 @pytest.mark.parametrize(
     "more", [[], ["call"], ["edited"]], ids=["regenerated", "repeated", "edited"]
 )
-async def test_nothing_that_is_sent_hides_a_turn_that_waits_for_its_tools(more: list[str]) -> None:
+async def test_no_history_hides_a_turn_in_requires_action(more: list[str]) -> None:
     lanes = LaneSettings(tool_wait_seconds=0.2)
     script = [[said("a1")], [called("look", "c1")], [said("a2")]]
     async with open_gateway(ScriptedModel(lambda _: script.pop(0)), lanes=lanes) as gateway:
@@ -185,7 +185,7 @@ async def test_nothing_that_is_sent_hides_a_turn_that_waits_for_its_tools(more: 
         assert log[-1] == "a2"
 
 
-async def test_an_answer_that_is_wanted_again_beside_a_running_turn_follows_its_question() -> None:
+async def test_a_regenerate_beside_a_running_turn_follows_its_question() -> None:
     async with open_gateway() as gateway:
         await gateway.chat([_user("one")])
         await gateway.model.entered.acquire()

@@ -23,7 +23,7 @@ async def _first(gateway: RunningGateway, key: str | None = None) -> tuple[str, 
     return reply.json()["output"][0]["id"], reply.headers["x-session-id"]
 
 
-async def test_a_client_that_sends_references_for_answers_is_shown_to_the_model_in_full() -> None:
+async def test_references_to_earlier_answers_are_resolved_for_the_model() -> None:
     async with open_gateway() as gateway:
         name, session = await _first(gateway)
         again = await gateway.respond([_user("one"), _ref(name), _user("two")], None)
@@ -35,7 +35,7 @@ async def test_a_client_that_sends_references_for_answers_is_shown_to_the_model_
         assert gateway.model.shown[-1] == ["re:one", "three"]
 
 
-async def test_a_reference_is_found_in_the_session_that_the_request_is_for() -> None:
+async def test_a_reference_is_resolved_in_the_session_of_the_request() -> None:
     async with open_gateway() as gateway:
         name, _ = await _first(gateway, "k")
         await gateway.respond([_user("one"), _ref(name), _user("two")], "k")
@@ -45,7 +45,7 @@ async def test_a_reference_is_found_in_the_session_that_the_request_is_for() -> 
             assert refused.status_code == 404
 
 
-async def test_what_is_stored_nowhere_may_refer_to_what_is() -> None:
+async def test_an_unstored_request_may_reference_stored_items() -> None:
     async with open_gateway() as gateway:
         name, _ = await _first(gateway)
         passed = await gateway.respond([_user("one"), _ref(name), _user("two")], None, store=False)
@@ -68,7 +68,7 @@ async def test_items_of_a_conversation_may_be_references() -> None:
         assert refused.json()["error"]["param"] == "items"
 
 
-async def test_an_unknown_reference_is_refused_before_anything_is_kept() -> None:
+async def test_an_unknown_reference_is_rejected_and_nothing_is_stored() -> None:
     async with open_gateway() as gateway:
         for name in ("msg_nobody", "", "msg_\0", "x" * 5000):
             refused = await gateway.respond([_user("one"), _ref(name)], "k")
@@ -81,7 +81,7 @@ async def test_an_unknown_reference_is_refused_before_anything_is_kept() -> None
         assert (await gateway.client.get("/v1/sessions")).json()["data"] == []
 
 
-async def test_an_item_that_was_deleted_or_erased_is_unknown() -> None:
+async def test_a_deleted_or_erased_item_cannot_be_referenced() -> None:
     async with open_gateway() as gateway:
         name, session = await _first(gateway)
         talk = session.replace("ses_", "conv_")
@@ -92,7 +92,7 @@ async def test_an_item_that_was_deleted_or_erased_is_unknown() -> None:
         assert (await gateway.respond([_ref(other)], None)).status_code == 404
 
 
-async def test_the_stored_bytes_are_what_is_shown() -> None:
+async def test_a_referenced_item_is_shown_with_its_stored_bytes() -> None:
     async with open_gateway() as gateway:
         odd = {"type": "message", "role": "user", "id": "msg_mine", "content": "x", "colour": "red"}
         await gateway.respond([odd, {"role": "assistant", "content": "y"}, _user("q")], None)

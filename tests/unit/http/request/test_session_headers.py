@@ -1,4 +1,4 @@
-"""Keys are opaque bytes: what arrives is what is compared, and hostile ones are refused."""
+"""Session headers: keys are opaque bytes; invalid ones are rejected."""
 
 import pytest
 
@@ -74,7 +74,9 @@ async def test_a_key_beyond_ascii_is_echoed_percent_encoded() -> None:
 @pytest.mark.parametrize(
     ("sent", "meant"), [("main", "agent:main:main"), ("agent:x:y", "agent:x:y")]
 )
-async def test_openclaw_names_are_the_ones_its_own_sessions_have(sent: str, meant: str) -> None:
+async def test_openclaw_keys_are_mapped_to_the_keys_of_imported_sessions(
+    sent: str, meant: str
+) -> None:
     async with open_gateway() as gateway:
         headers = {"x-openclaw-session-key": sent}
         reply = await gateway.client.post("/v1/chat/completions", json=ASK, headers=headers)
@@ -82,7 +84,7 @@ async def test_openclaw_names_are_the_ones_its_own_sessions_have(sent: str, mean
 
 
 @pytest.mark.parametrize("sent", ["subagent:a", "cron:b", "acp:c"])
-async def test_openclaw_names_of_other_kinds_are_refused(sent: str) -> None:
+async def test_reserved_openclaw_keys_are_rejected(sent: str) -> None:
     async with open_gateway() as gateway:
         headers = {"x-openclaw-session-key": sent}
         reply = await gateway.client.post("/v1/chat/completions", json=ASK, headers=headers)
@@ -99,7 +101,7 @@ async def test_openclaw_names_of_other_kinds_are_refused(sent: str) -> None:
     ],
     ids=lambda headers: next(iter(headers)),
 )
-async def test_headers_that_mean_nothing_are_400(headers: dict[str, str]) -> None:
+async def test_invalid_session_headers_are_rejected(headers: dict[str, str]) -> None:
     async with open_gateway() as gateway:
         reply = await gateway.client.post("/v1/chat/completions", json=ASK, headers=headers)
         assert reply.status_code == 400
@@ -131,7 +133,7 @@ async def test_an_internal_turn_sees_the_history_and_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     "name", [b"x-session-key", b"x-session-id", b"idempotency-key", b"x-on-busy"], ids=repr
 )
-async def test_a_header_that_comes_twice_is_refused(name: bytes) -> None:
+async def test_a_duplicated_session_header_is_rejected(name: bytes) -> None:
     async with open_gateway() as gateway:
         reply = await gateway.client.post(
             "/v1/chat/completions", json=ASK, headers=[(name, b"reject"), (name, b"enqueue")]
@@ -142,7 +144,7 @@ async def test_a_header_that_comes_twice_is_refused(name: bytes) -> None:
 
 
 @pytest.mark.parametrize("count", ["-1", "x", "9" * 30, "9" * 5000, "1.5", ""])
-async def test_a_retry_count_that_is_none_means_a_first_try(count: str) -> None:
+async def test_an_invalid_retry_count_counts_as_a_first_attempt(count: str) -> None:
     async with open_gateway() as gateway:
         first = await gateway.chat([{"role": "user", "content": "hi"}])
         again = await gateway.chat(

@@ -1,4 +1,4 @@
-"""The wire: what a connection reads, and in how many writes it answers."""
+"""The server protocol: what a connection reads, and with which writes it answers."""
 
 import asyncio
 from collections.abc import Iterable
@@ -86,7 +86,7 @@ def asked(body: bytes = b"", *, method: bytes = b"POST", path: bytes = b"/a") ->
     )  # fmt: skip
 
 
-async def test_a_whole_answer_leaves_in_one_write() -> None:
+async def test_a_complete_response_is_one_write() -> None:
     app = Seen(b"hello", (b"x-a", b"1"))
     protocol, line = connect(app)
     protocol.data_received(asked(b"what?"))
@@ -115,7 +115,7 @@ def streamed(*, has_pause: bool) -> Seen:
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-async def test_the_head_of_a_stream_does_not_wait_for_its_body() -> None:
+async def test_the_head_of_a_stream_is_sent_before_its_first_chunk() -> None:
     protocol, line = connect(streamed(has_pause=True))
     protocol.data_received(asked())
     await settled(protocol)
@@ -123,7 +123,7 @@ async def test_the_head_of_a_stream_does_not_wait_for_its_body() -> None:
     protocol.connection_lost(None)
 
 
-async def test_a_piece_that_comes_with_the_head_leaves_with_it() -> None:
+async def test_a_chunk_in_the_same_iteration_is_sent_with_the_head() -> None:
     protocol, line = connect(streamed(has_pause=False))
     protocol.data_received(asked())
     await settled(protocol)
@@ -131,7 +131,7 @@ async def test_a_piece_that_comes_with_the_head_leaves_with_it() -> None:
     protocol.connection_lost(None)
 
 
-async def test_a_body_in_pieces_is_read_to_its_end() -> None:
+async def test_a_body_in_pieces_is_read_completely() -> None:
     app = Seen(b"")
     protocol, line = connect(app)
     sent = asked(b"a long question")
@@ -146,7 +146,7 @@ async def test_a_body_in_pieces_is_read_to_its_end() -> None:
     protocol.connection_lost(None)
 
 
-async def test_requests_sent_at_once_are_answered_one_after_the_other() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     app = Seen(b"x")
     protocol, line = connect(app)
     protocol.data_received(asked(b"1", path=b"/one%20") + asked(b"2", path=b"/two?q=1"))
@@ -156,7 +156,7 @@ async def test_requests_sent_at_once_are_answered_one_after_the_other() -> None:
     protocol.connection_lost(None)
 
 
-async def test_the_body_of_an_answer_to_head_stays_here() -> None:
+async def test_a_response_to_head_has_no_body() -> None:
     protocol, line = connect(Seen(b"hello"))
     protocol.data_received(asked(method=b"HEAD"))
     await settled(protocol)
@@ -164,7 +164,7 @@ async def test_the_body_of_an_answer_to_head_stays_here() -> None:
     protocol.connection_lost(None)
 
 
-async def test_who_asks_whether_to_go_on_is_told_to() -> None:
+async def test_expect_100_continue_is_answered() -> None:
     app = Seen(b"")
     protocol, line = connect(app)
     head = b"POST /a HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
@@ -177,7 +177,7 @@ async def test_who_asks_whether_to_go_on_is_told_to() -> None:
     protocol.connection_lost(None)
 
 
-async def test_who_wants_the_connection_closed_has_it_closed() -> None:
+async def test_connection_close_is_honoured() -> None:
     protocol, line = connect(Seen(b"x"))
     protocol.data_received(b"GET /a HTTP/1.1\r\nconnection: close\r\n\r\n")
     await settled(protocol)
@@ -186,7 +186,7 @@ async def test_who_wants_the_connection_closed_has_it_closed() -> None:
     protocol.connection_lost(None)
 
 
-async def test_a_header_that_would_begin_a_line_of_its_own_is_never_written() -> None:
+async def test_a_response_header_with_control_characters_is_never_written() -> None:
     for unfit in (b"a\r\nx-evil: 1", b"a\nb", b"a\rb", b"a\0b"):
         protocol, line = connect(Seen(b"x", (b"x-a", unfit)))
         protocol.data_received(asked())
@@ -196,7 +196,7 @@ async def test_a_header_that_would_begin_a_line_of_its_own_is_never_written() ->
         protocol.connection_lost(None)
 
 
-async def test_the_body_of_a_stream_to_head_stays_here() -> None:
+async def test_a_streamed_response_to_head_has_no_body() -> None:
     protocol, line = connect(streamed(has_pause=False))
     protocol.data_received(asked(method=b"HEAD"))
     await settled(protocol)
@@ -205,7 +205,7 @@ async def test_the_body_of_a_stream_to_head_stays_here() -> None:
 
 
 @pytest.mark.parametrize("has_begun", [False, True], ids=["unanswered", "in_the_middle"])
-async def test_who_waits_for_an_application_that_broke_is_not_left_waiting(has_begun: bool) -> None:
+async def test_an_application_error_answers_500_or_closes_the_connection(has_begun: bool) -> None:
     class Breaking(Seen):
         async def answer(self, request: Request) -> None:
             if has_begun:
@@ -221,7 +221,7 @@ async def test_who_waits_for_an_application_that_broke_is_not_left_waiting(has_b
     protocol.connection_lost(None)
 
 
-async def test_an_application_that_leaves_in_the_middle_leaves_nobody_waiting() -> None:
+async def test_an_application_without_a_response_answers_500() -> None:
     class Leaving(Seen):
         async def answer(self, request: Request) -> None:
             """Nothing."""
@@ -233,7 +233,7 @@ async def test_an_application_that_leaves_in_the_middle_leaves_nobody_waiting() 
     protocol.connection_lost(None)
 
 
-async def test_the_application_hears_that_its_client_has_gone() -> None:
+async def test_the_application_is_told_about_a_disconnect() -> None:
     app = Seen(b"x")
     protocol, line = connect(app)
     protocol.data_received(asked(b"a question")[:-3])
@@ -244,7 +244,7 @@ async def test_the_application_hears_that_its_client_has_gone() -> None:
     assert line.written == []
 
 
-async def test_a_long_body_that_nobody_reads_makes_its_client_wait() -> None:
+async def test_an_unread_body_pauses_reading_from_the_socket() -> None:
     app = Seen(b"x")
     protocol, line = connect(app)
     sent = asked(b"a" * 300_000)
@@ -259,7 +259,7 @@ async def test_a_long_body_that_nobody_reads_makes_its_client_wait() -> None:
     protocol.connection_lost(None)
 
 
-async def test_a_head_in_pieces_counts_as_a_whole() -> None:
+async def test_the_head_limit_counts_all_pieces_of_a_head() -> None:
     protocol, line = connect(Seen(b"x"))
     first = b"GET /a HTTP/1.1\r\nx-a: " + b"a" * 60_000 + b"\r\n"
     protocol.data_received(first)
@@ -269,7 +269,7 @@ async def test_a_head_in_pieces_counts_as_a_whole() -> None:
     protocol.connection_lost(None)
 
 
-async def test_a_long_body_behind_a_short_head_is_no_long_head() -> None:
+async def test_body_bytes_do_not_count_towards_the_head_limit() -> None:
     app = Seen(b"x")
     protocol, line = connect(app)
     protocol.data_received(asked(b"a" * 100_000))
@@ -278,7 +278,7 @@ async def test_a_long_body_behind_a_short_head_is_no_long_head() -> None:
     protocol.connection_lost(None)
 
 
-async def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not() -> None:
+async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     app = Seen(b"x")
     protocol, line = connect(app)
     protocol.timeout_keep_alive = cast(Any, 0.05)
@@ -308,7 +308,7 @@ def poured(*pieces: bytes) -> Seen:
     return Pouring()
 
 
-async def test_pieces_of_one_round_of_the_loop_leave_in_one_write_and_in_order() -> None:
+async def test_chunks_of_one_loop_iteration_are_one_write_in_order() -> None:
     protocol, line = connect(poured(b"one", b"two"))
     protocol.data_received(asked())
     await settled(protocol)
@@ -319,7 +319,7 @@ async def test_pieces_of_one_round_of_the_loop_leave_in_one_write_and_in_order()
     protocol.connection_lost(None)
 
 
-async def test_pieces_for_a_client_that_has_gone_are_not_written() -> None:
+async def test_chunks_for_a_disconnected_client_are_not_written() -> None:
     protocol, line = connect(poured(b"one"))
     protocol.data_received(asked())
     await asyncio.sleep(0)
