@@ -112,7 +112,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         await gateway.start()
         retention = _start_retention(gateway, settings.retention)
         try:
-            yield Application(
+            application = Application(
                 gateway,
                 desk,
                 upstreams,
@@ -120,6 +120,9 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
                 streams=settings.sessions,
                 compactor=compactor,
             )
+            # Before anybody can connect: a request must never find the keys unread.
+            await application.load_keys()
+            yield application
         finally:
             retention.cancel()
             await asyncio.gather(retention, return_exceptions=True)

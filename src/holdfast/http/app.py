@@ -145,6 +145,10 @@ class Application:
         add("GET", "/v1/turns/{id}", turns.get)
         add("POST", "/v1/turns/{id}/cancel", turns.cancel)
 
+    async def load_keys(self) -> None:
+        """Read the API keys; without them no request is admitted."""
+        await self._authenticator.load()
+
     def begin_stop(self) -> None:
         """Accept no new turns; let running turns finish and clients read their streams."""
         self._desk.begin_stop()

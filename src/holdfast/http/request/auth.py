@@ -4,6 +4,7 @@ Once a key exists, in the store or in the configuration, every request needs one
 last key was revoked. Without keys only this machine is served, and no web page of another site.
 """
 
+import asyncio
 import hmac
 import time
 from collections.abc import Sequence
@@ -11,8 +12,10 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated, hash_key
+from holdfast.core.errors import StoreError
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
+from holdfast.engine.logging import log
 from holdfast.http.request.rate_limit import RateLimiter
 from holdfast.http.server.types import Request
 from holdfast.ports.store import Reader
@@ -80,7 +83,14 @@ class Authenticator:
         """Host header values that were checked and accepted."""
         self._callers: dict[bytes, Caller] = {}
         self._requires_key = bool(configured_keys)
+        self._is_loaded = False
         self._fresh_until = 0.0
+        self._version = 0
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def load(self) -> None:
+        """Read the keys for the first time; call this before the server accepts connections."""
+        await self._refresh()
 
     async def requires_key(self) -> bool:
         """Return whether requests need a key."""
@@ -90,15 +100,17 @@ class Authenticator:
 
     async def authenticate(self, request: Request) -> None:
         """Set the request's tenant; reject it without a valid key or beyond the rate limit."""
-        if request.started_at >= self._fresh_until:
+        is_open = request.path in OPEN_PATHS
+        # Health checks read no keys: they must be answered while the store is down.
+        if request.started_at >= self._fresh_until and not is_open:
             await self._refresh()
-        caller = _LOCAL_ADMIN
+        caller = _HEALTH_CHECK if is_open else _LOCAL_ADMIN
         if self._requires_key:
             caller = self._caller(request)
         elif request.by_name.get(b"host") not in self._accepted_hosts:
             self._check_host(request)
         request.tenant, request.is_admin = caller.tenant, caller.is_admin
-        if self._limiter.is_set and request.path not in OPEN_PATHS:
+        if self._limiter.is_set and not is_open:
             self._limiter.consume(caller.tenant)
 
     def _caller(self, request: Request) -> Caller:
@@ -130,17 +142,45 @@ class Authenticator:
             self._accepted_hosts.add(request.by_name.get(b"host"))
 
     async def _refresh(self) -> None:
-        self._fresh_until = time.monotonic() + REFRESH_SECONDS
+        """Read the keys; all requests that find them stale wait for one read.
+
+        Only a successful read marks the keys as loaded. If a later read fails, the last known keys
+        stay in force; before the first successful read nobody is admitted.
+        """
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._read_keys(), name="holdfast-api-keys")
+        refreshing = self._refreshing
+        try:
+            # Shielded: a caller that disconnects must not cancel the read for the others.
+            await asyncio.shield(refreshing)
+        except StoreError as exc:
+            if not self._is_loaded:
+                raise
+            self._fresh_until = time.monotonic() + REFRESH_SECONDS
+            log.warning("api_keys.not_refreshed", code=exc.code, reason=exc.message)
+        finally:
+            if refreshing.done() and self._refreshing is refreshing:
+                self._refreshing = None
+
+    async def _read_keys(self) -> None:
+        started_at, version = time.monotonic(), self._version
         rows = await self._read.api_keys()
+        if version != self._version:
+            # The keys changed while they were read: a newer read replaces this one.
+            await self._read_keys()
+            return
         self._requires_key = self._requires_key or bool(rows)
         self._callers = {
             row.hash: Caller(row.tenant, bool(row.is_admin))
             for row in rows
             if row.revoked_at is None
         }
+        self._is_loaded = True
+        self._fresh_until = started_at + REFRESH_SECONDS
 
     def invalidate(self) -> None:
         """Read the keys from the store again before the next request."""
+        self._version += 1
         self._fresh_until = 0.0
 
 
