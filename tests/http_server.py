@@ -11,12 +11,11 @@ from uvicorn.server import ServerState
 from holdfast.http.app import Application
 from holdfast.http.request.auth import DEFAULT_BODY_BYTES
 from holdfast.http.server.exchange import Exchange
-from holdfast.http.server.protocol import HttpProtocol
+from holdfast.http.server.protocol import ConnectionLimits, HttpProtocol
 from holdfast.http.server.run import open_listener, server_config
 from holdfast.http.server.types import Request
 
 Address = tuple[str, int]
-HEADER_BYTES = 64 * 1024
 SEND_BUFFER_BYTES = 32 * 1024
 """Small and fixed, so that a stalled client soon causes backpressure."""
 GRACE_SECONDS = 5.0
@@ -25,12 +24,12 @@ GRACE_SECONDS = 5.0
 class HttpServer:
     """Serve an application until `stop`; know which clients' requests are in progress."""
 
-    def __init__(self, application: Application) -> None:
+    def __init__(self, application: Application, limits: ConnectionLimits) -> None:
         self.application = application
         self.state = ServerState()
         self._config = server_config(
             self,
-            header_bytes=HEADER_BYTES,
+            limits,
             body_bytes=DEFAULT_BODY_BYTES,
             grace_seconds=GRACE_SECONDS,
         )
@@ -105,9 +104,11 @@ class _InProgress:
 
 
 @asynccontextmanager
-async def serving(application: Application) -> AsyncIterator[HttpServer]:
+async def serving(
+    application: Application, limits: ConnectionLimits | None = None
+) -> AsyncIterator[HttpServer]:
     """Serve an application for the length of a block."""
-    server = HttpServer(application)
+    server = HttpServer(application, limits or ConnectionLimits())
     await server.start()
     try:
         yield server

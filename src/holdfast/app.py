@@ -27,6 +27,7 @@ from holdfast.stores.sql.store import SqlStore
 if TYPE_CHECKING:
     from holdfast.http.app import Application
     from holdfast.http.request.auth import HttpConfig
+    from holdfast.http.server.protocol import ConnectionLimits
 
 
 @asynccontextmanager
@@ -146,6 +147,16 @@ def _http_config(settings: Settings) -> "HttpConfig":
         body_bytes=settings.limits.body_bytes,
         requests_per_minute=settings.limits.requests_per_minute,
         reset=settings.reset_policy,
+    )
+
+
+def connection_limits(settings: Settings) -> "ConnectionLimits":
+    """Return the bounds of client connections."""
+    from holdfast.http.server.protocol import ConnectionLimits
+
+    return ConnectionLimits(
+        head_bytes=settings.limits.header_bytes,
+        connections_per_address=settings.limits.connections_per_address,
     )
 
 

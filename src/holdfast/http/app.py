@@ -198,14 +198,14 @@ class Application:
         reply.headers.append((b"x-request-id", request.id.encode()))
         if b"origin" in request.by_name:
             reply.headers.extend(cors_headers(request, self._config.cors_origins))
-        is_complete = True
         if isinstance(reply, Reply):
-            await request.answer(reply.status, reply.headers, reply.body)
+            is_complete = await request.answer(reply.status, reply.headers, reply.body)
         else:
             is_complete = await reply.send(request)
         seconds = time.monotonic() - request.started_at
         self._meter.request_answered(request.method, request.route, reply.status, seconds)
-        if is_complete and reply.delivers is not None:
+        # A half-closed client may be gone: its answer does not count as delivered.
+        if is_complete and not request.is_half_closed and reply.delivers is not None:
             self._gateway.delivered(*reply.delivers)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:

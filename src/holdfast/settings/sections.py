@@ -116,6 +116,8 @@ class LimitSettings:
     """How long the headers of a request may be, the line with its path included."""
     body_bytes: int = 64 * 1024 * 1024
     """The longest request body."""
+    connections_per_address: int = 1000
+    """Open connections of one client address; 0 means no limit, for a proxy in front."""
     requests_per_minute: int = 0
     """Requests that one tenant may send in a minute, to each process."""
     waiting_turns: int = 0
@@ -128,7 +130,12 @@ class LimitSettings:
             raise InvalidSetting("limits.header_bytes must be at least 1024")
         if self.body_bytes < 1024:
             raise InvalidSetting("limits.body_bytes must be at least 1024")
-        for name in ("requests_per_minute", "waiting_turns", "stored_bytes"):
+        for name in (
+            "connections_per_address",
+            "requests_per_minute",
+            "waiting_turns",
+            "stored_bytes",
+        ):
             if getattr(self, name) < 0:
                 raise InvalidSetting(f"limits.{name} must not be negative")
 

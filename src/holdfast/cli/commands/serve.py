@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast.app import open_application
+from holdfast.app import connection_limits, open_application
 from holdfast.core.errors import InvalidSetting
 from holdfast.engine.logging import listen
 from holdfast.http.app import Application
@@ -54,7 +54,7 @@ async def serve(settings: Settings) -> None:
             await _stay_home_without_keys(settings.server.host, application)
             config = server_config(
                 application,
-                header_bytes=settings.limits.header_bytes,
+                connection_limits(settings),
                 body_bytes=settings.limits.body_bytes,
                 grace_seconds=grace,
             )

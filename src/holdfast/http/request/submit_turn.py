@@ -235,7 +235,7 @@ class TurnSubmitter:
 
     async def _answer_or_abandon(self, request: Request, ticket: Ticket) -> Answered:
         answer = asyncio.ensure_future(ticket.answer())
-        disconnect = asyncio.ensure_future(request.wait_disconnected())
+        disconnect = asyncio.ensure_future(request.wait_disconnected(or_half_closed=True))
         try:
             await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():

@@ -50,6 +50,7 @@ class Exchange(Request):
     flow: FlowControl
     keep_alive = True
     waiting_for_100_continue = False
+    is_http_1_0 = False
     disconnected = False
     more_body = True
     response_started = False
@@ -81,6 +82,11 @@ class Exchange(Request):
         if self._pieces is None:
             self._pieces = []
         self.notify()
+
+    def half_close(self) -> None:
+        """Note that the client sends nothing more; `receive` reports it as an empty piece."""
+        self.is_half_closed = True
+        self.end_body()
 
     def notify(self) -> None:
         """Wake whoever waits in `receive`."""
@@ -118,17 +124,18 @@ class Exchange(Request):
             self.changed.clear()
         raise ClientDisconnected
 
-    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """Write a complete response in one write."""
+    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
+        """Write a complete response in one write; return whether the client was connected."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
-            return
+            return False
         length = (b"content-length", b"%d" % len(body))
         head = self._encode_head(status, (*headers, length))
         self.response_started = True
         self.transport.write(head if self.method == "HEAD" else head + body)
         self.connection.finish(self)
+        return True
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
         """Write the head of a streamed response."""
@@ -136,11 +143,10 @@ class Exchange(Request):
             await self.flow.drain()
         if self.disconnected:
             return
-        chunked = ((b"transfer-encoding", b"chunked"),)
         self._has_body = self.method != "HEAD" and status not in _BODILESS
-        self._unsent = self._encode_head(
-            status, (*headers, *chunked) if self._has_body else headers
-        )
+        if self._has_body and not self.is_http_1_0:
+            headers = (*headers, (b"transfer-encoding", b"chunked"))
+        self._unsent = self._encode_head(status, headers)
         self.response_started = True
         self.connection.loop.call_soon(self._flush)
 
@@ -153,11 +159,11 @@ class Exchange(Request):
         if self.response_complete:
             raise RuntimeError("a chunk was sent after the end of the response")
         unsent, self._unsent = self._unsent, b""
-        if self._has_body:
-            data = b"%b%x\r\n%b\r\n" % (unsent, len(chunk), chunk) if chunk else unsent
-            self.transport.write(data + b"0\r\n\r\n" if is_last else data)
-        elif unsent:
-            self.transport.write(unsent)
+        data = unsent + self._frame(chunk) if self._has_body and chunk else unsent
+        if self._has_body and is_last and not self.is_http_1_0:
+            data += b"0\r\n\r\n"
+        if data:
+            self.transport.write(data)
         if is_last:
             self.connection.finish(self)
 
@@ -180,7 +186,11 @@ class Exchange(Request):
         """
         if not self._unsent:
             self.connection.loop.call_soon(self._flush)
-        self._unsent += b"%x\r\n%b\r\n" % (len(chunk), chunk)
+        self._unsent += self._frame(chunk)
+
+    def _frame(self, chunk: bytes) -> bytes:
+        """Return a chunk as it is written: HTTP/1.0 knows no chunks, the body ends with close."""
+        return chunk if self.is_http_1_0 else b"%x\r\n%b\r\n" % (len(chunk), chunk)
 
     def _encode_head(self, status: int, headers: Iterable[Header]) -> bytes:
         lines = [*self.connection.server_state.default_headers, *headers]

@@ -5,6 +5,9 @@ timer for every response. This subclass changes all three. It passes requests to
 as `Exchange` values; only WebSocket connections use ASGI.
 """
 
+import asyncio
+import ipaddress
+from collections import Counter
 from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -34,11 +37,36 @@ class HeadTooLarge(Exception):
     """The request head is larger than `max_head_bytes`."""
 
 
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of one client connection; `docs/explanation/limits.md` lists them."""
+
+    head_bytes: int = 64 * 1024
+    """Size of a request line with its headers, and of chunked trailers."""
+    head_seconds: float = 30.0
+    """Time for a request head, and for the first byte of a new connection."""
+    body_seconds: float = 30.0
+    """Time for a body; each KiB that arrives extends it, see `body_bytes_per_second`."""
+    body_bytes_per_second: int = 1024
+    """The average rate below which a body is given up after `body_seconds`."""
+    stall_seconds: float = 60.0
+    """A client that accepts no byte of its response for this long is disconnected."""
+    connections_per_address: int = 1000
+    """Open connections of one client address (an IPv6 /64 network counts as one); 0: no limit."""
+
+
+LINGER_SECONDS = 2.0
+"""How long the input of a rejected client is discarded before its connection is closed."""
+CHECK_SECONDS = 5.0
+"""How often the deadlines of a connection are checked at least."""
+
+
 class HttpProtocol(HttpToolsProtocol):
     """One client connection."""
 
     application: Application
-    max_head_bytes: int
+    limits: ConnectionLimits
+    addresses: Counter[str]
+    """Open connections by client address, shared by all connections of a server."""
     exchange_class: type[Exchange] = Exchange
 
     cycle: Any
@@ -52,26 +80,57 @@ class HttpProtocol(HttpToolsProtocol):
     """Size of the piece that is being parsed."""
     _max_possible_head = 0
     """Upper bound of the current head's size: the pieces that it came in."""
+    _framing_bytes = 0
+    """Bytes since the last body byte: chunk headers, extensions and trailers."""
+    _trailer_bytes = 0
     _is_in_head = False
     _is_head_too_large = False
-    _is_rejected = False
+    _is_closing = False
+    """Whether the last response is written and further input is discarded."""
     _is_upgrading = False
     """Whether the connection is about to become a WebSocket."""
     _reparse_without_upgrade = False
     """Whether the request asks for an upgrade that is declined: it is parsed again without it."""
     _ignore_input = False
-    """Whether further bytes are not HTTP requests (after CONNECT)."""
+    """Whether further bytes are not HTTP requests (after CONNECT, an error or end of input)."""
+    _running: Exchange | None = None
+    """The exchange whose response is in progress; `cycle` is the one that is being received."""
     _idle_since: float | None = None
+    _head_since: float | None = None
+    _body_since = 0.0
+    """When the current body began, moved forward while we do not read from the socket."""
+    _body_bytes = 0
+    _unsent_bytes = 0
+    _stalled_since: float | None = None
+    _checked_at = 0.0
+    _address = ""
+    _is_released = False
 
     # ── called by the event loop ────────────────────────────────────────────────────────────
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection towards its address and start its timer."""
+        super().connection_made(transport)
+        self._head_since = self._checked_at = self.loop.time()
+        self._schedule_check()
+        self._address = client_network(self.client[0] if self.client else "")
+        self.addresses[self._address] += 1
+        limit = self.limits.connections_per_address
+        if limit and self.addresses[self._address] > limit:
+            message = f"at most {limit} connections per client address are allowed"
+            self._reject(429, message, code="too_many_connections")
+
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes; count them towards the head while the head is incomplete."""
-        if self._ignore_input:
+        """Parse the bytes, and check that head and framing stay within their limit."""
+        if self._ignore_input or self._is_closing:
             return
-        self._idle_since = None
+        if self._idle_since is not None:
+            self._idle_since = None
+            if not self._is_receiving_body():
+                self._head_since = self.loop.time()
         was_in_head = self._is_in_head
         self._piece_bytes = len(data)
+        self._framing_bytes += len(data)
         if was_in_head:
             self._max_possible_head += len(data)
         try:
@@ -79,48 +138,80 @@ class HttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("")
-            return
         except httptools.HttpParserUpgrade as upgrade:
             if self._is_upgrading:
                 self.handle_websocket_upgrade()
             elif self._reparse_without_upgrade:
                 self._reparse(data[upgrade.args[0] :])
-                return
-        if not (was_in_head and self._is_in_head) or self._is_rejected:
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > self.max_head_bytes:
+        else:
+            self._check_sizes(was_in_head=was_in_head)
+
+    def _check_sizes(self, *, was_in_head: bool) -> None:
+        """Reject a head, chunk extension or trailer that goes on over several pieces."""
+        if was_in_head and self._is_in_head:
+            self._head_bytes += self._piece_bytes
+            if self._head_bytes > self.limits.head_bytes:
+                self._reject_head()
+        elif self._is_receiving_body() and self._framing_bytes > self.limits.head_bytes:
+            # `on_header` sees only complete trailers.
             self._reject_head()
 
+    def eof_received(self) -> bool:  # type: ignore[override] # uvicorn always closes
+        """Return whether to keep the connection: a half-closed client still gets its response.
+
+        A client that closes while it receives a stream is taken for gone: a half-close and a close
+        look the same, and the stop button of chat clients closes the connection.
+        """
+        running = self._running
+        if self._is_closing or running is None or running.more_body or running.response_started:
+            return False
+        self._ignore_input = True
+        running.half_close()
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the current exchange that its client is gone."""
+        """Tell every exchange of the connection that its client is gone."""
         self.connections.discard(self)
-        exchange: Exchange | None = self.cycle
-        if exchange is not None:  # no request has arrived yet
-            if not exchange.response_complete:
-                exchange.disconnected = True
-            exchange.notify()
-            # Break the reference cycle: an exchange refers to its connection.
-            self.cycle = None
-            self.pipeline.clear()
+        self._release_address()
+        for exchange in (self._running, self.cycle, *self.pipeline):
+            if exchange is not None:
+                exchange.disconnected = exchange.disconnected or not exchange.response_complete
+                exchange.notify()
+        # Break the reference cycle: an exchange refers to its connection.
+        self.cycle = self._running = None
+        self.pipeline.clear()
         self.flow.resume_writing()
         if exc is None:
             self.transport.close()
         self._unset_keepalive_if_required()
         self.parser = None
 
+    def _release_address(self) -> None:
+        if self._address and not self._is_released:
+            self._is_released = True
+            self.addresses[self._address] -= 1
+            if not self.addresses[self._address]:
+                del self.addresses[self._address]
+
     # ── called by the parser ────────────────────────────────────────────────────────────────
 
     def on_message_begin(self) -> None:
         """Start a new request head."""
         self._is_in_head = True
+        self._head_since = self.loop.time()
         self._head_bytes = 0
         self._max_possible_head = self._piece_bytes
         self.url = b""
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header under its lower-case name."""
+        """Store a header under its lower-case name; drop trailers, which nothing reads."""
+        if not self._is_in_head:
+            self._trailer_bytes += len(name) + len(value)
+            if self._trailer_bytes > self.limits.head_bytes:
+                self._is_head_too_large = True
+                raise HeadTooLarge
+            return
         # Clients repeat the same few names: convert each spelling once.
         name = _LOWER_CASE[name] if name in _LOWER_CASE else _lower(name)
         self.headers += ((name, value),)
@@ -128,8 +219,11 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start the request, or queue it behind the one in progress (pipelining)."""
         self._is_in_head = False
-        if self._max_possible_head > self.max_head_bytes:
+        if self._max_possible_head > self.limits.head_bytes:
             self._measure_head()
+        self._head_since = None
+        self._body_since, self._body_bytes = self.loop.time(), 0
+        self._framing_bytes = self._trailer_bytes = 0
         parser = self.parser
         path, query = _read_url(self.url)
         method = parser.get_method().decode("ascii")
@@ -137,11 +231,8 @@ class HttpProtocol(HttpToolsProtocol):
             return
         exchange = self.exchange_class(method, path, query, self.headers)
         exchange.connection, exchange.transport, exchange.flow = self, self.transport, self.flow
-        if (
-            not parser.should_keep_alive()
-            or parser.get_http_version() == "1.0"
-            or self._ignore_input
-        ):
+        exchange.is_http_1_0 = parser.get_http_version() == "1.0"
+        if not parser.should_keep_alive() or exchange.is_http_1_0 or self._ignore_input:
             exchange.keep_alive = False
         if exchange.by_name.get(b"expect", b"").lower() == b"100-continue":
             exchange.waiting_for_100_continue = True
@@ -187,17 +278,20 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _measure_head(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > self.max_head_bytes:
+        if size > self.limits.head_bytes:
             self._is_head_too_large = True
             raise HeadTooLarge
 
     def _start(self, exchange: Exchange) -> None:
+        self._running = exchange
         task = self.loop.create_task(self.application.serve(exchange))
         self.tasks.add(task)
         task.add_done_callback(exchange.on_task_done)
 
     def on_body(self, body: bytes) -> None:
         """Pass body bytes on, unless the response is already complete."""
+        self._framing_bytes = 0
+        self._body_bytes += len(body)
         exchange = self.cycle
         if not (self._is_upgrading or self._reparse_without_upgrade or exchange.response_complete):
             exchange.feed_body(body)
@@ -205,28 +299,41 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Note that the request is complete."""
         exchange = self.cycle
-        if not (self._is_upgrading or self._reparse_without_upgrade or exchange.response_complete):
+        if not (self._is_upgrading or self._reparse_without_upgrade):
             exchange.end_body()
+            if exchange.response_complete:
+                self._idle_since = self.loop.time()
+
+    def _is_receiving_body(self) -> bool:
+        exchange: Exchange | None = self.cycle
+        return exchange is not None and exchange.more_body and not self._is_in_head
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection to the WebSocket protocol, which counts it from now on."""
+        self._unset_keepalive_if_required()
+        self._release_address()
+        super().handle_websocket_upgrade()
 
     # ── between two requests ────────────────────────────────────────────────────────────────
 
     def finish(self, exchange: Exchange) -> None:
-        """Start the next pipelined request, or wait for one with one idle timer per connection."""
+        """Start the next pipelined request, or wait for one."""
         exchange.response_complete = True
         exchange.notify()
+        self._running = None
         self.server_state.total_requests += 1
-        if not exchange.keep_alive:
-            self.transport.close()
-        if self.transport.is_closing():
+        if not exchange.keep_alive or (self._ignore_input and not self.pipeline):
+            self._close()
+        if self._is_closing or self.transport.is_closing():
             return
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self.pipeline:
-            self._start(self.pipeline.pop())
+            following = self.pipeline.pop()
+            following.is_half_closed = exchange.is_half_closed
+            self._start(following)
             return
         self._idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._schedule_idle_check(self.timeout_keep_alive)
 
     def abort(self, exchange: Exchange) -> None:
         """Close the connection; answer 500 first if no response has started."""
@@ -235,20 +342,61 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self._reject(500, "internal server error", code="internal_error")
 
-    def _schedule_idle_check(self, seconds: float) -> None:
-        check = self.timeout_keep_alive_handler
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, check)
+    # ── time limits ─────────────────────────────────────────────────────────────────────────
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close the connection if it was idle for `timeout_keep_alive` seconds."""
-        self.timeout_keep_alive_task = None
-        if self._idle_since is None or self.transport.is_closing():
+    def _schedule_check(self) -> None:
+        """Check the deadlines again in a while: one timer serves the whole connection."""
+        limits = self.limits
+        seconds = min(
+            CHECK_SECONDS,
+            limits.head_seconds,
+            limits.body_seconds,
+            limits.stall_seconds,
+            self.timeout_keep_alive,
+        )
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.check_deadlines)
+
+    def check_deadlines(self) -> None:
+        """Close the connection if its client is idle, too slow to send, or does not read."""
+        now, limits = self.loop.time(), self.limits
+        elapsed, self._checked_at = now - self._checked_at, now
+        if self._is_stalled(now):
+            self.transport.abort()
             return
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left > 0:
-            self._schedule_idle_check(left)
-        else:
+        self._schedule_check()
+        if self.transport.is_closing():
+            return
+        if self._idle_since is not None:
+            if now >= self._idle_since + self.timeout_keep_alive:
+                self.transport.close()
+        elif self._head_since is not None:
+            if now >= self._head_since + limits.head_seconds:
+                self._time_out_head()
+        elif self._is_receiving_body():
+            if self.flow.read_paused or self.cycle.waiting_for_100_continue:
+                self._body_since += elapsed
+            extension = self._body_bytes / limits.body_bytes_per_second
+            if now >= self._body_since + limits.body_seconds + extension:
+                self._reject(408, "the request body came too slowly", code="request_timeout")
+
+    def _time_out_head(self) -> None:
+        if self._is_in_head:
+            self._reject(408, "the request head came too slowly", code="request_timeout")
+        elif self._running is None:
             self.transport.close()
+
+    def _is_stalled(self, now: float) -> bool:
+        """Return whether the client has accepted no byte for `stall_seconds`."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent:
+            self._stalled_since = None
+        elif self._stalled_since is None or unsent < self._unsent_bytes:
+            self._stalled_since = now
+        self._unsent_bytes = unsent
+        return (
+            self._stalled_since is not None
+            and now >= self._stalled_since + self.limits.stall_seconds
+        )
 
     # ── rejecting requests ──────────────────────────────────────────────────────────────────
 
@@ -260,18 +408,52 @@ class HttpProtocol(HttpToolsProtocol):
             self._reject(400, "the request is not valid HTTP", code="invalid_http")
 
     def _reject_head(self) -> None:
-        message = f"request line and headers have at most {self.max_head_bytes} bytes"
+        limit = self.limits.head_bytes
+        message = f"request line and headers, or trailers, have at most {limit} bytes"
         self._reject(431, message, code="headers_too_large")
 
     def _reject(self, status: int, message: str, *, code: str) -> None:
-        self._is_rejected = True
-        body = _encode(error_value(status, message, code=code))
-        head = (
-            b"%bcontent-type: application/json\r\ncontent-length: %d\r\n"
-            b"connection: close\r\n\r\n" % (STATUS_LINE[status], len(body))
-        )
-        self.transport.write(head + body)
-        self.transport.close()
+        """Answer with an error and close the connection.
+
+        Bytes after a complete request must not spoil its response: then the input is ignored
+        and the connection is closed after the responses in progress.
+        """
+        running = self._running
+        if running is not None and not running.more_body and status != 500:
+            self._ignore_input = True
+            if self.cycle is not running and self.cycle in self.pipeline and self.cycle.more_body:
+                self.pipeline.remove(self.cycle)
+            return
+        self._is_closing = True
+        for exchange in (running, self.cycle):
+            if exchange is not None and not exchange.response_complete:
+                exchange.disconnected = True
+                exchange.notify()
+        if running is None or not running.response_started:
+            body = _encode(error_value(status, message, code=code))
+            head = (
+                b"%bcontent-type: application/json\r\ncontent-length: %d\r\n"
+                b"connection: close\r\n\r\n" % (STATUS_LINE[status], len(body))
+            )
+            self.transport.write(head + body)
+        self._close()
+
+    def _close(self) -> None:
+        """Close the connection; if the client may still be sending, discard its input for a while.
+
+        Closing a socket with unread input resets the connection, and the client would lose the
+        response that tells it what is wrong.
+        """
+        self._is_closing = True
+        is_sending = self._is_in_head or self._is_receiving_body()
+        if not is_sending or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._unset_keepalive_if_required()
+        end = self.transport.abort
+        self.timeout_keep_alive_task = self.loop.call_later(LINGER_SECONDS, end)
 
 
 _UPGRADE_HEADERS = frozenset({b"upgrade", b"connection", b"http2-settings"})
@@ -293,7 +475,20 @@ def _read_url(url: bytes) -> tuple[str, bytes]:
     return unquote(path) if "%" in path else path, parsed.query or b""
 
 
-def protocol_class(application: Application, max_head_bytes: int) -> type[HttpProtocol]:
-    """Return a protocol class that is bound to an application and a head limit."""
-    attributes: dict[str, Any] = {"application": application, "max_head_bytes": max_head_bytes}
+def client_network(address: str) -> str:
+    """Return what connections are counted by: an IPv4 address, or the /64 of an IPv6 address."""
+    if ":" not in address or "." in address:
+        return address.rpartition(":")[2]
+    return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
+
+
+def protocol_class(
+    application: Application, limits: ConnectionLimits, addresses: Counter[str] | None = None
+) -> type[HttpProtocol]:
+    """Return a protocol class that is bound to an application and its limits."""
+    attributes: dict[str, Any] = {
+        "application": application,
+        "limits": limits,
+        "addresses": Counter() if addresses is None else addresses,
+    }
     return type("HttpProtocol", (HttpProtocol,), attributes)

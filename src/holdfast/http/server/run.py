@@ -5,12 +5,19 @@ import contextlib
 import math
 import signal
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import uvicorn
+from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol as WebSocketProtocol
 
-from holdfast.http.server.protocol import Application, protocol_class
+from holdfast.http.server.protocol import (
+    Application,
+    ConnectionLimits,
+    client_network,
+    protocol_class,
+)
 from holdfast.http.server.websocket import Receive, Scope, Send
 
 DRAIN_SECONDS = 5
@@ -26,9 +33,14 @@ class ServedApplication(Application, Protocol):
 
 
 def server_config(
-    application: ServedApplication, *, header_bytes: int, body_bytes: int, grace_seconds: float
+    application: ServedApplication,
+    limits: ConnectionLimits,
+    *,
+    body_bytes: int,
+    grace_seconds: float,
 ) -> uvicorn.Config:
     """Return uvicorn's configuration for an application."""
+    addresses: Counter[str] = Counter()
     return uvicorn.Config(
         application,
         log_level="warning",
@@ -37,11 +49,33 @@ def server_config(
         proxy_headers=False,
         server_header=False,
         lifespan="off",
-        http=protocol_class(application, header_bytes),
+        http=protocol_class(application, limits, addresses),
+        ws=_websocket_class(addresses),
         ws_max_size=body_bytes,
         # Turns get the grace period first; then their responses still have to be written.
         timeout_graceful_shutdown=math.ceil(grace_seconds) + DRAIN_SECONDS,
     )
+
+
+def _websocket_class(addresses: Counter[str]) -> type[asyncio.Protocol]:
+    """Return uvicorn's WebSocket protocol, counting its connections by client address."""
+
+    class CountedWebSocket(WebSocketProtocol):  # type: ignore[misc,valid-type]
+        _network = ""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            peer = transport.get_extra_info("peername")
+            self._network = client_network(str(peer[0]) if peer else "")
+            addresses[self._network] += 1
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            addresses[self._network] -= 1
+            if not addresses[self._network]:
+                del addresses[self._network]
+
+    return CountedWebSocket
 
 
 class Server(uvicorn.Server):

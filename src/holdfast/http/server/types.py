@@ -52,6 +52,8 @@ class Request:
     """Reply headers that name the request's session and turn, once they are known."""
     content = b""
     """The body, once it has been read."""
+    is_half_closed = False
+    """Whether the client has shut down its sending side; it may be gone altogether."""
     max_body_bytes: int
     _is_read = False
 
@@ -73,8 +75,8 @@ class Request:
         """
         raise NotImplementedError
 
-    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """Write a complete response."""
+    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
+        """Write a complete response; return whether the client was still connected."""
         raise NotImplementedError
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
@@ -155,10 +157,10 @@ class Request:
         self._is_read = True
         return self.content
 
-    async def wait_disconnected(self) -> None:
-        """Return when the client has disconnected."""
+    async def wait_disconnected(self, *, or_half_closed: bool = False) -> None:
+        """Return when the client has disconnected, or has shut down its sending side."""
         with suppress(ClientDisconnected):
-            while True:
+            while not (or_half_closed and self.is_half_closed):
                 await self.receive()
 
 

@@ -8,11 +8,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from holdfast.http.server.protocol import HttpProtocol, protocol_class
+from holdfast.http.server.protocol import ConnectionLimits, HttpProtocol, protocol_class
 from holdfast.http.server.types import ClientDisconnected, Header, Request
 
 
-class Line(asyncio.Transport):
+class RecordingTransport(asyncio.Transport):
     """The other end of a connection: what was written, and whether it was closed."""
 
     def __init__(self) -> None:
@@ -29,6 +29,18 @@ class Line(asyncio.Transport):
 
     def close(self) -> None:
         self.closed.set()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.closed.set()
+
+    def abort(self) -> None:
+        self.closed.set()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def is_closing(self) -> bool:
         return self.is_closed
@@ -67,12 +79,14 @@ class Seen:
         await request.answer(200, self.headers, self.body)
 
 
-def connect(app: Seen) -> tuple[HttpProtocol, Line]:
+def connect(app: Seen) -> tuple[HttpProtocol, RecordingTransport]:
     config = uvicorn.Config(cast(Any, app), lifespan="off", log_config=None)
-    protocol = protocol_class(app, 64 * 1024)(config, ServerState(), {}, asyncio.get_running_loop())
-    line = Line()
-    protocol.connection_made(line)
-    return protocol, line
+    protocol = protocol_class(app, ConnectionLimits())(
+        config, ServerState(), {}, asyncio.get_running_loop()
+    )
+    transport = RecordingTransport()
+    protocol.connection_made(transport)
+    return protocol, transport
 
 
 async def settled(protocol: HttpProtocol) -> None:
@@ -88,12 +102,12 @@ def asked(body: bytes = b"", *, method: bytes = b"POST", path: bytes = b"/a") ->
 
 async def test_a_complete_response_is_one_write() -> None:
     app = Seen(b"hello", (b"x-a", b"1"))
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     protocol.data_received(asked(b"what?"))
     await settled(protocol)
-    assert line.written == [b"HTTP/1.1 200 OK\r\nx-a: 1\r\ncontent-length: 5\r\n\r\nhello"]
+    assert transport.written == [b"HTTP/1.1 200 OK\r\nx-a: 1\r\ncontent-length: 5\r\n\r\nhello"]
     assert app.bodies == [b"what?"]
-    assert not line.is_closed
+    assert not transport.is_closed
     protocol.connection_lost(None)
 
 
@@ -116,24 +130,24 @@ STREAM_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 async def test_the_head_of_a_stream_is_sent_before_its_first_chunk() -> None:
-    protocol, line = connect(streamed(has_pause=True))
+    protocol, transport = connect(streamed(has_pause=True))
     protocol.data_received(asked())
     await settled(protocol)
-    assert line.written == [STREAM_HEAD, b"3\r\none\r\n", b"0\r\n\r\n"]
+    assert transport.written == [STREAM_HEAD, b"3\r\none\r\n", b"0\r\n\r\n"]
     protocol.connection_lost(None)
 
 
 async def test_a_chunk_in_the_same_iteration_is_sent_with_the_head() -> None:
-    protocol, line = connect(streamed(has_pause=False))
+    protocol, transport = connect(streamed(has_pause=False))
     protocol.data_received(asked())
     await settled(protocol)
-    assert line.written == [STREAM_HEAD + b"3\r\none\r\n", b"0\r\n\r\n"]
+    assert transport.written == [STREAM_HEAD + b"3\r\none\r\n", b"0\r\n\r\n"]
     protocol.connection_lost(None)
 
 
 async def test_a_body_in_pieces_is_read_completely() -> None:
     app = Seen(b"")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     sent = asked(b"a long question")
     protocol.data_received(sent[:-8])
     await asyncio.sleep(0)
@@ -142,35 +156,35 @@ async def test_a_body_in_pieces_is_read_completely() -> None:
     protocol.data_received(sent[-4:])
     await settled(protocol)
     assert app.bodies == [b"a long question"]
-    assert len(line.written) == 1
+    assert len(transport.written) == 1
     protocol.connection_lost(None)
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
     app = Seen(b"x")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     protocol.data_received(asked(b"1", path=b"/one%20") + asked(b"2", path=b"/two?q=1"))
     await settled(protocol)
     assert (app.paths, app.bodies) == (["/one ", "/two"], [b"1", b"2"])
-    assert len(line.written) == 2
+    assert len(transport.written) == 2
     protocol.connection_lost(None)
 
 
 async def test_a_response_to_head_has_no_body() -> None:
-    protocol, line = connect(Seen(b"hello"))
+    protocol, transport = connect(Seen(b"hello"))
     protocol.data_received(asked(method=b"HEAD"))
     await settled(protocol)
-    assert line.written == [b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"]
+    assert transport.written == [b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"]
     protocol.connection_lost(None)
 
 
 async def test_expect_100_continue_is_answered() -> None:
     app = Seen(b"")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     head = b"POST /a HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
     protocol.data_received(head)
     await asyncio.sleep(0)
-    assert line.written == [b"HTTP/1.1 100 Continue\r\n\r\n"]
+    assert transport.written == [b"HTTP/1.1 100 Continue\r\n\r\n"]
     protocol.data_received(b"hi")
     await settled(protocol)
     assert app.bodies == [b"hi"]
@@ -178,29 +192,29 @@ async def test_expect_100_continue_is_answered() -> None:
 
 
 async def test_connection_close_is_honoured() -> None:
-    protocol, line = connect(Seen(b"x"))
+    protocol, transport = connect(Seen(b"x"))
     protocol.data_received(b"GET /a HTTP/1.1\r\nconnection: close\r\n\r\n")
     await settled(protocol)
-    assert b"connection: close\r\n" in line.written[0]
-    assert line.is_closed
+    assert b"connection: close\r\n" in transport.written[0]
+    assert transport.is_closed
     protocol.connection_lost(None)
 
 
 async def test_a_response_header_with_control_characters_is_never_written() -> None:
     for unfit in (b"a\r\nx-evil: 1", b"a\nb", b"a\rb", b"a\0b"):
-        protocol, line = connect(Seen(b"x", (b"x-a", unfit)))
+        protocol, transport = connect(Seen(b"x", (b"x-a", unfit)))
         protocol.data_received(asked())
         await settled(protocol)
-        assert b"".join(line.written).startswith(b"HTTP/1.1 200") is False
-        assert line.is_closed
+        assert b"".join(transport.written).startswith(b"HTTP/1.1 200") is False
+        assert transport.is_closed
         protocol.connection_lost(None)
 
 
 async def test_a_streamed_response_to_head_has_no_body() -> None:
-    protocol, line = connect(streamed(has_pause=False))
+    protocol, transport = connect(streamed(has_pause=False))
     protocol.data_received(asked(method=b"HEAD"))
     await settled(protocol)
-    assert line.written == [b"HTTP/1.1 200 OK\r\n\r\n"]
+    assert transport.written == [b"HTTP/1.1 200 OK\r\n\r\n"]
     protocol.connection_lost(None)
 
 
@@ -213,11 +227,11 @@ async def test_an_application_error_answers_500_or_closes_the_connection(has_beg
                 await request.send(b"1")
             raise RuntimeError("broke")
 
-    protocol, line = connect(Breaking())
+    protocol, transport = connect(Breaking())
     protocol.data_received(asked())
-    await asyncio.wait_for(line.closed.wait(), timeout=30)
-    assert line.written[0].startswith(b"HTTP/1.1 200" if has_begun else b"HTTP/1.1 500")
-    assert (len(line.written), protocol.tasks) == (1, set())
+    await asyncio.wait_for(transport.closed.wait(), timeout=30)
+    assert transport.written[0].startswith(b"HTTP/1.1 200" if has_begun else b"HTTP/1.1 500")
+    assert (len(transport.written), protocol.tasks) == (1, set())
     protocol.connection_lost(None)
 
 
@@ -226,33 +240,33 @@ async def test_an_application_without_a_response_answers_500() -> None:
         async def answer(self, request: Request) -> None:
             """Nothing."""
 
-    protocol, line = connect(Leaving())
+    protocol, transport = connect(Leaving())
     protocol.data_received(asked())
-    await asyncio.wait_for(line.closed.wait(), timeout=30)
-    assert line.written[0].startswith(b"HTTP/1.1 500")
+    await asyncio.wait_for(transport.closed.wait(), timeout=30)
+    assert transport.written[0].startswith(b"HTTP/1.1 500")
     protocol.connection_lost(None)
 
 
 async def test_the_application_is_told_about_a_disconnect() -> None:
     app = Seen(b"x")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     protocol.data_received(asked(b"a question")[:-3])
     await asyncio.sleep(0)
     protocol.connection_lost(None)
     await settled(protocol)
     assert app.is_left
-    assert line.written == []
+    assert transport.written == []
 
 
 async def test_an_unread_body_pauses_reading_from_the_socket() -> None:
     app = Seen(b"x")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     sent = asked(b"a" * 300_000)
     protocol.data_received(sent[:200_000])
-    was_paused = line.is_reading_paused
+    was_paused = transport.is_reading_paused
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert (was_paused, line.is_reading_paused) == (True, False)
+    assert (was_paused, transport.is_reading_paused) == (True, False)
     protocol.data_received(sent[200_000:])
     await settled(protocol)
     assert app.bodies == [b"a" * 300_000]
@@ -260,36 +274,36 @@ async def test_an_unread_body_pauses_reading_from_the_socket() -> None:
 
 
 async def test_the_head_limit_counts_all_pieces_of_a_head() -> None:
-    protocol, line = connect(Seen(b"x"))
+    protocol, transport = connect(Seen(b"x"))
     first = b"GET /a HTTP/1.1\r\nx-a: " + b"a" * 60_000 + b"\r\n"
     protocol.data_received(first)
     protocol.data_received(b"x-b: " + b"b" * 10_000 + b"\r\n\r\n")
-    assert line.written[0].startswith(b"HTTP/1.1 431 ")
-    assert line.is_closed
+    assert transport.written[0].startswith(b"HTTP/1.1 431 ")
+    assert transport.is_closed
     protocol.connection_lost(None)
 
 
 async def test_body_bytes_do_not_count_towards_the_head_limit() -> None:
     app = Seen(b"x")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     protocol.data_received(asked(b"a" * 100_000))
     await settled(protocol)
-    assert (len(app.bodies[0]), len(line.written)) == (100_000, 1)
+    assert (len(app.bodies[0]), len(transport.written)) == (100_000, 1)
     protocol.connection_lost(None)
 
 
 async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     app = Seen(b"x")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     protocol.timeout_keep_alive = cast(Any, 0.05)
     protocol.data_received(asked())
     await settled(protocol)
     protocol.data_received(asked(b"half of it")[:-3])
-    protocol.timeout_keep_alive_handler()
-    assert not line.is_closed
+    protocol.check_deadlines()
+    assert not transport.is_closed
     protocol.data_received(b" it")
     await settled(protocol)
-    await asyncio.wait_for(line.closed.wait(), timeout=30)
+    await asyncio.wait_for(transport.closed.wait(), timeout=30)
     protocol.connection_lost(None)
 
 
@@ -309,10 +323,10 @@ def poured(*pieces: bytes) -> Seen:
 
 
 async def test_chunks_of_one_loop_iteration_are_one_write_in_order() -> None:
-    protocol, line = connect(poured(b"one", b"two"))
+    protocol, transport = connect(poured(b"one", b"two"))
     protocol.data_received(asked())
     await settled(protocol)
-    assert line.written == [
+    assert transport.written == [
         STREAM_HEAD + b"3\r\none\r\n3\r\ntwo\r\n",
         b"4\r\nlast\r\n0\r\n\r\n",
     ]
@@ -320,9 +334,9 @@ async def test_chunks_of_one_loop_iteration_are_one_write_in_order() -> None:
 
 
 async def test_chunks_for_a_disconnected_client_are_not_written() -> None:
-    protocol, line = connect(poured(b"one"))
+    protocol, transport = connect(poured(b"one"))
     protocol.data_received(asked())
     await asyncio.sleep(0)
     protocol.connection_lost(None)
     await settled(protocol)
-    assert line.written == []
+    assert transport.written == []
