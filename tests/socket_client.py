@@ -40,6 +40,8 @@ class SocketClient:
                 try:
                     async for frame in ws:
                         self._received.put_nowait(msgspec.json.decode(frame))
+                except ConnectionClosed:
+                    """A close code other than 1000; it is read below."""
                 finally:
                     sender.cancel()
                     await asyncio.gather(sender, return_exceptions=True)

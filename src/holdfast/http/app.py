@@ -72,9 +72,7 @@ class Application:
             keep_alive_seconds=turns.streams.keep_alive_seconds,
         )
         responses, chat = ResponsesApi(turns, self._relay), ChatApi(turns, self._relay)
-        self._websockets = ResponsesWebSocket(
-            responses, turns, self._relay, self._authenticator.authenticate
-        )
+        self._websockets = ResponsesWebSocket(responses, turns, self._relay, self._authenticator)
         add = self._routes.add
         add("POST", "/v1/responses", responses.create)
         add("GET", "/v1/responses/{id}", responses.get)
@@ -92,14 +90,14 @@ class Application:
         add("GET", "/readyz", self._readyz)
         self._add_completion_routes(gateway, desk)
         self._add_session_routes(gateway)
-        transcript = self._transcript = TranscriptApi(gateway)
+        transcript = self._transcript = TranscriptApi(gateway, self._authenticator.until_revoked)
         add("GET", "/v1/transcript", transcript.read)
         add("POST", "/v1/transcript", transcript.add)
         add("DELETE", "/v1/transcript", transcript.pop)
         add("POST", "/v1/transcript/lane", transcript.acquire_lane)
         add("POST", "/v1/transcript/lane/{turn_id}", transcript.end_lane)
         self._add_compaction_routes(CompactionsApi(turns, compactor))
-        self._events = EventsApi(gateway, streams)
+        self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
 

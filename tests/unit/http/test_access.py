@@ -1,11 +1,17 @@
 """API keys, tenants, and the rules while no key exists."""
 
+import asyncio
+
 import httpx
+import pytest
 
 from holdfast.core.decisions.api_keys import hash_key
 from holdfast.core.ids import Tenant
 from holdfast.core.transaction.commands import AddApiKey, RevokeApiKey
+from holdfast.http.api import events
 from tests.in_process import RunningGateway, open_gateway
+from tests.socket_client import SocketClient
+from tests.streaming import Stream
 
 ASK = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -112,3 +118,73 @@ async def test_every_answer_carries_a_request_id() -> None:
     async with open_gateway() as gateway:
         for path in ("/v1/sessions", "/nowhere"):
             assert (await gateway.client.get(path)).headers["x-request-id"].startswith("req_")
+
+
+async def test_a_revoked_key_loses_its_event_feed() -> None:
+    async with open_gateway() as gateway:
+        mine, other = await _key(gateway, "acme"), await _key(gateway, "other")
+        session = (await _post(gateway, mine)).headers["x-session-id"]
+        feeds = [
+            Stream(gateway.server, "GET", path, headers=mine)
+            for path in ("/v1/events", f"/v1/sessions/{session}/events")
+        ]
+        foreign = Stream(gateway.server, "GET", "/v1/events", headers=other)
+        for feed in (*feeds, foreign):
+            assert await feed.text() == ": keep-alive"
+        await gateway.engine.submit(RevokeApiKey(id="key_acme_False"))
+        gateway.application.reload_keys()
+        for feed in feeds:
+            while await feed.text() is not None:
+                pass
+            assert feed.is_complete
+        await _post(gateway, other)
+        assert "session.created" in (await foreign.text() or "")
+        await foreign.leave()
+
+
+async def test_a_revoked_key_loses_its_websocket() -> None:
+    async with open_gateway() as gateway:
+        mine = await _key(gateway, "acme")
+        client = SocketClient(gateway.server, headers=mine)
+        client.create("hi")
+        assert (await client.response())[-1]["type"] == "response.completed"
+        await gateway.engine.submit(RevokeApiKey(id="key_acme_False"))
+        gateway.application.reload_keys()
+        error = await client.next()
+        assert error is not None
+        assert error["error"]["code"] == "invalid_api_key"
+        assert await client.next() is None
+        assert client.close_code == 1008
+
+
+async def test_one_tenant_cannot_take_the_feeds_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_FEEDS_PER_TENANT", 2)
+    async with open_gateway() as gateway:
+        mine, other = await _key(gateway, "acme"), await _key(gateway, "other")
+        feeds = [Stream(gateway.server, "GET", "/v1/events", headers=mine) for _ in range(2)]
+        for feed in feeds:
+            assert await feed.text() == ": keep-alive"
+        full = await gateway.client.get("/v1/events", headers=mine)
+        assert full.status_code == 429
+        assert full.json()["error"]["code"] == "too_many_followers"
+        foreign = Stream(gateway.server, "GET", "/v1/events", headers=other)
+        assert await foreign.text() == ": keep-alive"
+        await feeds[0].leave()
+        again = Stream(gateway.server, "GET", "/v1/events", headers=mine)
+        assert await again.text() == ": keep-alive"
+        for feed in (feeds[1], foreign, again):
+            await feed.leave()
+
+
+async def test_dead_followers_of_a_pipelined_connection_are_released_at_once() -> None:
+    async with open_gateway() as gateway:
+        reader, writer = await asyncio.open_connection(*gateway.server.address)
+        follow = b"GET /v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+        writer.write(follow * 3)
+        await reader.readuntil(b": keep-alive")
+        feed = gateway.application._events
+        assert sum(feed._open_feeds.values()) == 1
+        address = writer.get_extra_info("sockname")[:2]
+        writer.close()
+        await gateway.server.until_done(address)
+        assert sum(feed._open_feeds.values()) == 0

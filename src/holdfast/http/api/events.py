@@ -1,7 +1,8 @@
 """Event feeds: facts as server-sent events, resumable from any cursor."""
 
 import re
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -12,7 +13,7 @@ from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.transaction.changes import Event
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
-from holdfast.engine.streaming.event_feed import Feed
+from holdfast.engine.streaming.event_feed import Feed, TooManyFollowers
 from holdfast.http.api.session_items import SessionItems
 from holdfast.http.request.pagination import UnknownCursor
 from holdfast.http.server.sse import KEEP_ALIVE
@@ -21,6 +22,8 @@ from holdfast.ports.store import Place
 
 LATEST = "latest"
 MAX_NUMBER = 2**63 - 1
+MAX_FEEDS_PER_TENANT = 128
+"""Open feeds of one tenant; the process has at most 512."""
 _CURSOR = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 _encode = msgspec.json.Encoder().encode
 
@@ -28,8 +31,15 @@ _encode = msgspec.json.Encoder().encode
 class EventsApi:
     """GET /v1/events and GET /v1/sessions/{id}/events."""
 
-    def __init__(self, gateway: Gateway, streams: StreamSettings | None = None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        until_revoked: Callable[[Request], Awaitable[None]],
+        streams: StreamSettings | None = None,
+    ) -> None:
         self._gateway = gateway
+        self._until_revoked = until_revoked
+        self._open_feeds: Counter[Tenant] = Counter()
         self._items = SessionItems(gateway)
         self._feed = Feed(gateway.read)
         self._keep_alive_seconds = (streams or StreamSettings()).keep_alive_seconds
@@ -45,8 +55,7 @@ class EventsApi:
             after = await self._gateway.read.feed_end(request.tenant)
         else:
             after = parse_cursor(cursor)
-        self._feed.check_room()
-        return IteratorReply(self._all_events(request.tenant, after))
+        return self._reply(request.tenant, self._all_events(request.tenant, after))
 
     async def of_session(self, request: Request) -> AnyReply:
         """Stream the events of one session until it is erased."""
@@ -58,8 +67,25 @@ class EventsApi:
         after = newest if cursor == LATEST else parse_event_number(cursor)
         if after > newest:
             raise UnknownCursor(f"after: session {session_id} has {newest} events, not {after}")
+        events = self._session_events(request.tenant, session_id, after)
+        return self._reply(request.tenant, events)
+
+    def _reply(self, tenant: Tenant, events: AsyncIterator[bytes]) -> AnyReply:
+        """Count a feed towards its tenant for as long as its reply is open."""
         self._feed.check_room()
-        return IteratorReply(self._session_events(request.tenant, session_id, after))
+        if self._open_feeds[tenant] >= MAX_FEEDS_PER_TENANT:
+            raise TooManyFollowers(f"a tenant has at most {MAX_FEEDS_PER_TENANT} open feeds")
+        self._open_feeds[tenant] += 1
+
+        def release() -> None:
+            self._open_feeds[tenant] -= 1
+            if not self._open_feeds[tenant]:
+                del self._open_feeds[tenant]
+
+        reply = IteratorReply(events)
+        reply.on_close = release
+        reply.until_ended = self._until_revoked
+        return reply
 
     async def _all_events(self, tenant: Tenant, after: Place) -> AsyncIterator[bytes]:
         yield KEEP_ALIVE

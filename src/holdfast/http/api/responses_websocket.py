@@ -6,12 +6,12 @@ the gateway like any others and do not end with the connection.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.decisions.api_keys import NotAuthenticated
 from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TURN_PREFIX, TurnRequest, response_id
@@ -29,6 +29,7 @@ from holdfast.engine.logging import log
 from holdfast.engine.turns.turn_service import Ticket
 from holdfast.http.api.relay import RelayService
 from holdfast.http.api.responses import ResponsesApi
+from holdfast.http.request.auth import Authenticator
 from holdfast.http.request.body import Fields, parse_fields, pop_field
 from holdfast.http.request.responses_request import ResponseRequest, read_response_request
 from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
@@ -36,14 +37,12 @@ from holdfast.http.request.submit_turn import Target, TurnSubmitter, target_from
 from holdfast.http.request.websocket_memory import ResponseCache
 from holdfast.http.server.errors import error_value, reply_for_error
 from holdfast.http.server.types import Request
-from holdfast.http.server.websocket import WebSocket
+from holdfast.http.server.websocket import POLICY, WebSocket
 
 MAX_STREAMS = 32
 MAX_QUEUED = 16
 LIMIT_CODE = "websocket_connection_limit_reached"
 
-Authenticate = Callable[[Request], Awaitable[None]]
-"""Identify the caller or raise: at the handshake and for every request frame."""
 
 _encode = msgspec.json.Encoder().encode
 _ENDS = frozenset(TERMINAL.values())
@@ -63,12 +62,12 @@ class ResponsesWebSocket:
         responses: ResponsesApi,
         turns: TurnSubmitter,
         relay: RelayService,
-        authenticate: Authenticate,
+        authenticator: Authenticator,
     ) -> None:
         self.responses = responses
         self.relay = relay
         self.turns = turns
-        self.authenticate = authenticate
+        self.authenticator = authenticator
 
     async def serve(self, request: Request, websocket: WebSocket) -> None:
         """Serve one connection until it closes or `websocket_seconds` have passed."""
@@ -78,7 +77,7 @@ class ResponsesWebSocket:
         connection = _Connection(self, request, headers, websocket)
         try:
             async with asyncio.timeout(self.turns.streams.websocket_seconds):
-                await connection.receive_frames()
+                await self._serve_until_revoked(connection, request)
         except TimeoutError:
             value = error_value(
                 400, "the connection has reached its maximum duration", code=LIMIT_CODE
@@ -87,6 +86,20 @@ class ResponsesWebSocket:
             await websocket.close()
         finally:
             await connection.close()
+
+    async def _serve_until_revoked(self, connection: "_Connection", request: Request) -> None:
+        receiving = asyncio.ensure_future(connection.receive_frames())
+        revoked = asyncio.ensure_future(self.authenticator.until_revoked(request))
+        try:
+            await asyncio.wait({receiving, revoked}, return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                receiving.result()
+            else:
+                await connection.end(NotAuthenticated("the API key is no longer valid"))
+        finally:
+            for task in (receiving, revoked):
+                task.cancel()
+            await asyncio.gather(receiving, revoked, return_exceptions=True)
 
 
 class _Connection:
@@ -100,7 +113,7 @@ class _Connection:
         self._responses = server.responses
         self._relay = server.relay
         self._turns = server.turns
-        self._authenticate = server.authenticate
+        self._authenticator = server.authenticator
         self._request = request
         self._headers = headers
         self._websocket = websocket
@@ -128,6 +141,11 @@ class _Connection:
         if self._turns.streams.on_disconnect == "cancel":
             for ticket in self._tickets:
                 await ticket.abandon()
+
+    async def end(self, error: HoldfastError) -> None:
+        """Send an error and close the connection."""
+        await self._send_error(error, None)
+        await self._websocket.close(POLICY)
 
     async def _enqueue(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
         kind = pop_field(fields, "type", str)
@@ -171,7 +189,7 @@ class _Connection:
 
     async def _answer(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
         request = self._request.with_body(frame)
-        await self._authenticate(request)
+        await self._authenticator.authenticate(request)
         generates = pop_field(fields, "generate", bool, True)
         fields.pop("stream_options", None)
         parsed = read_response_request(fields)

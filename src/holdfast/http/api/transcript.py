@@ -5,7 +5,7 @@ a disconnect releases it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
@@ -37,8 +37,11 @@ _encode = msgspec.json.Encoder().encode
 class TranscriptApi:
     """Everything under /v1/transcript."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(
+        self, gateway: Gateway, until_revoked: Callable[[Request], Awaitable[None]]
+    ) -> None:
         self._gateway = gateway
+        self._until_revoked = until_revoked
         self._lanes: dict[tuple[Tenant, TurnId], _HeldLane] = {}
         self._is_closing = False
 
@@ -172,7 +175,9 @@ class TranscriptApi:
         done = await lane.take()
         if done is not None:
             return json_reply({"object": "lane", "done": done})
-        return IteratorReply(self._hold(request.tenant, _HeldLane(lane)), headers=(NDJSON,))
+        reply = IteratorReply(self._hold(request.tenant, _HeldLane(lane)), headers=(NDJSON,))
+        reply.until_ended = self._until_revoked
+        return reply
 
     async def _hold(self, tenant: Tenant, held: "_HeldLane") -> AsyncIterator[bytes]:
         run = held.lane.run

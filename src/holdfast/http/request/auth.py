@@ -8,6 +8,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -86,6 +87,7 @@ class Authenticator:
         self._is_loaded = False
         self._fresh_until = 0.0
         self._version = 0
+        self._invalidated = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
@@ -112,6 +114,21 @@ class Authenticator:
         request.tenant, request.is_admin = caller.tenant, caller.is_admin
         if self._limiter.is_set and not is_open:
             self._limiter.consume(caller.tenant)
+
+    async def until_revoked(self, request: Request) -> None:
+        """Return when the request's key is no longer valid; check it at every refresh."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._invalidated.wait()
+            if time.monotonic() >= self._fresh_until:
+                await self._refresh()
+            if not self._requires_key:
+                continue
+            try:
+                self._caller(request)
+            except NotAuthenticated:
+                return
 
     def _caller(self, request: Request) -> Caller:
         if request.path in OPEN_PATHS:
@@ -182,6 +199,8 @@ class Authenticator:
         """Read the keys from the store again before the next request."""
         self._version += 1
         self._fresh_until = 0.0
+        invalidated, self._invalidated = self._invalidated, asyncio.Event()
+        invalidated.set()
 
 
 def _bearer_token(request: Request) -> str | None:

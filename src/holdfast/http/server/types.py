@@ -195,6 +195,8 @@ class StreamingReply(ABC):
     def __init__(self, headers: Iterable[Header] = (SSE,)) -> None:
         self.status = 200
         self.on_disconnect: Callable[[], Awaitable[None]] | None = None
+        self.until_ended: Callable[[Request], Awaitable[None]] | None = None
+        """Waits for a reason to end the stream early, such as a revoked key."""
         self.headers = [*headers, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
     async def send(self, request: Request) -> bool:
@@ -211,15 +213,21 @@ class StreamingReply(ABC):
     async def _send(self, request: Request) -> bool:
         sender = asyncio.create_task(self._send_body(request), name="holdfast-stream")
         watcher = asyncio.create_task(request.wait_disconnected(), name="holdfast-client")
+        tasks: list[asyncio.Future[Any]] = [sender, watcher]
+        if self.until_ended is not None:
+            tasks.append(asyncio.ensure_future(self.until_ended(request)))
         try:
-            await asyncio.wait({sender, watcher}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if sender.done():
                 return sender.result()
+            is_disconnected = watcher.done()
         finally:
-            for task in (sender, watcher):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(sender, watcher, return_exceptions=True)
-        if self.on_disconnect is not None:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not is_disconnected:
+            await request.send(b"", is_last=True)
+        elif self.on_disconnect is not None:
             await self.on_disconnect()
         return False
 
@@ -248,6 +256,7 @@ class IteratorReply(StreamingReply):
     def __init__(self, chunks: AsyncIterator[bytes], headers: Iterable[Header] = (SSE,)) -> None:
         super().__init__(headers)
         self.chunks = chunks
+        self.on_close: Callable[[], None] | None = None
 
     async def write_body(self, request: Request) -> bytes:
         """Send the chunks."""
@@ -257,6 +266,9 @@ class IteratorReply(StreamingReply):
 
     async def close(self) -> None:
         """Close the generator now: it may hold a lane or a subscription."""
+        if self.on_close is not None:
+            self.on_close()
+            self.on_close = None
         if isinstance(self.chunks, AsyncGenerator):
             await self.chunks.aclose()
 
