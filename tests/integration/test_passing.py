@@ -180,7 +180,7 @@ async def test_other_endpoints_are_relayed_unchanged(recorder_url: str) -> None:
         page = await gateway.client.post(
             "/v1/audio/transcriptions", files={"file": b"x"}, headers={"origin": "http://evil"}
         )
-        assert page.status_code == 415
+        assert page.status_code == 403
         listed = await gateway.client.get("/v1/files", params={"limit": 3})
         assert json.loads(listed.content)["path"] == "/v1/files?limit=3"
         sly = await gateway.client.get("/v1/files/%2e%2e/models")
@@ -209,3 +209,16 @@ async def test_a_rejected_upstream_key_is_not_reported_as_the_clients() -> None:
                     "invalid_api_key",
                     "upstream_unauthorized",
                 )
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+async def test_relayed_endpoints_reject_bodies_that_a_web_page_could_send(
+    recorder_url: str, kind: str | None
+) -> None:
+    async with open_upstream_gateway(UpstreamSettings(url=recorder_url, key="k")) as gateway:
+        headers = {"Content-Type": kind} if kind is not None else {}
+        reply = await gateway.client.post(
+            "/v1/embeddings", content=b'{"model":"m","input":"hi"}', headers=headers
+        )
+        assert reply.status_code == 415
+        assert reply.json()["error"]["code"] == "unsupported_media_type"

@@ -26,7 +26,7 @@ from holdfast.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig
 from holdfast.http.request.rate_limit import RateLimiter
 from holdfast.http.request.submit_turn import TurnSubmitter
-from holdfast.http.server.cors import cors_headers, is_preflight
+from holdfast.http.server.cors import check_origin, cors_headers, is_preflight
 from holdfast.http.server.errors import error_reply, reply_for_error
 from holdfast.http.server.types import (
     AnyReply,
@@ -37,7 +37,7 @@ from holdfast.http.server.types import (
     Routes,
     json_reply,
 )
-from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket, check_origin
+from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
 from holdfast.ports.provider import Upstreams
 
 
@@ -58,9 +58,7 @@ class Application:
         self._desk = desk
         self._config = config
         limiter = RateLimiter(config.requests_per_minute)
-        self._authenticator = Authenticator(
-            gateway.read, config.keys, config.allowed_hosts, limiter
-        )
+        self._authenticator = Authenticator(gateway.read, config, limiter)
         self._meter = gateway.meter
         self._upstreams = upstreams
         self._routes = Routes()

@@ -99,7 +99,9 @@ async def test_without_keys_only_loopback_host_names_are_accepted() -> None:
     async with open_gateway() as gateway:
         for host, status in (
             ("localhost:8377", 200), ("127.0.0.1", 200), ("[::1]:8377", 200),
-            ("evil.example", 403), ("127.0.0.1.evil.example:8377", 403),
+            ("evil.example", 403), ("127.0.0.1.evil.example:8377", 403), ("", 403),
+            ("localhost:x@evil.example", 403), ("user@localhost", 403), ("localhost:8377x", 403),
+            ("localhost/evil", 403), ("[::1", 403), ("localhost:", 403),
         ):  # fmt: skip
             reply = await gateway.client.get("/v1/sessions", headers={"Host": host})
             assert reply.status_code == status, host
@@ -188,3 +190,45 @@ async def test_dead_followers_of_a_pipelined_connection_are_released_at_once() -
         writer.close()
         await gateway.server.until_done(address)
         assert sum(feed._open_feeds.values()) == 0
+
+
+async def test_two_host_headers_are_rejected() -> None:
+    async with open_gateway() as gateway:
+        for second in (b"localhost", b"evil.example"):
+            reader, writer = await asyncio.open_connection(*gateway.server.address)
+            writer.write(
+                b"GET /v1/sessions HTTP/1.1\r\nhost: localhost\r\nhost: %b\r\n"
+                b"connection: close\r\n\r\n" % second
+            )
+            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+            writer.close()
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+async def test_without_keys_a_foreign_origin_changes_nothing(origin: str) -> None:
+    async with open_gateway() as gateway:
+        made = await _post(gateway, {})
+        session = made.headers["x-session-id"]
+        for method, path in (
+            ("POST", "/v1/chat/completions"),
+            ("POST", "/v1/embeddings"),
+            ("POST", f"/v1/sessions/{session}/reset"),
+            ("DELETE", f"/v1/sessions/{session}"),
+        ):
+            body = ASK if path.endswith("completions") else None
+            reply = await gateway.client.request(
+                method, path, json=body, headers={"Origin": origin}
+            )
+            assert reply.status_code == 403, path
+            assert reply.json()["error"]["code"] == "origin_not_allowed"
+        kept = await gateway.client.get(f"/v1/sessions/{session}", headers={"Origin": origin})
+        assert (kept.status_code, kept.json()["status"]) == (200, "idle")
+        assert len(gateway.model.calls) == 1
+
+
+async def test_the_servers_own_origin_and_key_holders_are_accepted() -> None:
+    async with open_gateway() as gateway:
+        assert (await _post(gateway, {"Origin": gateway.server.url})).status_code == 200
+        mine = await _key(gateway, "acme")
+        foreign = {**mine, "Origin": "https://app.example"}
+        assert (await _post(gateway, foreign)).status_code == 200

@@ -224,13 +224,13 @@ async def test_unknown_paths_and_invalid_headers_are_rejected_at_the_handshake()
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1:9999", "null"])
 async def test_a_foreign_origin_is_rejected_at_the_handshake(origin: str) -> None:
     async with open_gateway() as gateway:
-        headers = {"Host": "127.0.0.1:8377", "Origin": origin}
+        headers = {"Origin": origin}
         client = SocketClient(gateway.server, headers=headers)
         value = await client.next()
         assert client.rejected == 403
         assert value is not None
         assert value["error"]["code"] == "origin_not_allowed"
-        headers["Origin"] = "http://127.0.0.1:8377"
+        headers["Origin"] = gateway.server.url
         async with connected(gateway, headers=headers) as client:
             client.create("hi")
             assert (await client.response())[-1]["type"] == "response.completed"

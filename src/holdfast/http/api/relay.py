@@ -40,6 +40,10 @@ STATEFUL_GROUPS = frozenset(
 """Relayed endpoints that store data in the upstream account, which all tenants share."""
 
 
+RELAYED_TYPES = frozenset({"multipart/form-data", "application/octet-stream"})
+"""Types other than JSON that relayed endpoints accept: uploads of files and their parts."""
+
+
 class RelayService:
     """Answer requests that create no turn."""
 
@@ -93,11 +97,14 @@ class RelayService:
         if group in STATEFUL_GROUPS and not request.is_admin:
             raise NotAllowed("all tenants share the upstream account: this path needs an admin key")
         kind = _content_type(request)
-        is_json = kind in ("", "application/json") or kind.endswith("+json")
-        if not is_json and request.header(b"origin") is not None:
-            # Browsers send forms cross-origin without a preflight request.
-            raise UnsupportedMediaType("web pages may send only application/json")
-        model = _model_of(await request.body()) if is_json else None
+        is_json = kind == "application/json" or kind.endswith("+json")
+        body = await request.body()
+        if body and not is_json and kind not in RELAYED_TYPES:
+            # Browsers send other types, and none, cross-origin without a preflight request.
+            raise UnsupportedMediaType(
+                f"send the body as application/json or multipart/form-data, not {kind[:128]!r}"
+            )
+        model = _model_of(body) if is_json else None
         query = request.query_string.decode("latin-1")
         path = quote(path, safe="/:@!$&'()*+,;=~")
         target = f"{path}?{query}" if query else path

@@ -6,18 +6,19 @@ last key was revoked. Without keys only this machine is served, and no web page 
 
 import asyncio
 import hmac
+import re
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
 
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated, hash_key
-from holdfast.core.errors import StoreError
+from holdfast.core.errors import InvalidInput, StoreError
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.engine.logging import log
 from holdfast.http.request.rate_limit import RateLimiter
+from holdfast.http.server.cors import check_origin
 from holdfast.http.server.types import Request
 from holdfast.ports.store import Reader
 
@@ -26,6 +27,9 @@ REFRESH_SECONDS = 2.0
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 MAX_KNOWN_HOSTS = 64
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:@/\[\]\s]+)(?::[0-9]{1,5})?")
+"""A Host header: a name or bracketed IPv6 address and a port; no user, no path."""
 ADMIN_PATHS = frozenset({"/metrics"})
 DEFAULT_BODY_BYTES = 64 * 1024 * 1024
 
@@ -72,18 +76,18 @@ class Authenticator:
     def __init__(
         self,
         read: Reader,
-        configured_keys: Sequence[ConfiguredKey],
-        allowed_hosts: Sequence[str],
+        config: HttpConfig,
         limiter: RateLimiter,
     ) -> None:
         self._read = read
         self._limiter = limiter
-        self._configured_keys = tuple(configured_keys)
-        self._hosts = LOOPBACK_HOSTS | {host.lower() for host in allowed_hosts}
+        self._configured_keys = config.keys
+        self._origins = config.cors_origins
+        self._hosts = LOOPBACK_HOSTS | {host.lower() for host in config.allowed_hosts}
         self._accepted_hosts: set[bytes | None] = set()
         """Host header values that were checked and accepted."""
         self._callers: dict[bytes, Caller] = {}
-        self._requires_key = bool(configured_keys)
+        self._requires_key = bool(config.keys)
         self._is_loaded = False
         self._fresh_until = 0.0
         self._version = 0
@@ -107,10 +111,16 @@ class Authenticator:
         if request.started_at >= self._fresh_until and not is_open:
             await self._refresh()
         caller = _HEALTH_CHECK if is_open else _LOCAL_ADMIN
+        if len(request.by_name) != len(request.headers):
+            _check_single_host(request)
         if self._requires_key:
             caller = self._caller(request)
-        elif request.by_name.get(b"host") not in self._accepted_hosts:
-            self._check_host(request)
+        else:
+            if request.by_name.get(b"host") not in self._accepted_hosts:
+                self._check_host(request)
+            if request.method not in SAFE_METHODS:
+                # Without keys, the address alone would let any web page act as the user.
+                check_origin(request, self._origins)
         request.tenant, request.is_admin = caller.tenant, caller.is_admin
         if self._limiter.is_set and not is_open:
             self._limiter.consume(caller.tenant)
@@ -151,10 +161,11 @@ class Authenticator:
 
     def _check_host(self, request: Request) -> None:
         """Reject unknown Host headers (DNS rebinding)."""
-        host = (request.header(b"host") or "localhost").lower()
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name not in self._hosts:
-            raise NotAllowed(f"the host name {name!r} is not allowed; see server.allowed_hosts")
+        raw = request.header(b"host")
+        host = "localhost" if raw is None else raw.lower()
+        match = _HOST.fullmatch(host)
+        if match is None or match[1] not in self._hosts:
+            raise NotAllowed(f"the host {host[:128]!r} is not allowed; see server.allowed_hosts")
         if len(self._accepted_hosts) < MAX_KNOWN_HOSTS:
             self._accepted_hosts.add(request.by_name.get(b"host"))
 
@@ -201,6 +212,12 @@ class Authenticator:
         self._fresh_until = 0.0
         invalidated, self._invalidated = self._invalidated, asyncio.Event()
         invalidated.set()
+
+
+def _check_single_host(request: Request) -> None:
+    """Reject two Host headers: proxies and servers disagree about which one counts."""
+    if len(request.raw_headers(b"host")) > 1:
+        raise InvalidInput("the Host header was sent more than once")
 
 
 def _bearer_token(request: Request) -> str | None:

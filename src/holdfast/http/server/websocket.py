@@ -1,11 +1,9 @@
 """WebSocket connections: uvicorn brings them as ASGI messages, the only place we speak ASGI."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
-from urllib.parse import urlsplit
 
-from holdfast.core.decisions.api_keys import NotAllowed
-from holdfast.http.server.types import Header, Reply, Request
+from holdfast.http.server.types import Header, Reply
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -14,21 +12,6 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 NORMAL = 1000
 POLICY = 1008
 TOO_BIG = 1009
-
-
-class ForeignOrigin(NotAllowed):
-    """A page of another site sends the request; browsers do not stop it, so the server does."""
-
-    code = "origin_not_allowed"
-
-
-def check_origin(request: Request, allowed: Sequence[str]) -> None:
-    """Reject pages of other sites: the same-origin policy does not cover WebSocket handshakes."""
-    origin = request.header(b"origin")
-    if origin is None or origin in allowed:
-        return
-    if urlsplit(origin).netloc.lower() != (request.header(b"host") or "").lower():
-        raise ForeignOrigin(f"the origin {origin!r} is not allowed; see server.cors_origins")
 
 
 class WebSocket:

@@ -9,7 +9,7 @@ from holdfast.core.decisions.api_keys import NotAuthenticated, hash_key
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import Tenant
 from holdfast.core.transaction.changes import ApiKeyRow
-from holdfast.http.request.auth import Authenticator
+from holdfast.http.request.auth import Authenticator, HttpConfig
 from holdfast.http.request.rate_limit import RateLimiter
 from holdfast.http.server.types import Request
 from holdfast.ports.store import Reader
@@ -43,7 +43,7 @@ def _row(key: str) -> ApiKeyRow:
 
 
 def _authenticator(reader: KeyReader) -> Authenticator:
-    return Authenticator(cast(Reader, cast(Any, reader)), (), (), RateLimiter(0))
+    return Authenticator(cast(Reader, cast(Any, reader)), HttpConfig(), RateLimiter(0))
 
 
 def _request(key: str | None = None, path: str = "/v1/sessions") -> Request:
