@@ -12,7 +12,7 @@ from holdfast.http.api.relay import RelayService
 from holdfast.http.formats.chat import ChatChunks, completion
 from holdfast.http.request.body import Fields, pop_field, read_fields
 from holdfast.http.request.metadata import pop_metadata
-from holdfast.http.request.session_headers import read_session_headers
+from holdfast.http.request.session_headers import check_expectable, read_session_headers
 from holdfast.http.request.submit_turn import TurnSubmitter, target_from_headers
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
@@ -37,6 +37,7 @@ class ChatApi:
         turn_request = _parse_turn_request(fields, instructions)
         new_items = [write_item(item) for item in items]
         if not (turn_request.is_stored or headers.is_bound):
+            check_expectable(headers)
             return await self._relay.chat(request, turn_request, new_items)
         target = target_from_headers(headers)
         ticket = await self._turns.submit(request, turn_request, headers, target, new_items)

@@ -18,6 +18,7 @@ from holdfast.http.request.responses_request import ResponseRequest, read_respon
 from holdfast.http.request.session_headers import (
     SessionHeaders,
     answer_headers,
+    check_expectable,
     read_session_headers,
 )
 from holdfast.http.request.session_target import TargetResolver
@@ -55,6 +56,7 @@ class ResponsesApi:
         parsed = read_response_request(await read_fields(request))
         turn_request = parsed.turn_request
         if not (turn_request.is_stored or headers.is_bound or parsed.is_bound):
+            check_expectable(headers)
             parsed = await self.resolve_references(request, parsed, Target())
             return await self._relay.response(turn_request, parsed.items)
         while True:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import InvalidInput, ItemNotFound, SessionNotFound
+from holdfast.core.errors import InvalidInput, ItemNotFound, SessionChanged, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import shown
 from holdfast.core.model.items import NewItem
@@ -87,6 +87,8 @@ class SessionItems:
         )
         if headers.is_bound or headers.is_internal:
             raise InvalidInput("the path names the session; send no session headers")
+        if headers.expected_id is not None and headers.expected_id != session_id:
+            raise SessionChanged(headers.expected_id, session_id)
         command = Append(
             tenant=request.tenant,
             turn_id=TurnId(gateway.ids.new("turn")),

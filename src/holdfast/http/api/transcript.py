@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
-from holdfast.core.errors import InvalidInput, TurnNotFound
+from holdfast.core.errors import InvalidInput, SessionChanged, TurnNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId, read_idempotency_key
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.turn import Outcome
@@ -77,7 +77,11 @@ class TranscriptApi:
         if lane:
             key, digest = headers.idempotency_key, await body_hash(request)
             once = Batch(key, digest) if key is not None else None
-            await self._lane(request, lane).add(items, once)
+            held = self._lane(request, lane)
+            session_id = held.run.session.id
+            if headers.expected_id not in (None, session_id):
+                raise SessionChanged(str(headers.expected_id), session_id)
+            await held.add(items, once)
             return json_reply({"object": "transcript.added", "turn_id": lane})
         if not items:
             return await self._reserve(request, headers)
@@ -117,6 +121,7 @@ class TranscriptApi:
             items=items,
             idempotency_key=headers.idempotency_key,
             body_hash=digest if headers.idempotency_key is not None else None,
+            expected_id=headers.expected_id,
             replaces_upto=pop_field(fields, "replaces_upto", int),
         )
 

@@ -16,9 +16,10 @@ OPENCLAW_RESERVED = ("subagent:", "cron:", "acp:")
 
 
 MAX_DIGITS = 6
+MAX_ID = 255
 _SINGLE = (
     b"x-session-key", b"x-openclaw-session-key", b"x-session-id", b"idempotency-key", b"x-on-busy",
-    b"x-session-internal",
+    b"x-session-internal", b"x-expected-session-id",
 )  # fmt: skip
 
 
@@ -27,6 +28,8 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
     key: Key | None = None
     session_id: SessionId | None = None
+    expected_id: SessionId | None = None
+    """The session that the caller believes to be live."""
     idempotency_key: str | None = None
     on_busy: OnBusy | None = None
     is_internal: bool = False
@@ -83,6 +86,13 @@ def _openclaw_key(raw: str) -> str:
     return raw if raw.startswith("agent:") or not raw else f"agent:main:{raw}"
 
 
+def _expected_id(raw: bytes) -> str:
+    text = header_text(raw)
+    if not text or "\0" in text or len(text) > MAX_ID:
+        raise InvalidInput("X-Expected-Session-Id must be a session id")
+    return text
+
+
 def _idempotency_key(raw: bytes) -> str:
     text = header_text(raw)
     if not 1 <= len(text) <= 255:
@@ -121,6 +131,7 @@ _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
     b"x-session-key": ("key", _key_text),
     b"x-openclaw-session-key": ("openclaw", _key_text),
     b"x-session-id": ("session_id", header_text),
+    b"x-expected-session-id": ("expected_id", _expected_id),
     b"idempotency-key": ("idempotency_key", _idempotency_key),
     b"x-on-busy": ("on_busy", _on_busy),
     b"x-session-internal": ("is_internal", _flag),
@@ -130,6 +141,12 @@ _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
     b"x-codex-window-id": ("sends_everything", _is_present),
 }
 """Field and parser for each session header."""
+
+
+def check_expectable(headers: SessionHeaders) -> None:
+    """Reject an expected session on a request that belongs to no session."""
+    if headers.expected_id is not None:
+        raise InvalidInput("X-Expected-Session-Id needs a session: send a session header as well")
 
 
 def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]:

@@ -182,6 +182,7 @@ class TurnSubmitter:
             rewind=matched.rewind,
             seen_seq=matched.seen_seq,
             parent=target.parent,
+            expected_id=headers.expected_id,
             after_turn=matched.after_turn if target.after_turn is None else target.after_turn,
             same_as=matched.same_as,
             brought=self._imported_prefix(matched.brought, matched.trail)
