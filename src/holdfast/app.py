@@ -145,6 +145,8 @@ def _http_config(settings: Settings) -> "HttpConfig":
         allowed_hosts=settings.server.allowed_hosts,
         cors_origins=settings.server.cors_origins,
         body_bytes=settings.limits.body_bytes,
+        body_bytes_in_flight=settings.limits.body_bytes_in_flight,
+        items=settings.limits.items,
         requests_per_minute=settings.limits.requests_per_minute,
         reset=settings.reset_policy,
     )

@@ -24,8 +24,10 @@ from holdfast.http.api.transcript import TranscriptApi
 from holdfast.http.api.turns import TurnsApi
 from holdfast.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig
+from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.rate_limit import RateLimiter
 from holdfast.http.request.submit_turn import TurnSubmitter
+from holdfast.http.server.body_budget import BodyBudget
 from holdfast.http.server.cors import check_origin, cors_headers, is_preflight
 from holdfast.http.server.errors import error_reply, reply_for_error
 from holdfast.http.server.types import (
@@ -61,6 +63,8 @@ class Application:
         self._authenticator = Authenticator(gateway.read, config, limiter)
         self._meter = gateway.meter
         self._upstreams = upstreams
+        self._budget = BodyBudget(max(config.body_bytes_in_flight, config.body_bytes))
+        self._decoder = BodyDecoder(config.items)
         self._routes = Routes()
         turns = TurnSubmitter(gateway, desk, config.reset, streams=streams)
         compactor = compactor or Compactor(gateway, upstreams.provider)
@@ -69,7 +73,8 @@ class Application:
             Passing(upstreams.provider, gateway.ids.new, compactor),
             keep_alive_seconds=turns.streams.keep_alive_seconds,
         )
-        responses, chat = ResponsesApi(turns, self._relay), ChatApi(turns, self._relay)
+        responses = ResponsesApi(turns, self._relay, self._decoder)
+        chat = ChatApi(turns, self._relay, self._decoder)
         self._websockets = ResponsesWebSocket(responses, turns, self._relay, self._authenticator)
         add = self._routes.add
         add("POST", "/v1/responses", responses.create)
@@ -155,6 +160,7 @@ class Application:
         """Let running turns finish for `grace_seconds`, then cancel them."""
         self.begin_stop()
         await self._desk.stop(grace_seconds)
+        await self._decoder.close()
 
     def reload_keys(self) -> None:
         """Read the API keys from the store again before the next request."""
@@ -170,8 +176,14 @@ class Application:
 
     async def serve(self, request: Request) -> None:
         """Answer one request; every error becomes a JSON reply."""
+        try:
+            await self._serve(request)
+        finally:
+            request.release_body()
+
+    async def _serve(self, request: Request) -> None:
         request.id = self._gateway.ids.new("req")
-        request.max_body_bytes = self._config.body_bytes
+        request.max_body_bytes, request.budget = self._config.body_bytes, self._budget
         reply: AnyReply
         try:
             if request.method == "OPTIONS" and is_preflight(request):
@@ -208,7 +220,7 @@ class Application:
         """Serve one WebSocket connection."""
         query, headers = scope.get("query_string", b""), list(scope["headers"])
         request = Request("GET", scope["path"], query, headers)
-        request.id = self._gateway.ids.new("req")
+        request.id, request.budget = self._gateway.ids.new("req"), self._budget
         websocket = WebSocket(scope, receive, send)
         try:
             await self._authenticator.authenticate(request)

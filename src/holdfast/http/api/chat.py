@@ -1,16 +1,13 @@
 """Chat Completions: translate requests into turns and answers into completions."""
 
-from typing import Any
-
 import msgspec
 
 from holdfast.core.errors import InvalidInput
-from holdfast.core.model.items import write_item
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.openai.chat import split_messages
 from holdfast.http.api.relay import RelayService
 from holdfast.http.formats.chat import ChatChunks, completion
-from holdfast.http.request.body import Fields, pop_field, read_fields
+from holdfast.http.request.body import Fields, pop_field
+from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.metadata import pop_metadata
 from holdfast.http.request.session_headers import check_expectable, read_session_headers
 from holdfast.http.request.submit_turn import TurnSubmitter, target_from_headers
@@ -22,20 +19,16 @@ _encode = msgspec.json.Encoder().encode
 class ChatApi:
     """POST /v1/chat/completions."""
 
-    def __init__(self, turns: TurnSubmitter, relay: RelayService) -> None:
+    def __init__(self, turns: TurnSubmitter, relay: RelayService, decoder: BodyDecoder) -> None:
         self._turns = turns
+        self._decoder = decoder
         self._relay = relay
 
     async def create(self, request: Request) -> AnyReply:
         """Run a turn and return its completion, whole or streamed."""
         headers = read_session_headers(request)
-        fields = await read_fields(request)
-        messages = pop_field(fields, "messages", list[Any])
-        if not messages:
-            raise InvalidInput("messages: at least one message is needed")
-        instructions, items = split_messages(messages)
+        fields, instructions, new_items = await self._decoder.chat(request)
         turn_request = _parse_turn_request(fields, instructions)
-        new_items = [write_item(item) for item in items]
         if not (turn_request.is_stored or headers.is_bound):
             check_expectable(headers)
             return await self._relay.chat(request, turn_request, new_items)

@@ -11,10 +11,10 @@ from holdfast.core.transaction.commands import DropResponse
 from holdfast.engine.streaming.response_records import given_then
 from holdfast.http.api.relay import RelayService
 from holdfast.http.api.session_items import SessionItems
-from holdfast.http.request.body import read_fields
+from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.item_references import ReferenceResolver
 from holdfast.http.request.pagination import page, read_page
-from holdfast.http.request.responses_request import ResponseRequest, read_response_request
+from holdfast.http.request.responses_request import ResponseRequest, parse_response_request
 from holdfast.http.request.session_headers import (
     SessionHeaders,
     answer_headers,
@@ -43,8 +43,9 @@ class ResponseNotFound(NotFound):
 class ResponsesApi:
     """Everything under /v1/responses except compaction."""
 
-    def __init__(self, turns: TurnSubmitter, relay: RelayService) -> None:
+    def __init__(self, turns: TurnSubmitter, relay: RelayService, decoder: BodyDecoder) -> None:
         self._turns = turns
+        self._decoder = decoder
         self._relay = relay
         self._targets = TargetResolver(turns.gateway, turns.desk)
         self._items = SessionItems(turns.gateway)
@@ -53,7 +54,8 @@ class ResponsesApi:
     async def create(self, request: Request) -> AnyReply:
         """Run a turn and return its response, whole or streamed."""
         headers = read_session_headers(request)
-        parsed = read_response_request(await read_fields(request))
+        fields, items = await self._decoder.responses(request)
+        parsed = parse_response_request(fields, items)
         turn_request = parsed.turn_request
         if not (turn_request.is_stored or headers.is_bound or parsed.is_bound):
             check_expectable(headers)
@@ -144,9 +146,9 @@ class ResponsesApi:
     async def input_tokens(self, request: Request) -> AnyReply:
         """Estimate the number of input tokens of a request, with its history."""
         headers = read_session_headers(request)
-        fields = await read_fields(request)
+        fields, items = await self._decoder.responses(request)
         fields.setdefault("model", msgspec.Raw(b'"any"'))
-        parsed = read_response_request(fields)
+        parsed = parse_response_request(fields, items)
         target = await self.target(request, headers, parsed)
         parsed = await self.resolve_references(request, parsed, target)
         history = await self._turns.history(request, target)

@@ -35,6 +35,7 @@ from holdfast.http.request.responses_request import ResponseRequest, read_respon
 from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
 from holdfast.http.request.submit_turn import Target, TurnSubmitter, target_from_headers
 from holdfast.http.request.websocket_memory import ResponseCache
+from holdfast.http.server.body_budget import UNCOUNTED_BYTES
 from holdfast.http.server.errors import error_value, reply_for_error
 from holdfast.http.server.types import Request
 from holdfast.http.server.websocket import POLICY, WebSocket
@@ -121,23 +122,41 @@ class _Connection:
         self._queues: dict[str | None, asyncio.Queue[tuple[Fields, bytes]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._tickets: set[Ticket] = set()
+        self._reserved: dict[int, int] = {}
+        """Sizes of the large frames that are not answered yet, by object id."""
 
     async def receive_frames(self) -> None:
         """Queue request frames until the client disconnects."""
         while (frame := await self._websocket.receive()) is not None:
             stream_id: str | None = None
             try:
+                await self._reserve(frame)
                 fields = parse_fields(frame)
                 stream_id = pop_field(fields, "stream_id", str)
                 await self._enqueue(fields, frame, stream_id)
             except HoldfastError as error:
+                self._release(frame)
                 await self._send_error(error, stream_id)
+
+    async def _reserve(self, frame: bytes) -> None:
+        """Count a large frame towards the body bytes of the process until it is answered."""
+        budget = self._request.budget
+        if budget is not None and len(frame) > UNCOUNTED_BYTES:
+            await budget.reserve(len(frame))
+            self._reserved[id(frame)] = len(frame)
+
+    def _release(self, frame: bytes) -> None:
+        size = self._reserved.pop(id(frame), 0)
+        if size and self._request.budget is not None:
+            self._request.budget.release(size)
 
     async def close(self) -> None:
         """Stop sending; cancel the turns if `on_disconnect` says so."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._request.budget is not None:
+            self._request.budget.release(sum(self._reserved.values()))
         if self._turns.streams.on_disconnect == "cancel":
             for ticket in self._tickets:
                 await ticket.abandon()
@@ -186,6 +205,8 @@ class _Connection:
             except Exception:  # noqa: BLE001 - top of the task: logged and answered
                 log.exception("websocket.request_failed", request_id=self._request.id)
                 await self._send_error(HoldfastError("internal server error"), stream_id)
+            finally:
+                self._release(frame)
 
     async def _answer(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
         request = self._request.with_body(frame)

@@ -31,6 +31,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:@/\[\]\s]+)(?::[0-9]{1,5})?")
 """A Host header: a name or bracketed IPv6 address and a port; no user, no path."""
 ADMIN_PATHS = frozenset({"/metrics"})
+DEFAULT_MAX_ITEMS = 20_000
 DEFAULT_BODY_BYTES = 64 * 1024 * 1024
 
 
@@ -49,6 +50,8 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     body_bytes: int = DEFAULT_BODY_BYTES
+    body_bytes_in_flight: int = 2 * DEFAULT_BODY_BYTES
+    items: int = DEFAULT_MAX_ITEMS
     requests_per_minute: int = 0
     reset: ResetPolicy = NEVER
 

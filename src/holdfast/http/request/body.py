@@ -17,12 +17,17 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 async def read_fields(request: Request) -> Fields:
     """Return the body's top-level fields, each as raw JSON."""
+    check_content_type(request)
+    return parse_fields(await request.body())
+
+
+def check_content_type(request: Request) -> None:
+    """Reject a body that is not plain JSON by its own headers."""
     headers = request.by_name
     if headers.get(b"content-type") != b"application/json":
         _check_type(request.header(b"content-type") or "")
     if b"content-encoding" in headers:
         _check_encoding(request.header(b"content-encoding") or "identity")
-    return parse_fields(await request.body())
 
 
 def _check_type(content_type: str) -> None:

@@ -30,8 +30,12 @@ class ResponseRequest(msgspec.Struct, frozen=True):
 
 
 def read_response_request(fields: Fields) -> ResponseRequest:
+    """Parse a request whose input is still among its fields."""
+    return parse_response_request(fields, read_input(fields))
+
+
+def parse_response_request(fields: Fields, items: list[NewItem]) -> ResponseRequest:
     """Parse a request's fields; reject invalid ones."""
-    items = read_input(fields)
     has_references = is_compaction = False
     for item in items:
         if is_compaction:

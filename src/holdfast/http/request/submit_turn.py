@@ -35,6 +35,7 @@ from holdfast.http.server.sse import EventEncoder, EventReply, encode_events
 from holdfast.http.server.types import Header, Request, StreamingReply
 
 MAX_MATCH_ATTEMPTS = 16
+INLINE_HASH_BYTES = 1024 * 1024
 
 
 class ConversationNotFound(NotFound):
@@ -83,6 +84,7 @@ class TurnSubmitter:
     ) -> Ticket:
         """Accept and start the turn; items that the log already has are not stored again."""
         storage, is_new = self.gateway.storage, _is_new(headers, target, items)
+        digest = await body_hash(request)
         for _ in range(MAX_MATCH_ATTEMPTS):
             if is_new:
                 matched = Recognised(tuple(items))
@@ -91,7 +93,7 @@ class TurnSubmitter:
             if matched.trail or target.after_turn is not None:
                 waits = target.after_turn is not None
                 turn_request = replace(turn_request, waits_for_parent=waits, trail=matched.trail)
-            accept = self._accept(request, turn_request, headers, target, matched)
+            accept = self._accept(request, turn_request, headers, target, matched, digest)
             if storage.is_bounded:
                 limits = await storage.limits(request.tenant, accept.limits)
                 accept = replace(accept, limits=limits)
@@ -104,6 +106,7 @@ class TurnSubmitter:
             if storage.is_bounded:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
             request.session_headers = answer_headers(ticket.session, ticket.turn.id)
+            request.release_body()
             return ticket
         raise SessionBusy("the session changed concurrently; retry")
 
@@ -154,6 +157,7 @@ class TurnSubmitter:
         headers: SessionHeaders,
         target: Target,
         matched: Recognised,
+        digest: bytes,
     ) -> Accept:
         gateway, new_id = self.gateway, self.gateway.ids.new
         if matched.repeated is not None:
@@ -173,7 +177,7 @@ class TurnSubmitter:
             on_busy=headers.on_busy or gateway.settings.on_busy,
             is_internal=headers.is_internal,
             idempotency_key=headers.idempotency_key,
-            body_hash=hash_request(request),
+            body_hash=digest,
             retry_count=headers.retry_count,
         )
         # Two steps: a call with more than fifteen keywords makes CPython build a dictionary.
@@ -263,20 +267,25 @@ def _is_new(headers: SessionHeaders, target: Target, items: Sequence[NewItem]) -
 async def body_hash(request: Request) -> bytes:
     """Read the body and return the request's hash."""
     await request.body()
-    return hash_request(request)
+    if len(request.content) <= INLINE_HASH_BYTES:
+        return hash_request(request)
+    # The hash of a large body takes long, and hashlib releases the interpreter lock.
+    return await asyncio.to_thread(hash_request, request)
 
 
 def hash_request(request: Request) -> bytes:
     """Return the hash of path, session headers and raw body, by which repeats are recognised."""
     headers = request.by_name
-    parts = (
+    hashed = blake2b(digest_size=16)
+    for part in (
         request.path.encode(),
         headers.get(b"x-session-key", b""),
         headers.get(b"x-openclaw-session-key", b""),
         headers.get(b"x-session-id", b""),
-        request.content,
-    )
-    return blake2b(b"\0".join(parts), digest_size=16).digest()
+    ):
+        hashed.update(part + b"\0")
+    hashed.update(request.content)
+    return hashed.digest()
 
 
 def session_id_of(name: str) -> SessionId:

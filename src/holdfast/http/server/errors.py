@@ -8,6 +8,7 @@ import msgspec
 from holdfast.core import errors as err
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated
 from holdfast.engine.streaming.event_feed import TooManyFollowers
+from holdfast.http.server.body_budget import ServerBusy
 from holdfast.http.server.types import JSON, BodyTooLarge, Header, Reply
 
 
@@ -15,6 +16,12 @@ class UnsupportedMediaType(err.InvalidInput):
     """The request's Content-Type or Content-Encoding is not accepted."""
 
     code = "unsupported_media_type"
+
+
+class TooManyItems(err.InvalidInput):
+    """The request has more items or JSON values than the gateway decodes."""
+
+    code = "too_many_items"
 
 
 class RateLimited(err.HoldfastError):
@@ -30,7 +37,9 @@ class RateLimited(err.HoldfastError):
 
 STATUS: dict[type[err.HoldfastError], int] = {
     BodyTooLarge: 413,
+    TooManyItems: 413,
     UnsupportedMediaType: 415,
+    ServerBusy: 503,
     NotAuthenticated: 401,
     NotAllowed: 403,
     RateLimited: 429,
@@ -62,6 +71,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
 """Status by error class; the nearest class in the MRO decides."""
 
 RETRY_AFTER: dict[type[err.HoldfastError], int] = {
+    ServerBusy: 5,
     err.SessionBusy: 1,
     err.LaneFull: 2,
     TooManyFollowers: 5,

@@ -22,12 +22,14 @@ import msgspec
 from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.ids import DEFAULT_TENANT, Tenant, TurnId
 from holdfast.engine.logging import log
+from holdfast.http.server.body_budget import UNCOUNTED_BYTES, BodyBudget
 
 Header = tuple[bytes, bytes]
 
 JSON = (b"content-type", b"application/json")
 SSE = (b"content-type", b"text/event-stream; charset=utf-8")
 MAX_DIGITS = 18
+RESERVE_STEP_BYTES = 1024 * 1024
 
 
 class ClientDisconnected(Exception):
@@ -55,7 +57,9 @@ class Request:
     is_half_closed = False
     """Whether the client has shut down its sending side; it may be gone altogether."""
     max_body_bytes: int
+    budget: BodyBudget | None = None
     _is_read = False
+    _reserved_bytes = 0
 
     def __init__(self, method: str, path: str, query_string: bytes, headers: list[Header]) -> None:
         self.method = method
@@ -101,7 +105,7 @@ class Request:
     def with_body(self, body: bytes) -> "Request":
         """Return a request with this one's headers and caller, and another body."""
         request = Request("POST", self.path, b"", self.headers)
-        request.id, request.tenant = self.id, self.tenant
+        request.id, request.tenant, request.budget = self.id, self.tenant, self.budget
         request.content, request._is_read = body, True
         return request
 
@@ -144,6 +148,8 @@ class Request:
         # The parser has rejected any Content-Length that is not a number.
         if length is not None and length.isdigit() and int(length[:MAX_DIGITS]) > limit:
             raise BodyTooLarge(f"a request body has at most {limit} bytes")
+        if length is not None and length.isdigit():
+            await self._reserve(int(length[:MAX_DIGITS]), may_wait=True)
         pieces: list[bytes] = []
         has_more = True
         while has_more:
@@ -152,10 +158,28 @@ class Request:
             size += len(piece)
             if size > limit:
                 raise BodyTooLarge(f"a request body has at most {limit} bytes")
+            if size > self._reserved_bytes:
+                await self._reserve(size, may_wait=False)
         # Most bodies arrive in one piece: do not copy them.
         self.content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._is_read = True
         return self.content
+
+    async def _reserve(self, size: int, *, may_wait: bool) -> None:
+        """Count the body towards the bytes that the process may hold, in steps if it grows."""
+        if self.budget is None or size <= UNCOUNTED_BYTES:
+            return
+        if not may_wait:
+            size = min(size + RESERVE_STEP_BYTES, self.max_body_bytes)
+        await self.budget.reserve(size - self._reserved_bytes, may_wait=may_wait)
+        self._reserved_bytes = size
+
+    def release_body(self) -> None:
+        """Drop the body: its items are stored, or the request has ended."""
+        self.content = b""
+        reserved, self._reserved_bytes = self._reserved_bytes, 0
+        if self.budget is not None and reserved:
+            self.budget.release(reserved)
 
     async def wait_disconnected(self, *, or_half_closed: bool = False) -> None:
         """Return when the client has disconnected, or has shut down its sending side."""
