@@ -26,6 +26,7 @@ from holdfast.stores.sql.store import SqlStore
 
 if TYPE_CHECKING:
     from holdfast.http.app import Application
+    from holdfast.http.metrics import PrometheusMeter
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
 
@@ -87,18 +88,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
 
         meter = PrometheusMeter()
         store.on_commit(meter.committed)
-        gateway = Gateway(
-            store,
-            clock=clock,
-            ids=ids,
-            settings=settings.lanes,
-            handler=run_recovered,
-            meter=meter,
-        )
-        gateway.limits = settings.lanes.limits(
-            can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
-        )
-        gateway.storage = StorageGauge(store.read, settings.limits.stored_bytes)
+        gateway = _gateway(store, clock, ids, settings, run_recovered, meter)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
@@ -132,6 +122,25 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     finally:
         await upstreams.close()
         await store.close()
+
+
+def _gateway(
+    store: SqlStore,
+    clock: SystemClock,
+    ids: RandomIds,
+    settings: Settings,
+    handler: Handler,
+    meter: "PrometheusMeter",
+) -> Gateway:
+    """Return a gateway with the limits of the settings."""
+    gateway = Gateway(
+        store, clock=clock, ids=ids, settings=settings.lanes, handler=handler, meter=meter
+    )
+    gateway.limits = settings.lanes.limits(
+        can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
+    )
+    gateway.storage = StorageGauge(store.read, settings.limits.stored_bytes)
+    return gateway
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

@@ -14,6 +14,7 @@ from holdfast.http.api.chat import ChatApi
 from holdfast.http.api.compactions import CompactionsApi
 from holdfast.http.api.conversations import ConversationsApi
 from holdfast.http.api.events import EventsApi
+from holdfast.http.api.health import HealthApi
 from holdfast.http.api.openapi import document
 from holdfast.http.api.relay import RelayService
 from holdfast.http.api.responses import ResponsesApi
@@ -23,9 +24,8 @@ from holdfast.http.api.stored_completions import CompletionsApi
 from holdfast.http.api.transcript import TranscriptApi
 from holdfast.http.api.turns import TurnsApi
 from holdfast.http.metrics import CONTENT_TYPE, PrometheusMeter
-from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig
+from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig, RateLimiter
 from holdfast.http.request.body_decoder import BodyDecoder
-from holdfast.http.request.rate_limit import RateLimiter
 from holdfast.http.request.submit_turn import TurnSubmitter
 from holdfast.http.server.body_budget import BodyBudget
 from holdfast.http.server.cors import check_origin, cors_headers, is_preflight
@@ -89,8 +89,9 @@ class Application:
         add("GET", "/v1/models/{owner}/{model}", self._model)
         add("GET", "/metrics", self._metrics)
         add("GET", "/openapi.json", self._openapi)
-        add("GET", "/healthz", self._healthz)
-        add("GET", "/readyz", self._readyz)
+        health = HealthApi(gateway)
+        add("GET", "/healthz", health.healthz)
+        add("GET", "/readyz", health.readyz)
         self._add_completion_routes(gateway, desk)
         self._add_session_routes(gateway)
         transcript = self._transcript = TranscriptApi(gateway, self._authenticator.until_revoked)
@@ -272,11 +273,3 @@ class Application:
     async def _openapi(self, _: Request) -> Reply:
         """Return this document."""
         return json_reply(document(self._routes.entries()))
-
-    async def _healthz(self, _: Request) -> Reply:
-        return json_reply({"status": "ok"})
-
-    async def _readyz(self, request: Request) -> Reply:
-        """Answer 200 if the store answers a read."""
-        await self._gateway.read.session(request.tenant, session_id=None, key=None)
-        return json_reply({"status": "ready"})

@@ -6,9 +6,8 @@ from holdfast.core.errors import InvalidInput
 from holdfast.core.model.request import TurnRequest
 from holdfast.http.api.relay import RelayService
 from holdfast.http.formats.chat import ChatChunks, completion
-from holdfast.http.request.body import Fields, pop_field
+from holdfast.http.request.body import Fields, pop_field, pop_metadata
 from holdfast.http.request.body_decoder import BodyDecoder
-from holdfast.http.request.metadata import pop_metadata
 from holdfast.http.request.session_headers import check_expectable, read_session_headers
 from holdfast.http.request.submit_turn import TurnSubmitter, target_from_headers
 from holdfast.http.server.types import AnyReply, Request, json_reply

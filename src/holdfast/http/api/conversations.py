@@ -10,8 +10,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Annotate, Delete, Reserve
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.api.session_items import SessionItems, item_value, read_flag, read_items
-from holdfast.http.request.body import read_fields
-from holdfast.http.request.metadata import pop_metadata
+from holdfast.http.request.body import pop_metadata, read_fields
 from holdfast.http.request.pagination import read_page
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.submit_turn import ConversationNotFound, session_id_of

@@ -10,8 +10,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.api.session_items import SessionItems, read_flag, read_items
 from holdfast.http.api.turns import find_turn
 from holdfast.http.formats.sessions import session_value, turn_value
-from holdfast.http.request.body import pop_field, read_fields, read_optional_fields
-from holdfast.http.request.metadata import pop_metadata
+from holdfast.http.request.body import pop_field, pop_metadata, read_fields, read_optional_fields
 from holdfast.http.request.pagination import UnknownCursor, page, read_choice, read_page
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.submit_turn import body_hash

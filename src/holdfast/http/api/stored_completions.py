@@ -16,8 +16,7 @@ from holdfast.core.transaction.commands import AnnotateCompletion, DropResponse
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import Desk
 from holdfast.http.formats.chat import COMPLETION_PREFIX, completion, completion_id
-from holdfast.http.request.body import read_fields
-from holdfast.http.request.metadata import pop_metadata
+from holdfast.http.request.body import pop_metadata, read_fields
 from holdfast.http.request.pagination import UnknownCursor, page, read_page
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.store import CompletionQuery, ItemQuery

@@ -1,4 +1,4 @@
-"""Authentication: API keys, their tenants, and the rules that apply while no key exists.
+"""Authentication: API keys, their tenants, rate limits, and the rules while no key exists.
 
 Once a key exists, in the store or in the configuration, every request needs one, even after the
 last key was revoked. Without keys only this machine is served, and no web page of another site.
@@ -17,8 +17,8 @@ from holdfast.core.errors import InvalidInput, StoreError
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.engine.logging import log
-from holdfast.http.request.rate_limit import RateLimiter
 from holdfast.http.server.cors import check_origin
+from holdfast.http.server.errors import RateLimited
 from holdfast.http.server.types import Request
 from holdfast.ports.store import Reader
 
@@ -71,6 +71,26 @@ _LOCAL_ADMIN = Caller(DEFAULT_TENANT, True)
 """Any caller while no key exists."""
 _HEALTH_CHECK = Caller(DEFAULT_TENANT, False)
 """Health-check caller."""
+
+
+class RateLimiter:
+    """Limit requests per minute and tenant in this process, by a token bucket per tenant."""
+
+    def __init__(self, requests_per_minute: int) -> None:
+        self._size = requests_per_minute
+        self.is_set = requests_per_minute > 0
+        self._buckets: dict[Tenant, tuple[float, float]] = {}
+
+    def consume(self, tenant: Tenant) -> None:
+        """Count a request, or raise `RateLimited` with the time until the next one is allowed."""
+        now = time.monotonic()
+        tokens, updated_at = self._buckets.get(tenant, (float(self._size), now))
+        tokens = min(float(self._size), tokens + (now - updated_at) * self._size / 60.0)
+        if tokens < 1.0:
+            self._buckets[tenant] = (tokens, now)
+            seconds = (1.0 - tokens) * 60.0 / self._size
+            raise RateLimited(f"at most {self._size} requests per minute are allowed", seconds)
+        self._buckets[tenant] = (tokens - 1.0, now)
 
 
 class Authenticator:

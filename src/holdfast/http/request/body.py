@@ -1,4 +1,4 @@
-"""Request bodies: JSON objects whose values stay raw bytes until they are needed."""
+"""Request bodies: JSON objects whose values stay raw bytes until needed, and their metadata."""
 
 from collections.abc import Callable
 from functools import cache
@@ -11,6 +11,9 @@ from holdfast.http.server.errors import UnsupportedMediaType
 from holdfast.http.server.types import Request
 
 Fields = dict[str, msgspec.Raw]
+MAX_PAIRS = 16
+MAX_KEY = 64
+MAX_VALUE = 512
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -86,3 +89,31 @@ def pop_list(fields: Fields, name: str) -> list[msgspec.Raw] | None:
         return msgspec.json.decode(raw, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as exc:
         raise InvalidInput(f"{name}: {exc}") from exc
+
+
+_decode_metadata = msgspec.json.Decoder(dict[str, str] | None).decode
+
+
+class InvalidMetadata(InvalidInput):
+    """Metadata has at most 16 pairs; keys have up to 64 characters, values up to 512."""
+
+    code = "invalid_metadata"
+
+
+def pop_metadata(fields: Fields) -> bytes | None:
+    """Remove `metadata` from the fields and return it as stored; `None` if it was not sent."""
+    raw = fields.pop("metadata", None)
+    if raw is None:
+        return None
+    try:
+        pairs = _decode_metadata(raw) or {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidMetadata(f"metadata: {exc}") from exc
+    if len(pairs) > MAX_PAIRS:
+        raise InvalidMetadata(f"metadata has at most {MAX_PAIRS} pairs, not {len(pairs)}")
+    for key, value in pairs.items():
+        if len(key) > MAX_KEY:
+            raise InvalidMetadata(f"a metadata key has at most {MAX_KEY} characters")
+        if len(value) > MAX_VALUE:
+            raise InvalidMetadata(f"metadata[{key!r}] has more than {MAX_VALUE} characters")
+    return msgspec.json.encode(pairs)

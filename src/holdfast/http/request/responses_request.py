@@ -6,9 +6,8 @@ from holdfast.core.compaction.context_options import read_wish
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.items import NewItem, message
 from holdfast.core.model.request import TurnRequest
-from holdfast.http.request.body import Fields, pop_field, pop_list
+from holdfast.http.request.body import Fields, pop_field, pop_list, pop_metadata
 from holdfast.http.request.item_validation import parse_item
-from holdfast.http.request.metadata import pop_metadata
 
 TRIGGER = "compaction_trigger"
 REFERENCE = "item_reference"

@@ -9,8 +9,7 @@ from holdfast.core.decisions.api_keys import NotAuthenticated, hash_key
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import Tenant
 from holdfast.core.transaction.changes import ApiKeyRow
-from holdfast.http.request.auth import Authenticator, HttpConfig
-from holdfast.http.request.rate_limit import RateLimiter
+from holdfast.http.request.auth import Authenticator, HttpConfig, RateLimiter
 from holdfast.http.server.types import Request
 from holdfast.ports.store import Reader
 
