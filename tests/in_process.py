@@ -1,4 +1,4 @@
-"""A whole gateway in the test's own loop: memory store, scripted model, no sockets."""
+"""A gateway in the test's own loop: memory store, scripted model, real server protocol."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -29,6 +29,7 @@ from holdfast.ports.provider import (
 )
 from holdfast.ports.store import ItemQuery, Store
 from holdfast.stores.open import open_store
+from tests.http_server import HttpServer, serving
 
 Item = dict[str, Any]
 Script = Callable[[list[Item]], list[Item]]
@@ -49,7 +50,7 @@ def called(name: str, call_id: str, arguments: str = "{}") -> Item:
 
 
 def text_of(item: Item) -> str:
-    """Return what an item says, for assertions that read like a conversation."""
+    """Return an item's text, for assertions that read like a conversation."""
     if item.get("type") == "function_call":
         return f"{item['name']}()"
     if str(item.get("type", "")).endswith("_output"):
@@ -61,30 +62,30 @@ def text_of(item: Item) -> str:
 
 
 class ScriptedModel:
-    """Answers by script, remembers what it was shown, and can be held at the door."""
+    """Answers by script and records its calls; `gate` holds up answers while it is cleared."""
 
     def __init__(self, script: Script | None = None) -> None:
         self.script: Script = script or (lambda items: [said(f"re:{text_of(items[-1])}")])
         self.calls: list[ModelCall] = []
         self.shown: list[list[str]] = []
-        self.door = asyncio.Event()
-        self.door.set()
+        self.gate = asyncio.Event()
+        self.gate.set()
         self.entered = asyncio.Semaphore(0)
 
     name = "scripted"
 
     def check(self, call: ModelCall) -> None:
-        """Anything may be asked."""
+        """Accept every call."""
 
     def state_use(self, model: str) -> StateUse | None:
-        """Nothing is remembered here."""
+        """Return no provider state."""
 
     async def _answer(self, call: ModelCall) -> list[Item]:
         items = [msgspec.json.decode(body) for body in call.items]
         self.calls.append(call)
         self.shown.append([text_of(item) for item in items])
         self.entered.release()
-        await self.door.wait()
+        await self.gate.wait()
         return self.script(items)
 
     async def answer(self, call: ModelCall) -> Answer:
@@ -113,50 +114,50 @@ class ScriptedModel:
         return answer
 
     async def models(self) -> list[dict[str, Any]]:
-        """Return the one model there is."""
+        """Return the only model."""
         return [{"id": "scripted", "object": "model", "created": 0, "owned_by": "tests"}]
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
 
 class OnlyModel:
-    """Upstreams of which there is one, in this process."""
+    """Upstreams with a single provider in this process."""
 
     def __init__(self, model: ScriptedModel) -> None:
         self._model = model
 
     def provider(self, model: str) -> Provider:
-        """Return the one there is."""
+        """Return the only provider."""
         return self._model
-
-    def upstream_api(self, model: str) -> None:
-        """There is no server."""
 
     def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
         """Return none."""
         return ()
 
+    def upstream_api(self, model: str) -> None:
+        """Return None: there is no upstream server."""
+
     async def models(self) -> ModelListing:
-        """Return its models."""
+        """Return the provider's models."""
         return ModelListing(await self._model.models())
 
     async def relay(self, request: RelayRequest) -> None:
-        """There is nobody to pass it on to."""
+        """Return None: there is no upstream to relay to."""
 
 
-class House:
-    """An application, its parts, and a client."""
+class RunningGateway:
+    """A served application, its parts, and an HTTP client."""
 
     def __init__(
-        self, application: Application, gateway: Gateway, desk: TurnService, model: ScriptedModel
+        self, server: HttpServer, engine: Gateway, desk: TurnService, model: ScriptedModel
     ) -> None:
-        self.application = application
+        self.server = server
+        self.application = server.application
         self.desk = desk
-        self.gateway = gateway
+        self.engine = engine
         self.model = model
-        transport = httpx.ASGITransport(application)  # type: ignore[arg-type]  # scope is a dict
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+        self.client = httpx.AsyncClient(base_url=server.url, timeout=30)
 
     async def chat(
         self, messages: list[Item], key: str | None = "k", **more: Any
@@ -167,31 +168,31 @@ class House:
         body = {"model": "scripted", "messages": messages, **more}
         return await self.client.post("/v1/chat/completions", json=body, headers=headers)
 
-    async def respond(self, said: Any, key: str | None = "k", **more: Any) -> httpx.Response:
+    async def respond(self, text: Any, key: str | None = "k", **more: Any) -> httpx.Response:
         """Post a response."""
         headers = {"X-Session-Key": key} if key is not None else {}
         headers.update(more.pop("headers", {}))
-        body = {"model": "scripted", "input": said, **more}
+        body = {"model": "scripted", "input": text, **more}
         return await self.client.post("/v1/responses", json=body, headers=headers)
 
     async def log(self, key: str = "k", *, view: str = "visible") -> list[str]:
-        """Return what a key's session says, item by item."""
-        found = await self.gateway.read.session(DEFAULT_TENANT, key=Key(key))
+        """Return the texts of the items of a key's session."""
+        found = await self.engine.read.session(DEFAULT_TENANT, key=Key(key))
         assert found is not None
         query = ItemQuery(view="log" if view == "log" else "visible")
-        items = await self.gateway.read.items(found.session, query)
+        items = await self.engine.read.items(found.session, query)
         return [text_of(msgspec.json.decode(item.body)) for item in items]
 
     async def until_queued(self, count: int, key: str = "k") -> None:
-        """Wait until so many turns wait in a key's lane."""
+        """Wait until this many turns are queued in a key's lane."""
         while True:
-            found = await self.gateway.read.session(DEFAULT_TENANT, key=Key(key))
+            found = await self.engine.read.session(DEFAULT_TENANT, key=Key(key))
             if found is not None and found.queued_turns >= count:
                 return
 
 
 @asynccontextmanager
-async def open_house(
+async def open_gateway(
     model: ScriptedModel | None = None,
     *,
     store_url: str = "memory:",
@@ -200,8 +201,8 @@ async def open_house(
     wrap: Callable[[Store], Store] = lambda store: store,
     context: ContextSettings | None = None,
     window: int | None = None,
-) -> AsyncIterator[House]:
-    """Open a house for the length of a block."""
+) -> AsyncIterator[RunningGateway]:
+    """Run a gateway for the length of a block."""
     model = model or ScriptedModel()
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(store_url, clock=clock)
@@ -212,12 +213,14 @@ async def open_house(
     desk = TurnService(gateway, TurnExecutor(gateway, lambda _: model, fitter=compactor))
     await gateway.start(desk.run_recovered)
     application = Application(gateway, desk, OnlyModel(model), streams=streams, compactor=compactor)
-    house = House(application, gateway, desk, model)
     try:
-        yield house
+        async with serving(application) as server:
+            running = RunningGateway(server, gateway, desk, model)
+            try:
+                yield running
+            finally:
+                model.gate.set()
+                await running.client.aclose()
     finally:
-        model.door.set()
-        await house.client.aclose()
-        await desk.stop(5)
         await gateway.stop()
         await store.close()

@@ -1,4 +1,4 @@
-"""How it is put together: a URL becomes a store, a store becomes a running engine."""
+"""Compose the parts: open a store, start the engine on it, put the HTTP API in front."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,8 @@ from holdfast.stores.sql.store import SqlStore
 
 if TYPE_CHECKING:
     from holdfast.http.app import Application
-    from holdfast.http.request.auth import HouseRules
+    from holdfast.http.request.auth import HttpConfig
+    from holdfast.http.server.protocol import ConnectionLimits
 
 
 @asynccontextmanager
@@ -37,17 +38,17 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
     reset: ResetPolicy = NEVER,
     handler: Handler | None = None,
 ) -> AsyncIterator[Holdfast]:
-    """Open a store and take part in its work until the block ends.
+    """Open a store and work on it as a worker until the block ends.
 
-    `handler` carries out background, cron and channel turns that a crash left behind; without
-    one they are kept as interrupted, to be resumed by whoever sends them again.
+    `handler` runs background, cron and channel turns that a crash left behind. Without one they
+    stay interrupted until they are sent again.
     """
     owner = read_tenant(tenant)
     require_instance("reset", reset, ResetPolicy)
     if lanes is not None:
         require_instance("lanes", lanes, LaneSettings)
     if handler is not None and not callable(handler):
-        raise InvalidInput("a handler is called with a run")
+        raise InvalidInput("handler must be callable with a run")
     clock = SystemClock()
     store = await open_store(url, clock=clock)
     try:
@@ -64,13 +65,13 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
 
 
 async def open_configured_store(settings: Settings) -> SqlStore:
-    """Return the store that the settings name, open and migrated."""
+    """Open and migrate the configured store."""
     return await open_store(settings.store.url, clock=SystemClock())
 
 
 @asynccontextmanager
 async def open_application(settings: Settings) -> "AsyncIterator[Application]":
-    """Open a gateway as an ASGI application, until the block ends."""
+    """Open a gateway with its HTTP application until the block ends."""
     from holdfast.http.app import Application
     from holdfast.http.metrics import PrometheusMeter
     from holdfast.providers.routing import Upstreams
@@ -104,19 +105,22 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         )
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
-        sweeping = _sweep(gateway, settings.retention)
+        retention = _start_retention(gateway, settings.retention)
         try:
-            yield Application(
+            application = Application(
                 gateway,
                 turns,
                 upstreams,
-                _rules(settings),
+                _http_config(settings),
                 streams=settings.sessions,
                 compactor=compactor,
             )
+            # Before anybody can connect: a request must never find the keys unread.
+            await application.load_keys()
+            yield application
         finally:
-            sweeping.cancel()
-            await asyncio.gather(sweeping, return_exceptions=True)
+            retention.cancel()
+            await asyncio.gather(retention, return_exceptions=True)
             await turns.stop(settings.server.grace_seconds)
             await gateway.stop()
     finally:
@@ -124,29 +128,41 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         await store.close()
 
 
-def _rules(settings: Settings) -> "HouseRules":
-    """Return the settings as the HTTP side knows them."""
-    from holdfast.http.request.auth import Door, HouseRules
+def _http_config(settings: Settings) -> "HttpConfig":
+    """Return the settings of the HTTP API."""
+    from holdfast.http.request.auth import ConfiguredKey, HttpConfig
 
-    return HouseRules(
-        doors=tuple(
-            Door(hash_key(key.key), Tenant(key.tenant), key.admin) for key in settings.keys
+    return HttpConfig(
+        keys=tuple(
+            ConfiguredKey(hash_key(key.key), Tenant(key.tenant), key.admin) for key in settings.keys
         ),
         allowed_hosts=settings.server.allowed_hosts,
         cors_origins=settings.server.cors_origins,
         body_bytes=settings.limits.body_bytes,
+        body_bytes_in_flight=settings.limits.body_bytes_in_flight,
+        items=settings.limits.items,
         requests_per_minute=settings.limits.requests_per_minute,
         reset=settings.reset_policy,
     )
 
 
-def _sweep(gateway: Gateway, settings: RetentionSettings) -> "asyncio.Future[None]":
-    """Begin what retention asks for, if it asks for anything."""
+def connection_limits(settings: Settings) -> "ConnectionLimits":
+    """Return the bounds of client connections."""
+    from holdfast.http.server.protocol import ConnectionLimits
+
+    return ConnectionLimits(
+        head_bytes=settings.limits.header_bytes,
+        connections_per_address=settings.limits.connections_per_address,
+    )
+
+
+def _start_retention(gateway: Gateway, settings: RetentionSettings) -> "asyncio.Future[None]":
+    """Start the retention task if it is configured."""
     if not settings.is_on:
         return asyncio.get_running_loop().create_future()
     from holdfast.engine.maintenance.retention import Retention
     from holdfast.http.api.archive import SessionArchive
 
     archive = SessionArchive(gateway, Path(settings.archive))
-    retention = Retention(gateway, settings, archive.keep)
+    retention = Retention(gateway, settings, archive.archive)
     return asyncio.create_task(retention.run(), name="holdfast-retention")

@@ -1,4 +1,4 @@
-"""A real gateway in a real process, for tests that talk to it over the wire and may kill it."""
+"""A gateway in its own process, for tests that use the network and may kill it."""
 
 import contextlib
 import os

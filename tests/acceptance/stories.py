@@ -1,4 +1,4 @@
-"""What the stories share: a provider that misbehaves, a gateway in front of it, both databases."""
+"""Fixtures of the stories: a misbehaving provider, a gateway, both databases."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ MODEL = "gpt-4.1"
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh store, on each database."""
+    """A fresh store on each database."""
     if request.param == "sqlite":
         return sqlite_url(tmp_path)
     url: str = request.getfixturevalue("postgres_url")
@@ -50,7 +50,7 @@ def gateway_before(
     upstream: str = "",
     more: str = "",
 ) -> Iterator[GatewayProcess]:
-    """Run a gateway whose one upstream is the simulator."""
+    """Run a gateway whose only upstream is the simulator."""
     config = folder / "holdfast.toml"
     config.write_text(
         f'[[upstream]]\nurl = "{simulator.base_url}"\nkey_env = "STORY_KEY"\n{upstream}\n{more}\n'
@@ -61,8 +61,8 @@ def gateway_before(
         yield gateway
 
 
-class Teller:
-    """Somebody who talks to a gateway over plain HTTP."""
+class HttpUser:
+    """A user of a gateway over plain HTTP."""
 
     def __init__(self, gateway: GatewayProcess) -> None:
         self._gateway = gateway
@@ -83,7 +83,7 @@ class Teller:
         return session
 
     def get(self, path: str) -> Any:
-        """Return what a path answers."""
+        """Return the JSON reply of a path."""
         reply = httpx.get(self._gateway.url + path)
         assert reply.status_code == 200, reply.text
         return reply.json()

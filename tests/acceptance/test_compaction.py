@@ -1,4 +1,4 @@
-"""Compaction through the front door: the official client, real processes, both databases."""
+"""Compaction with the official client, real processes and both databases."""
 
 import threading
 from pathlib import Path
@@ -9,7 +9,7 @@ import openai
 
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess
-from tests.acceptance.stories import MODEL, Teller, answer_text, gateway_before, store_url
+from tests.acceptance.stories import MODEL, HttpUser, answer_text, gateway_before, store_url
 
 __all__ = ["store_url"]
 
@@ -73,8 +73,8 @@ def test_the_official_client_asks_for_compaction_at_a_threshold(
         assert "compaction" in kinds
         triggered = client.responses.create(model=MODEL, input=[{"type": "compaction_trigger"}])
         assert [item.type for item in triggered.output] == ["compaction"]
-        session = Teller(gateway).session("k")
-        listed = Teller(gateway).get(f"/v1/sessions/{session['id']}/compactions")["data"]
+        session = HttpUser(gateway).session("k")
+        listed = HttpUser(gateway).get(f"/v1/sessions/{session['id']}/compactions")["data"]
         assert listed[0]["reason"] == "trigger"
         assert {one["reason"] for one in listed[1:]} == {"threshold"}
         assert session["item_count"] >= 13
@@ -87,32 +87,32 @@ def test_a_process_killed_while_a_summary_is_made_leaves_the_session_as_it_was(
         ProviderSimulator({"answer": [SUMMARY], "context_tokens": 2000}) as simulator,
         gateway_before(simulator, store_url, tmp_path, upstream=SMALL, more=BY_MODEL) as gateway,
     ):
-        teller = Teller(gateway)
+        user = HttpUser(gateway)
         for number in range(3):
-            answer_text(teller.say("k", f"turn {number}: " + "word " * 60))
+            answer_text(user.say("k", f"turn {number}: " + "word " * 60))
         once = {"headers": {"Idempotency-Key": "once"}}
         said = "now: " + "word " * 300
         with simulator.hold(when={"model": "sum"}, at="arrival") as barrier:
-            caller = threading.Thread(target=_hear_nothing, args=(teller, said, once))
+            caller = threading.Thread(target=_hear_nothing, args=(user, said, once))
             caller.start()
             barrier.wait_held(wait_seconds=30)
             gateway.kill()
             caller.join()
         gateway.start()
-        session = teller.session("k")
-        assert teller.get(f"/v1/sessions/{session['id']}/compactions")["data"] == []
-        assert "now:" in answer_text(teller.say("k", said, **once))
-        assert "now:" in answer_text(teller.say("k", said, **once))
-        [made] = teller.get(f"/v1/sessions/{session['id']}/compactions")["data"]
+        session = user.session("k")
+        assert user.get(f"/v1/sessions/{session['id']}/compactions")["data"] == []
+        assert "now:" in answer_text(user.say("k", said, **once))
+        assert "now:" in answer_text(user.say("k", said, **once))
+        [made] = user.get(f"/v1/sessions/{session['id']}/compactions")["data"]
         assert (made["status"], made["mode"]) == ("in_force", "model")
-        after = teller.session("k")
+        after = user.session("k")
         assert (after["id"], after["turn_count"]) == (session["id"], 4)
         assert {request.fault for request in simulator.requests()} == {None}
 
 
-def _hear_nothing(teller: Teller, said: str, more: dict[str, Any]) -> None:
+def _hear_nothing(user: HttpUser, said: str, more: dict[str, Any]) -> None:
     try:
-        teller.say("k", said, **more)
+        user.say("k", said, **more)
     except httpx.TransportError:
         return
     raise AssertionError("the gateway was killed and answered")

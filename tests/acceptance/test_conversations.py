@@ -1,4 +1,4 @@
-"""Conversations through a real process, by the clients that people have."""
+"""Conversations through a real process, with the official clients."""
 
 import asyncio
 from collections.abc import Iterator

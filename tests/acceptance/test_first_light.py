@@ -1,4 +1,4 @@
-"""The shortest story: a keyed chat, a killed process, and a memory that is still there."""
+"""The shortest story: a keyed chat, a killed process, and the history is still there."""
 
 from pathlib import Path
 

@@ -1,11 +1,11 @@
-"""What was learnt about a provider outlives the process that learnt it, on both databases."""
+"""What was learnt about a provider survives a restart, on both databases."""
 
 import time
 from pathlib import Path
 from typing import Any
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.stories import MODEL, Teller, answer_text, gateway_before, store_url
+from tests.acceptance.stories import MODEL, HttpUser, answer_text, gateway_before, store_url
 
 __all__ = ["store_url"]
 
@@ -20,11 +20,11 @@ def _picture() -> list[Json]:
     return [{"role": "user", "content": parts}]
 
 
-def _heals(teller: Teller, key: str) -> list[Json]:
+def _heals(user: HttpUser, key: str) -> list[Json]:
     """Return what was healed in a key's session."""
-    session = teller.session(key)
-    turns = teller.get(f"/v1/sessions/{session['id']}/turns?order=asc")["data"]
-    told = [teller.get(f"/v1/turns/{turn['id']}") for turn in turns]
+    session = user.session(key)
+    turns = user.get(f"/v1/sessions/{session['id']}/turns?order=asc")["data"]
+    told = [user.get(f"/v1/turns/{turn['id']}") for turn in turns]
     return [heal for turn in told for run in turn["runs"] for heal in run["heals"] or ()]
 
 
@@ -37,16 +37,16 @@ def test_an_item_that_was_set_aside_stays_so(store_url: str, tmp_path: Path) -> 
         other = f'[[upstream]]\nname = "two"\nurl = "{sim.base_url}"\nkey_env = "STORY_KEY"\n'
         how: Json = {"upstream": fallback + other, "more": "[heals]\nfirst_pause_seconds = 0.01\n"}
         with gateway_before(sim, store_url, tmp_path, **how) as gateway:
-            teller = Teller(gateway)
-            assert answer_text(teller.say("k", "", input=_picture())).startswith("Messages seen: 1")
+            user = HttpUser(gateway)
+            assert answer_text(user.say("k", "", input=_picture())).startswith("Messages seen: 1")
             sim.add_fault("quota", when={"model": MODEL}, times=1)
-            assert teller.say("k", "two").json()["model"] == "gpt-4o"
+            assert user.say("k", "two").json()["model"] == "gpt-4o"
         sim.clear_record()
         with gateway_before(sim, store_url, tmp_path, **how) as gateway:
-            teller = Teller(gateway)
-            assert answer_text(teller.say("k", "three")).startswith("Messages seen: 5.")
+            user = HttpUser(gateway)
+            assert answer_text(user.say("k", "three")).startswith("Messages seen: 5.")
             assert len(sim.requests()) == 1
-            healed = _heals(teller, "k")
+            healed = _heals(user, "k")
             assert [heal["action"] for heal in healed] == ["quarantined", "fell_back"]
             assert healed[0]["message"] == "Could not process image"
             assert (healed[1]["upstream"], healed[1]["next_model"]) == ("one", "gpt-4o")
@@ -56,16 +56,16 @@ def test_a_crash_does_not_give_a_turn_its_retries_back(store_url: str, tmp_path:
     with ProviderSimulator(faults=[{"kind": "error", "status": 500}]) as sim:
         long_pauses = "[heals]\nfirst_pause_seconds = 8.0\ntransient_retries = 1\n"
         with gateway_before(sim, store_url, tmp_path, more=long_pauses) as gateway:
-            teller = Teller(gateway)
-            asked = teller.say("k", "one", background=True, store=True).json()
+            user = HttpUser(gateway)
+            asked = user.say("k", "one", background=True, store=True).json()
             deadline = time.monotonic() + 30
-            while not _heals(teller, "k"):
+            while not _heals(user, "k"):
                 assert time.monotonic() < deadline
             gateway.kill()
             assert len(sim.requests()) == 1
             gateway.start()
-            teller = Teller(gateway)
-            while teller.get(f"/v1/responses/{asked['id']}")["status"] != "failed":
+            user = HttpUser(gateway)
+            while user.get(f"/v1/responses/{asked['id']}")["status"] != "failed":
                 assert time.monotonic() < deadline
             assert len(sim.requests()) == 2
-            assert [heal["action"] for heal in _heals(teller, "k")] == ["retried"]
+            assert [heal["action"] for heal in _heals(user, "k")] == ["retried"]

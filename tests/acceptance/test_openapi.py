@@ -1,4 +1,4 @@
-"""The served OpenAPI document, and whatever a fuzzer makes of it: no request breaks anything."""
+"""The served OpenAPI document, and a schema fuzzer that must not cause a 500."""
 
 from pathlib import Path
 from typing import Any

@@ -6,7 +6,7 @@ Idling ends the runtime, not the history: same id, same transcript, same provide
 from pathlib import Path
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.stories import Teller, answer_text, gateway_before, store_url
+from tests.acceptance.stories import HttpUser, answer_text, gateway_before, store_url
 
 __all__ = ["store_url"]
 
@@ -23,9 +23,9 @@ def test_the_yes_after_the_pause_meets_the_same_conversation(
             sim, store_url, tmp_path, upstream='state = "chain"', more=ALWAYS_IDLE
         ) as gateway,
     ):
-        teller = Teller(gateway)
-        first = teller.say("chat", "shall I book the flight?")
-        second = teller.say("chat", "yes")
+        user = HttpUser(gateway)
+        first = user.say("chat", "shall I book the flight?")
+        second = user.say("chat", "yes")
         assert "Messages seen: 3" in answer_text(second)
         assert second.headers["x-session-id"] == first.headers["x-session-id"]
         assert second.headers["x-session-generation"] == "1"
@@ -39,13 +39,13 @@ def test_a_hard_rollover_happens_only_where_it_is_asked_for_and_can_be_undone(
         ProviderSimulator() as sim,
         gateway_before(sim, store_url, tmp_path, more=ALWAYS_IDLE_HARD) as gateway,
     ):
-        teller = Teller(gateway)
-        first = teller.say("chat", "shall I book the flight?")
-        second = teller.say("chat", "yes")
+        user = HttpUser(gateway)
+        first = user.say("chat", "shall I book the flight?")
+        second = user.say("chat", "yes")
         assert "Messages seen: 1" in answer_text(second)
         assert second.headers["x-session-generation"] == "2"
         old = first.headers["x-session-id"]
-        listed = teller.get("/v1/sessions?key=chat&generations=true")["data"]
+        listed = user.get("/v1/sessions?key=chat&generations=true")["data"]
         assert old in [session["id"] for session in listed]
-        assert teller.post(f"/v1/sessions/{old}/restore").status_code == 200
-        assert teller.session("chat")["id"] == old
+        assert user.post(f"/v1/sessions/{old}/restore").status_code == 200
+        assert user.session("chat")["id"] == old

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.stories import Teller, answer_text, gateway_before, store_url
+from tests.acceptance.stories import HttpUser, answer_text, gateway_before, store_url
 
 __all__ = ["store_url"]
 
@@ -22,7 +22,7 @@ def test_first_contacts_in_two_processes_are_one_conversation(
         gateway_before(sim, store_url, tmp_path) as one,
         gateway_before(sim, store_url, tmp_path) as other,
     ):
-        tellers = [Teller(one), Teller(other)]
+        tellers = [HttpUser(one), HttpUser(other)]
         with (
             sim.hold(when={"text": "hello"}, at="arrival") as barrier,
             ThreadPoolExecutor(CALLERS) as pool,
@@ -44,12 +44,12 @@ def test_first_contacts_in_two_processes_are_one_conversation(
 
 def test_an_internal_hand_off_and_an_explicit_id_pass_by(store_url: str, tmp_path: Path) -> None:
     with ProviderSimulator() as sim, gateway_before(sim, store_url, tmp_path) as gateway:
-        teller = Teller(gateway)
-        first = teller.say("k", "hello")
-        hidden = teller.say("k", "inside", headers={"X-Session-Internal": "true"})
+        user = HttpUser(gateway)
+        first = user.say("k", "hello")
+        hidden = user.say("k", "inside", headers={"X-Session-Internal": "true"})
         assert "Messages seen: 3" in answer_text(hidden)
-        assert teller.session("k")["turn_count"] == 1
-        assert len(teller.get("/v1/sessions")["data"]) == 1
-        again = teller.say("k", "again")
+        assert user.session("k")["turn_count"] == 1
+        assert len(user.get("/v1/sessions")["data"]) == 1
+        again = user.say("k", "again")
         assert again.headers["x-session-id"] == first.headers["x-session-id"]
         assert "Messages seen: 3" in answer_text(again)

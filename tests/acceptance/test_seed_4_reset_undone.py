@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.simulator.process import ProviderSimulator
-from tests.acceptance.stories import Teller, answer_text, gateway_before, store_url
+from tests.acceptance.stories import HttpUser, answer_text, gateway_before, store_url
 
 __all__ = ["store_url"]
 
@@ -20,18 +20,18 @@ def test_a_late_end_changes_nothing_but_its_own_run(
     store_url: str, tmp_path: Path, ending: str, stream: bool
 ) -> None:
     with ProviderSimulator() as sim, gateway_before(sim, store_url, tmp_path) as gateway:
-        teller = Teller(gateway)
+        user = HttpUser(gateway)
         if ending == "error":
             sim.add_fault("error", status=500, when={"text": "slow"})
         with (
             sim.hold(when={"text": "slow"}, at="arrival") as barrier,
             ThreadPoolExecutor(2) as pool,
         ):
-            late = pool.submit(teller.say, "k", "slow question", stream=stream)
+            late = pool.submit(user.say, "k", "slow question", stream=stream)
             barrier.wait_held(1)
-            old = teller.session("k")
+            old = user.session("k")
             assert (old["status"], old["active_turn_id"] is not None) == ("running", True)
-            fresh = teller.post(f"/v1/sessions/{old['id']}/reset").json()
+            fresh = user.post(f"/v1/sessions/{old['id']}/reset").json()
             barrier.release()
             reply = late.result()
         if stream:
@@ -40,26 +40,26 @@ def test_a_late_end_changes_nothing_but_its_own_run(
             assert reply.status_code == 409
             assert reply.json()["error"]["code"] == "turn_cancelled"
             assert reply.headers["x-should-retry"] == "false"
-        now = teller.session("k")
+        now = user.session("k")
         assert now["id"] == fresh["id"] != old["id"]
         assert (now["status"], now["active_turn_id"], now["queued_turns"]) == ("idle", None, 0)
         assert (now["last_turn"], now["last_user_activity_at"]) == (None, None)
         assert (now["item_count"], now["usage"]["total_tokens"]) == (0, 0)
-        assert "Messages seen: 1" in answer_text(teller.say("k", "hello"))
-        before = teller.get(f"/v1/sessions/{old['id']}")
+        assert "Messages seen: 1" in answer_text(user.say("k", "hello"))
+        before = user.get(f"/v1/sessions/{old['id']}")
         assert before["status"] == "retired"
         assert before["last_turn"]["status"] == "cancelled"
 
 
 def test_a_reset_with_the_wrong_expectation_does_nothing(store_url: str, tmp_path: Path) -> None:
     with ProviderSimulator() as sim, gateway_before(sim, store_url, tmp_path) as gateway:
-        teller = Teller(gateway)
-        answer_text(teller.say("k", "hello"))
-        live = teller.session("k")["id"]
-        wrong = teller.post(
+        user = HttpUser(gateway)
+        answer_text(user.say("k", "hello"))
+        live = user.session("k")["id"]
+        wrong = user.post(
             f"/v1/sessions/{live}/reset", {"expected_session_id": "ses_somebody_else"}
         )
         assert wrong.status_code == 409
         assert wrong.json()["error"]["code"] == "session_changed"
         assert live in wrong.json()["error"]["message"]
-        assert teller.session("k")["id"] == live
+        assert user.session("k")["id"] == live

@@ -1,4 +1,4 @@
-"""Barriers, connection faults and late successes: told by real clients, without sleeps."""
+"""Barriers, connection faults and late successes with real clients, without sleeps."""
 
 import asyncio
 import threading

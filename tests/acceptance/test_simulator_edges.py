@@ -1,4 +1,4 @@
-"""The simulator's edges: what a careless user sends, and what must not come of it."""
+"""Edge cases of the simulator: invalid input of careless users."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What an upstream is asked to remember, mode by mode, through real processes on both databases."""
+"""Provider state, mode by mode, through real processes on both databases."""
 
 from collections.abc import Iterator
 from itertools import count

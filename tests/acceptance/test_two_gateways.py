@@ -1,4 +1,4 @@
-"""Two gateways on one PostgreSQL behave as one: whatever begins at one goes on at the other."""
+"""Two gateways on one PostgreSQL behave as one."""
 
 import json
 from collections.abc import Iterator

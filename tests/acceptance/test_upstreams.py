@@ -1,4 +1,4 @@
-"""Upstreams as an operator configures them by flags alone."""
+"""Upstreams configured by flags alone."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Below the APIs: heads and bodies without end, bytes that are no HTTP, and a server that stops."""
+"""HTTP framing: oversized heads and bodies, invalid bytes, and a server that stops."""
 
 import json
 import re

@@ -18,7 +18,7 @@ from holdfast.core.transaction.commands import (
 )
 from holdfast.engine.settings import ContextSettings
 from holdfast.ports.store import Store
-from tests.in_process import House, Item, open_house
+from tests.in_process import Item, RunningGateway, open_gateway
 
 LONG = "word " * 450
 ONCE: dict[str, Any] = {"headers": {"Idempotency-Key": "once"}}
@@ -56,15 +56,15 @@ class Freezing:
         raise RunFenced("this process was taken for dead")
 
 
-async def fill(house: House) -> None:
+async def fill(gateway: RunningGateway) -> None:
     for number in range(2):
-        answer = await house.respond(f"turn {number} " + "word " * 50)
+        answer = await gateway.respond(f"turn {number} " + "word " * 50)
         assert answer.status_code == 200, answer.text
 
 
-async def listed(house: House) -> tuple[Item, list[Item]]:
-    [session] = (await house.client.get("/v1/sessions")).json()["data"]
-    found = await house.client.get(f"/v1/sessions/{session['id']}/compactions")
+async def listed(gateway: RunningGateway) -> tuple[Item, list[Item]]:
+    [session] = (await gateway.client.get("/v1/sessions")).json()["data"]
+    found = await gateway.client.get(f"/v1/sessions/{session['id']}/compactions")
     return session, found.json()["data"]
 
 
@@ -77,11 +77,11 @@ async def writes_of_a_turn(folder: Path, context: ContextSettings) -> int:
         return stores[0]
 
     url = f"sqlite:///{folder / 'counted.db'}"
-    async with open_house(context=context, window=WINDOW, store_url=url, wrap=wrap) as house:
-        await fill(house)
+    async with open_gateway(context=context, window=WINDOW, store_url=url, wrap=wrap) as gateway:
+        await fill(gateway)
         stores[0].stops_at = 1_000
-        assert (await house.respond(f"now {LONG}", **ONCE)).status_code == 200
-        assert len((await listed(house))[1]) >= 1
+        assert (await gateway.respond(f"now {LONG}", **ONCE)).status_code == 200
+        assert len((await listed(gateway))[1]) >= 1
     return stores[0].count
 
 
@@ -105,15 +105,15 @@ async def _stop_at(url: str, place: int, context: ContextSettings, *, is_done_fi
         return stores[0]
 
     async with (
-        open_house(context=context, window=WINDOW, store_url=url, wrap=wrap) as first,
-        open_house(context=context, window=WINDOW, store_url=url) as second,
+        open_gateway(context=context, window=WINDOW, store_url=url, wrap=wrap) as first,
+        open_gateway(context=context, window=WINDOW, store_url=url) as second,
     ):
         await fill(first)
         store = stores[0]
         store.stops_at, store.is_done_first = place, is_done_first
         lost = asyncio.create_task(first.respond(f"now {LONG}", **ONCE))
         await store.stopped.wait()
-        await second.gateway.submit(Bury(worker=first.gateway.worker.id))
+        await second.engine.submit(Bury(worker=first.engine.worker.id))
         answer = await second.respond(f"now {LONG}", **ONCE)
         assert answer.status_code == 200, (place, answer.text)
         session, made = await listed(second)

@@ -1,4 +1,4 @@
-"""Upstreams that are not the simulator."""
+"""Upstreams other than the simulator."""
 
 import json
 from collections.abc import AsyncIterator

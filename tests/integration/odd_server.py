@@ -1,4 +1,4 @@
-"""A server that answers with whatever it is told to, as servers that are nearly compatible do."""
+"""An upstream with scripted replies, for servers that are only nearly compatible."""
 
 import json
 from collections.abc import AsyncIterator, Callable

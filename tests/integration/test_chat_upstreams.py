@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.testing.simulator.provider import ProviderSimulator
-from tests.integration.upstream_house import open_upstream_house, upstream
+from tests.integration.upstream_gateway import open_upstream_gateway, upstream
 
 SHELL = {"type": "function", "name": "shell", "parameters": {"type": "object"}}
 FILES = {"type": "namespace", "name": "mcp__files__", "description": "Files.", "tools": [SHELL]}
@@ -11,8 +11,8 @@ FILES = {"type": "namespace", "name": "mcp__files__", "description": "Files.", "
 
 async def test_tools_of_codex_reach_a_chat_server() -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, api="chat")) as house:
-            answer = await house.post(
+        async with open_upstream_gateway(upstream(simulator, api="chat")) as gateway:
+            answer = await gateway.post(
                 "/v1/responses", "k", input="hi", tools=[FILES, {"type": "web_search"}]
             )
             assert answer.status_code == 200, answer.text
@@ -24,8 +24,8 @@ async def test_tools_of_codex_reach_a_chat_server() -> None:
 
 async def test_a_server_with_hosted_tools_drops_none() -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator)) as house:
-            answer = await house.post("/v1/responses", "k", input="hi", tools=[SHELL])
+        async with open_upstream_gateway(upstream(simulator)) as gateway:
+            answer = await gateway.post("/v1/responses", "k", input="hi", tools=[SHELL])
             assert "x-dropped-tools" not in answer.headers
 
 
@@ -39,8 +39,8 @@ async def test_names_and_reasoning_of_a_chat_client_reach_a_chat_server() -> Non
         {"role": "user", "name": "ann", "content": "and now?"},
     ]
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, api="chat")) as house:
-            await house.chat(history)
+        async with open_upstream_gateway(upstream(simulator, api="chat")) as gateway:
+            await gateway.chat(history)
             [sent] = simulator.requests()
             messages = sent.body["messages"]
             assert [message.get("name") for message in messages] == [
@@ -55,7 +55,7 @@ async def test_names_and_reasoning_of_a_chat_client_reach_a_chat_server() -> Non
 
 async def test_names_are_not_sent_to_a_responses_server() -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator)) as house:
-            await house.chat([{"role": "user", "name": "ann", "content": "hi"}])
+        async with open_upstream_gateway(upstream(simulator)) as gateway:
+            await gateway.chat([{"role": "user", "name": "ann", "content": "hi"}])
             [sent] = simulator.requests()
             assert all("name" not in item for item in sent.body["input"])

@@ -1,4 +1,4 @@
-"""What is served is what the official client's own types say it is, strictly, key by key."""
+"""Replies match the types of the official client, strictly and field by field."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.test_upstreams import TOOL
-from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, upstream
+from tests.integration.upstream_gateway import UpstreamGateway, open_upstream_gateway, upstream
 
 Json = dict[str, Any]
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -37,8 +37,8 @@ def _events(text: str) -> list[Json]:
     return [json.loads(line) for line in lines]
 
 
-async def _post(house: UpstreamHouse, path: str, body: Json) -> Any:
-    reply = await house.client.post(path, json={"model": "gpt-4.1", **body})
+async def _post(gateway: UpstreamGateway, path: str, body: Json) -> Any:
+    reply = await gateway.client.post(path, json={"model": "gpt-4.1", **body})
     assert reply.status_code == 200, reply.text
     return reply
 
@@ -47,10 +47,12 @@ async def _post(house: UpstreamHouse, path: str, body: Json) -> Any:
 @pytest.mark.parametrize("body", ASKED, ids=lambda body: body["input"].split()[0])
 async def test_responses_and_their_events(api: str, body: Json) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, api=api)) as house:
-            whole = (await _post(house, "/v1/responses", body)).json()
-            events = _events((await _post(house, "/v1/responses", {**body, "stream": True})).text)
-            background = (await _post(house, "/v1/responses", {**body, "background": True})).json()
+        async with open_upstream_gateway(upstream(simulator, api=api)) as gateway:
+            whole = (await _post(gateway, "/v1/responses", body)).json()
+            events = _events((await _post(gateway, "/v1/responses", {**body, "stream": True})).text)
+            background = (
+                await _post(gateway, "/v1/responses", {**body, "background": True})
+            ).json()
             for event in events:
                 EVENT.validate_python(event)
                 assert event["type"] != "error"
@@ -58,9 +60,9 @@ async def test_responses_and_their_events(api: str, body: Json) -> None:
             for shown in (whole, background, *(e["response"] for e in events if "response" in e)):
                 Response.model_validate(shown)
                 assert set(shown) >= REQUIRED
-            read = (await house.client.get(f"/v1/responses/{whole['id']}")).json()
+            read = (await gateway.client.get(f"/v1/responses/{whole['id']}")).json()
             assert read == whole
-            listed = (await house.client.get(f"/v1/responses/{whole['id']}/input_items")).json()
+            listed = (await gateway.client.get(f"/v1/responses/{whole['id']}/input_items")).json()
             for item in listed["data"]:
                 ITEM.validate_python(item)
 
@@ -70,14 +72,14 @@ async def test_responses_and_their_events(api: str, body: Json) -> None:
 async def test_chat_completions_and_their_chunks(api: str, is_stored: bool) -> None:
     tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, api=api)) as house:
+        async with open_upstream_gateway(upstream(simulator, api=api)) as gateway:
             for text in ("hello", 'call weather {"city": "Ulm"}'):
                 messages = [{"role": "user", "content": text}]
                 body: Json = {"messages": messages, "tools": [tool], "store": is_stored}
-                whole = await _post(house, "/v1/chat/completions", body)
+                whole = await _post(gateway, "/v1/chat/completions", body)
                 ChatCompletion.model_validate(whole.json())
                 streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
-                chunks = _events((await _post(house, "/v1/chat/completions", streamed)).text)
+                chunks = _events((await _post(gateway, "/v1/chat/completions", streamed)).text)
                 for chunk in chunks:
                     ChatCompletionChunk.model_validate(chunk)
                 assert chunks[-1]["usage"]
@@ -86,13 +88,13 @@ async def test_chat_completions_and_their_chunks(api: str, is_stored: bool) -> N
 
 async def test_conversations_and_their_items() -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator)) as house:
-            made = (await house.client.post("/v1/conversations", json={})).json()
+        async with open_upstream_gateway(upstream(simulator)) as gateway:
+            made = (await gateway.client.post("/v1/conversations", json={})).json()
             Conversation.model_validate(made)
             for body in (ASKED[0], ASKED[2], ASKED[1]):
-                await _post(house, "/v1/responses", {**body, "conversation": made["id"]})
+                await _post(gateway, "/v1/responses", {**body, "conversation": made["id"]})
             path = f"/v1/conversations/{made['id']}/items"
-            listed = (await house.client.get(path, params={"limit": 100})).json()
+            listed = (await gateway.client.get(path, params={"limit": 100})).json()
             assert len(listed["data"]) >= 6
             for item in listed["data"]:
                 KEPT.validate_python(item)

@@ -1,4 +1,4 @@
-"""Failure modes of histories, streams and lifecycles that others met, through the gateway."""
+"""Known failure modes of histories, streams and lifecycles, through the gateway."""
 
 import asyncio
 from typing import Any
@@ -11,11 +11,11 @@ from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.ports.store import Store
 from holdfast.settings import ResetSettings
 from holdfast.testing.simulator.provider import ProviderSimulator
-from tests.in_process import ScriptedModel, open_house
+from tests.in_process import ScriptedModel, open_gateway
 from tests.integration.test_heals import told
-from tests.integration.upstream_house import (
-    UpstreamHouse,
-    open_upstream_house,
+from tests.integration.upstream_gateway import (
+    UpstreamGateway,
+    open_upstream_gateway,
     read,
     text_of,
     upstream,
@@ -26,20 +26,20 @@ QUICK = HealSettings(first_pause_seconds=0.001)
 TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
 
 
-async def only_session(house: UpstreamHouse) -> Json:
-    [session] = (await house.client.get("/v1/sessions")).json()["data"]
+async def only_session(gateway: UpstreamGateway) -> Json:
+    [session] = (await gateway.client.get("/v1/sessions")).json()["data"]
     value: Json = session
     return value
 
 
 async def test_f39_a_stream_resumed_after_any_event_has_no_gap_and_nothing_twice() -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator)) as house:
-            told_first = (await house.respond("one two three", stream=True))["events"]
+        async with open_upstream_gateway(upstream(simulator)) as gateway:
+            told_first = (await gateway.respond("one two three", stream=True))["events"]
             name = told_first[0]["response"]["id"]
             assert [e["sequence_number"] for e in told_first] == list(range(len(told_first)))
             for seen in range(len(told_first)):
-                again = await house.client.get(
+                again = await gateway.client.get(
                     f"/v1/responses/{name}",
                     params={"stream": "true", "starting_after": str(seen)},
                 )
@@ -72,13 +72,13 @@ async def test_f46_what_cannot_be_written_is_refused_before_the_model_is_called(
         return stores[0]
 
     model = ScriptedModel()
-    async with open_house(model, wrap=wrap) as house:
-        refused = await house.respond("hi")
+    async with open_gateway(model, wrap=wrap) as gateway:
+        refused = await gateway.respond("hi")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
         assert model.calls == []
         stores[0].is_broken = False
-        assert (await house.respond("hi")).status_code == 200
-        assert await house.log() == ["hi", "re:hi"]
+        assert (await gateway.respond("hi")).status_code == 200
+        assert await gateway.log() == ["hi", "re:hi"]
 
 
 class _Unsure:
@@ -111,26 +111,26 @@ async def test_f38_an_answer_whose_record_is_in_doubt_is_recorded_and_not_asked_
         return _Unsure(store, is_written=is_written, count=2)
 
     model = ScriptedModel()
-    async with open_house(model, wrap=wrap) as house:
+    async with open_gateway(model, wrap=wrap) as gateway:
         once = {"Idempotency-Key": "once"}
-        answers = [await house.respond("hi", stream=is_stream, headers=once) for _ in range(2)]
+        answers = [await gateway.respond("hi", stream=is_stream, headers=once) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [200, 200]
         assert all("re:hi" in answer.text for answer in answers)
         assert len(model.calls) == 1
-        assert await house.log() == ["hi", "re:hi"]
+        assert await gateway.log() == ["hi", "re:hi"]
 
 
 async def test_f48_a_link_that_is_gone_hides_nothing_before_it() -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator)) as house:
+        async with open_upstream_gateway(upstream(simulator)) as gateway:
             names = []
             parent: Json = {}
             for text in ("one", "two", "three"):
-                made = await house.respond(text, None, **parent)
+                made = await gateway.respond(text, None, **parent)
                 names.append(made["id"])
                 parent = {"previous_response_id": made["id"]}
-            assert (await house.client.delete(f"/v1/responses/{names[1]}")).status_code == 200
-            said = await house.respond("four", None, **parent)
+            assert (await gateway.client.delete(f"/v1/responses/{names[1]}")).status_code == 200
+            said = await gateway.respond("four", None, **parent)
             assert text_of(said) == "Messages seen: 7. Last text: four"
 
 
@@ -139,18 +139,18 @@ async def test_f49_a_client_that_holds_two_messages_regenerates_and_overwrites_n
     is_stream: bool,
 ) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator)) as house:
+        async with open_upstream_gateway(upstream(simulator)) as gateway:
             for text in ("one", "two"):
-                await house.chat(text, stream=is_stream)
+                await gateway.chat(text, stream=is_stream)
             last: list[Json] = [
                 {"role": "user", "content": "two"},
                 {"role": "assistant", "content": "Messages seen: 3. Last text: two"},
             ]
-            await house.chat(last, stream=is_stream)
-            session = await only_session(house)
+            await gateway.chat(last, stream=is_stream)
+            session = await only_session(gateway)
             path = f"/v1/sessions/{session['id']}/items"
-            seen = (await house.client.get(path)).json()["data"]
-            log = (await house.client.get(path, params={"view": "log"})).json()["data"]
+            seen = (await gateway.client.get(path)).json()["data"]
+            log = (await gateway.client.get(path, params={"view": "log"})).json()["data"]
             assert [item["role"] for item in seen if item["type"] == "message"] == [
                 "user", "assistant", "user", "assistant",
             ]  # fmt: skip
@@ -161,31 +161,31 @@ async def test_f49_a_client_that_holds_two_messages_regenerates_and_overwrites_n
 async def test_f64_after_a_pause_the_same_session_and_its_history_go_on() -> None:
     soon = ResetSettings(mode="idle", idle_minutes=1e-9)
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator), reset=soon) as house:
-            await house.respond("shall I delete it?")
-            before = await only_session(house)
-            said = await house.respond("yes")
+        async with open_upstream_gateway(upstream(simulator), reset=soon) as gateway:
+            await gateway.respond("shall I delete it?")
+            before = await only_session(gateway)
+            said = await gateway.respond("yes")
             assert text_of(said) == "Messages seen: 3. Last text: yes"
-            after = await only_session(house)
+            after = await only_session(gateway)
             assert (after["id"], after["generation"]) == (before["id"], 1)
-            assert await told(house, "session.rolled_over") >= 1
+            assert await told(gateway, "session.rolled_over") >= 1
 
 
 async def test_f66_work_that_is_nobodys_neither_refreshes_nor_resets() -> None:
     soon = ResetSettings(mode="idle", idle_minutes=1e-9, rollover="hard")
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator), reset=soon) as house:
-            await house.respond("one")
-            before = await only_session(house)
+        async with open_upstream_gateway(upstream(simulator), reset=soon) as gateway:
+            await gateway.respond("one")
+            before = await only_session(gateway)
             session_id = before["id"]
             for number in range(3):
-                made = await house.respond(f"beat {number}", background=True)
+                made = await gateway.respond(f"beat {number}", background=True)
                 while made["status"] in ("queued", "in_progress"):
                     await asyncio.sleep(0)
-                    made = (await house.client.get(f"/v1/responses/{made['id']}")).json()
+                    made = (await gateway.client.get(f"/v1/responses/{made['id']}")).json()
                 note = {"items": [{"role": "developer", "content": "note"}]}
-                await house.client.post(f"/v1/sessions/{session_id}/items", json=note)
-            after = await only_session(house)
+                await gateway.client.post(f"/v1/sessions/{session_id}/items", json=note)
+            after = await only_session(gateway)
             assert after["id"] == session_id
             assert after["last_user_activity_at"] == before["last_user_activity_at"]
             assert after["turn_count"] == 7
@@ -195,12 +195,14 @@ async def test_f66_work_that_is_nobodys_neither_refreshes_nor_resets() -> None:
 async def test_f67_no_cut_of_any_size_parts_a_call_from_its_output(mode: Any) -> None:
     with ProviderSimulator() as simulator:
         context = ContextSettings(mode=mode)
-        async with open_upstream_house(upstream(simulator), heals=QUICK, context=context) as house:
+        async with open_upstream_gateway(
+            upstream(simulator), heals=QUICK, context=context
+        ) as gateway:
             for number, threshold in enumerate((150, 250, 350, 450, 550, 650, 750, 850)):
                 wish = [{"type": "compaction", "compact_threshold": threshold}]
                 more: Json = {"tools": TOOLS, "context_management": wish}
                 said = f"{number}: call look {{}} and call look {{}} " + "word " * 20
-                first = await house.respond(said, **more)
+                first = await gateway.respond(said, **more)
                 calls = [item for item in first["output"] if item["type"] == "function_call"]
                 outputs = [
                     {
@@ -211,6 +213,6 @@ async def test_f67_no_cut_of_any_size_parts_a_call_from_its_output(mode: Any) ->
                     for call in calls
                 ]
                 assert len(outputs) == 2
-                await house.respond(outputs, **more)
+                await gateway.respond(outputs, **more)
             assert {request.fault for request in simulator.requests()} == {None}
-            assert await told(house, "session.compacted") >= 4
+            assert await told(gateway, "session.compacted") >= 4

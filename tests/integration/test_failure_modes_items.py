@@ -14,7 +14,12 @@ from holdfast.core.projection.placeholders import LEFT_OUT
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.test_heals import QUICK, heals, told
 from tests.integration.test_upstreams import TOOL
-from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream
+from tests.integration.upstream_gateway import (
+    UpstreamGateway,
+    open_upstream_gateway,
+    text_of,
+    upstream,
+)
 
 Json = dict[str, Any]
 PICTURE = "https://pictures.example/gone.png?sig=1"
@@ -25,11 +30,11 @@ def picture(url: str = PICTURE, say: str = "what is this?") -> list[Json]:
     return [{"role": "user", "content": parts}]
 
 
-async def aside(house: UpstreamHouse, key: str = "k") -> list[tuple[int, int]]:
+async def aside(gateway: UpstreamGateway, key: str = "k") -> list[tuple[int, int]]:
     """Return the ranges of a key's log that are in quarantine."""
-    view = await house.gateway.read.session(DEFAULT_TENANT, key=Key(key))
+    view = await gateway.engine.read.session(DEFAULT_TENANT, key=Key(key))
     assert view is not None
-    records = await house.gateway.read.records(view.session)
+    records = await gateway.engine.read.records(view.session)
     return [(one.from_seq, one.to_seq) for one in records if one.kind == "quarantine"]
 
 
@@ -55,16 +60,16 @@ async def test_f44_a_refused_item_fails_one_attempt_and_is_left_out_from_then_on
         refusal = {**refusal, "param": refusal["param"].replace("input", "messages")}
     with ProviderSimulator() as simulator:
         simulator.add_fault("error", status=400, when={"text": "gone.png"}, **refusal)
-        async with open_upstream_house(upstream(simulator, api=api), heals=QUICK) as house:
-            await house.respond("hello", model="gpt-4.1", stream=is_stream)
+        async with open_upstream_gateway(upstream(simulator, api=api), heals=QUICK) as gateway:
+            await gateway.respond("hello", model="gpt-4.1", stream=is_stream)
             simulator.clear_record()
-            said = await house.respond(picture(), model="gpt-4.1", stream=is_stream)
+            said = await gateway.respond(picture(), model="gpt-4.1", stream=is_stream)
             assert text_of(said).startswith("Messages seen: 3. Last text: what is this?")
             assert len(simulator.requests()) == 2
-            assert await heals(house) == [("poison", "quarantined")]
-            assert await told(house, "items.quarantined") == 1
-            assert await aside(house) == [(3, 3)]
-            after = await house.respond("and now?", model="gpt-4.1", stream=is_stream)
+            assert await heals(gateway) == [("poison", "quarantined")]
+            assert await told(gateway, "items.quarantined") == 1
+            assert await aside(gateway) == [(3, 3)]
+            after = await gateway.respond("and now?", model="gpt-4.1", stream=is_stream)
             assert text_of(after).startswith("Messages seen: 5.")
             assert len(simulator.requests()) == 3
             last = str(simulator.requests()[-1].body)
@@ -75,30 +80,30 @@ async def test_f44_a_refused_item_fails_one_attempt_and_is_left_out_from_then_on
 async def test_f44_only_what_is_at_fault_is_left_out() -> None:
     with ProviderSimulator() as simulator:
         refusal: Json = {"message": "Invalid image data.", "code": "invalid_image"}
-        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
-            await house.respond(picture("https://pictures.example/good.png"), model="gpt-4.1")
+        async with open_upstream_gateway(upstream(simulator), heals=QUICK) as gateway:
+            await gateway.respond(picture("https://pictures.example/good.png"), model="gpt-4.1")
             simulator.add_fault("error", status=400, when={"text": "gone.png"}, **refusal)
-            await house.respond(picture(), model="gpt-4.1")
+            await gateway.respond(picture(), model="gpt-4.1")
             assert "good.png" in str(simulator.requests()[-1].body)
             # What was taken before may be gone now: it is the next to be suspected.
             simulator.add_fault("error", status=400, when={"text": "good.png"}, **refusal)
-            said = await house.respond("still there?", model="gpt-4.1")
+            said = await gateway.respond("still there?", model="gpt-4.1")
             assert text_of(said).startswith("Messages seen: 5.")
-            assert await aside(house) == [(3, 3), (1, 1)]
+            assert await aside(gateway) == [(3, 3), (1, 1)]
 
 
 @pytest.mark.parametrize("mode", ["chain", "conversation"])
 async def test_f44_state_that_holds_a_refused_item_is_dropped(mode: str) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
-            await house.respond("one", model="gpt-4.1")
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
+            await gateway.respond("one", model="gpt-4.1")
             simulator.add_fault(
                 "error", status=400, message="Could not process image", when={"text": "gone.png"}
             )
-            said = await house.respond(picture(), model="gpt-4.1")
+            said = await gateway.respond(picture(), model="gpt-4.1")
             assert text_of(said).startswith("Messages seen: 3.")
             simulator.clear_record()
-            after = await house.respond("three", model="gpt-4.1")
+            after = await gateway.respond("three", model="gpt-4.1")
             assert text_of(after).startswith("Messages seen: 5.")
             [asked] = simulator.requests(api="responses")
             assert len(asked.body["input"]) == 1
@@ -106,10 +111,10 @@ async def test_f44_state_that_holds_a_refused_item_is_dropped(mode: str) -> None
 
 async def test_f44_a_refusal_of_which_nothing_is_known_fails_in_the_providers_words() -> None:
     with ProviderSimulator(faults=[{"kind": "A08", "times": 1}]) as simulator:
-        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
-            failed = await house.post("/v1/responses", input="one")
+        async with open_upstream_gateway(upstream(simulator), heals=QUICK) as gateway:
+            failed = await gateway.post("/v1/responses", input="one")
             assert failed.json()["error"]["message"] == "Could not process image"
-            assert text_of(await house.respond("two")).startswith("Messages seen: 2.")
+            assert text_of(await gateway.respond("two")).startswith("Messages seen: 2.")
 
 
 EXPIRED: list[Json] = [
@@ -127,18 +132,18 @@ async def test_f52_what_has_expired_is_a_placeholder_and_never_a_failed_turn(
     fault = {"status": 400, **refusal}
     document = {"type": "input_file", "file_id": "file-gone123"}
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
             first = picture()
             first[0]["content"].append(document)
-            await house.respond(first, model="gpt-4.1")
+            await gateway.respond(first, model="gpt-4.1")
             for word in ("gone.png", "file-gone123"):
                 simulator.add_fault("error", **fault, when={"text": word})
             simulator.forget()
-            said = await house.respond("what was it?", model="gpt-4.1")
+            said = await gateway.respond("what was it?", model="gpt-4.1")
             assert text_of(said).startswith("Messages seen: 3. Last text: what was it?")
-            assert await aside(house) == [(1, 1)]
+            assert await aside(gateway) == [(1, 1)]
             simulator.clear_record()
-            await house.respond("and again?", model="gpt-4.1")
+            await gateway.respond("and again?", model="gpt-4.1")
             assert len(simulator.requests()) == 1
 
 
@@ -146,20 +151,20 @@ async def test_a_fork_knows_what_was_set_aside_before_it() -> None:
     with ProviderSimulator() as simulator:
         refusal: Json = {"message": "Could not process image", "status": 400}
         simulator.add_fault("error", when={"text": "gone.png"}, **refusal)
-        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
-            first = await house.respond(picture(), model="gpt-4.1")
-            await house.respond("two", model="gpt-4.1")
+        async with open_upstream_gateway(upstream(simulator), heals=QUICK) as gateway:
+            first = await gateway.respond(picture(), model="gpt-4.1")
+            await gateway.respond("two", model="gpt-4.1")
             simulator.clear_record()
             parent = {"previous_response_id": first["id"]}
-            said = await house.respond("deux", None, model="gpt-4.1", **parent)
+            said = await gateway.respond("deux", None, model="gpt-4.1", **parent)
             assert text_of(said).startswith("Messages seen: 3. Last text: deux")
             assert len(simulator.requests()) == 1
 
 
-async def call_of(house: UpstreamHouse, city: str = "Ulm", **more: Any) -> Json:
+async def call_of(gateway: UpstreamGateway, city: str = "Ulm", **more: Any) -> Json:
     """Return a call that the model makes."""
     asked: Json = {"model": "gpt-4.1", "tools": [TOOL], **more}
-    answer = await house.respond(f'call weather {{"city": "{city}"}}', **asked)
+    answer = await gateway.respond(f'call weather {{"city": "{city}"}}', **asked)
     [call] = [item for item in answer["output"] if item["type"] == "function_call"]
     found: Json = call
     return found
@@ -180,63 +185,65 @@ async def test_f40_a_call_that_was_never_answered_does_not_stop_the_next_turn(
 ) -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, api=api, state=mode)
-        async with open_upstream_house(settings, heals=QUICK) as house:
-            call = await call_of(house)
+        async with open_upstream_gateway(settings, heals=QUICK) as gateway:
+            call = await call_of(gateway)
             interrupt = {"X-On-Busy": "interrupt"}
-            said = await house.respond("never mind", model="gpt-4.1", headers=interrupt)
+            said = await gateway.respond("never mind", model="gpt-4.1", headers=interrupt)
             assert text_of(said).endswith("Last text: never mind")
             assert INTERRUPTED in str(simulator.requests(operation="create")[-1].body)
-            assert await heals(house) == []
+            assert await heals(gateway) == []
             # Late, it takes the place of what was made up, at its call.
-            late = await house.respond([output_of(call, "rain")], model="gpt-4.1", tools=[TOOL])
+            late = await gateway.respond([output_of(call, "rain")], model="gpt-4.1", tools=[TOOL])
             assert late["status"] == "completed"
             last = str(simulator.requests(operation="create")[-1].body)
             assert "rain" in last
             assert INTERRUPTED not in last
             assert all(request.fault is None for request in simulator.requests())
-            items = (await house.client.get(f"/v1/sessions/{await session_id(house)}/items")).text
+            items = (
+                await gateway.client.get(f"/v1/sessions/{await session_id(gateway)}/items")
+            ).text
             assert INTERRUPTED not in items, "nothing is made up in the log"
 
 
-async def session_id(house: UpstreamHouse) -> str:
-    listed = (await house.client.get("/v1/sessions?key=k")).json()
+async def session_id(gateway: UpstreamGateway) -> str:
+    listed = (await gateway.client.get("/v1/sessions?key=k")).json()
     return str(listed["data"][0]["id"])
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
 async def test_f41_an_output_whose_call_is_gone_is_not_sent(api: str) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, api=api), heals=QUICK) as house:
-            call = await call_of(house)
-            await house.respond([output_of(call, "rain")], model="gpt-4.1", tools=[TOOL])
-            where = f"/v1/conversations/conv_{(await session_id(house))[4:]}/items"
-            listed = (await house.client.get(where)).json()["data"]
+        async with open_upstream_gateway(upstream(simulator, api=api), heals=QUICK) as gateway:
+            call = await call_of(gateway)
+            await gateway.respond([output_of(call, "rain")], model="gpt-4.1", tools=[TOOL])
+            where = f"/v1/conversations/conv_{(await session_id(gateway))[4:]}/items"
+            listed = (await gateway.client.get(where)).json()["data"]
             [made] = [item for item in listed if item["type"] == "function_call"]
-            assert (await house.client.delete(f"{where}/{made['id']}")).status_code == 200
-            said = await house.respond("and now?", model="gpt-4.1")
+            assert (await gateway.client.delete(f"{where}/{made['id']}")).status_code == 200
+            said = await gateway.respond("and now?", model="gpt-4.1")
             assert text_of(said).endswith("Last text: and now?")
             last = str(simulator.requests()[-1].body)
             assert "call_output" not in last
             assert "tool_call_id" not in last
-            assert await heals(house) == []
+            assert await heals(gateway) == []
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
 async def test_f42_a_server_that_names_every_call_alike_gets_along(api: str) -> None:
     with ProviderSimulator(faults=["constant_call_ids"]) as simulator:
-        async with open_upstream_house(upstream(simulator, api=api), heals=QUICK) as house:
+        async with open_upstream_gateway(upstream(simulator, api=api), heals=QUICK) as gateway:
             names = set()
             for city in ("Ulm", "Bonn"):
-                call = await call_of(house, city)
+                call = await call_of(gateway, city)
                 names.add(call["call_id"])
-                said = await house.respond(
+                said = await gateway.respond(
                     [output_of(call, f"rain in {city}")], model="gpt-4.1", tools=[TOOL]
                 )
                 assert text_of(said).endswith(f"rain in {city}")
             assert len(names) == 2
             sent = re.findall(r"call_id': '(\w+)'", str(simulator.requests()[-1].body))
             assert len(set(sent)) == 2
-            assert await heals(house) == []
+            assert await heals(gateway) == []
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
@@ -251,8 +258,8 @@ async def test_f42_a_history_that_names_every_call_alike_is_told_apart(api: str)
             {"role": "assistant", "content": f"It rains in {city}."},
         ]
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, api=api), heals=QUICK) as house:
-            said = await house.respond([*history, {"role": "user", "content": "thanks"}])
+        async with open_upstream_gateway(upstream(simulator, api=api), heals=QUICK) as gateway:
+            said = await gateway.respond([*history, {"role": "user", "content": "thanks"}])
             assert text_of(said).endswith("Last text: thanks")
             body = simulator.requests()[-1].body
             if api == "responses":
@@ -266,25 +273,25 @@ async def test_f42_a_history_that_names_every_call_alike_is_told_apart(api: str)
 @pytest.mark.parametrize("event", range(2, 6))
 async def test_f43_reasoning_goes_with_what_it_led_to_or_not_at_all(event: int) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
-            await house.respond("one")
+        async with open_upstream_gateway(upstream(simulator), heals=QUICK) as gateway:
+            await gateway.respond("one")
             simulator.add_fault("cut", event=event, ending="clean", times=3)
-            await house.respond("two", stream=True)
+            await gateway.respond("two", stream=True)
             simulator.clear_faults()
-            said = await house.respond("three")
+            said = await gateway.respond("three")
             assert text_of(said).endswith("Last text: three")
             sent = [item["type"] for item in simulator.requests()[-1].body["input"]]
             assert sent[:3] == ["message", "reasoning", "message"]
             assert simulator.requests()[-1].fault is None
-            assert ("shape", "repaired") not in await heals(house)
+            assert ("shape", "repaired") not in await heals(gateway)
 
 
 async def test_f53_what_a_tool_said_is_known_in_the_next_turn() -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
-            call = await call_of(house)
-            await house.respond([output_of(call, "rain")], model="gpt-4.1", tools=[TOOL])
-            await house.respond("what did the tool say?", model="gpt-4.1")
+        async with open_upstream_gateway(upstream(simulator), heals=QUICK) as gateway:
+            call = await call_of(gateway)
+            await gateway.respond([output_of(call, "rain")], model="gpt-4.1", tools=[TOOL])
+            await gateway.respond("what did the tool say?", model="gpt-4.1")
             sent = simulator.requests()[-1].body["input"]
             kinds = [item["type"] for item in sent]
             assert kinds == [
@@ -297,12 +304,12 @@ async def test_f53_what_a_tool_said_is_known_in_the_next_turn() -> None:
 @pytest.mark.parametrize("event", range(2, 5))
 async def test_f59_half_a_thought_is_never_sent_again(event: int) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
+        async with open_upstream_gateway(upstream(simulator), heals=QUICK) as gateway:
             simulator.add_fault("cut", event=event, ending="clean", times=3)
-            broken = await house.respond("one", stream=True)
+            broken = await gateway.respond("one", stream=True)
             assert broken["status"] == "failed"
             simulator.clear_faults()
-            said = await house.respond("two")
+            said = await gateway.respond("two")
             assert text_of(said).endswith("Last text: two")
             sent = simulator.requests()[-1].body["input"]
             assert "reasoning" not in [item["type"] for item in sent]
@@ -317,11 +324,11 @@ async def test_f60_call_ids_of_any_make_are_taken_everywhere(length: int, api: s
         {"type": "function_call", "call_id": name, "name": "weather", "arguments": "{}"},
     ]
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, api=api), heals=QUICK) as house:
+        async with open_upstream_gateway(upstream(simulator, api=api), heals=QUICK) as gateway:
             output = {"type": "function_call_output", "call_id": name, "output": "rain"}
-            said = await house.respond([*history, output], tools=[TOOL])
+            said = await gateway.respond([*history, output], tools=[TOOL])
             assert text_of(said).endswith("Last text: rain")
-            again = await house.respond("thanks")
+            again = await gateway.respond("thanks")
             assert text_of(again).endswith("Last text: thanks")
             assert all(request.fault is None for request in simulator.requests())
 
@@ -329,11 +336,11 @@ async def test_f60_call_ids_of_any_make_are_taken_everywhere(length: int, api: s
 @pytest.mark.parametrize("mode", STATES)
 async def test_f73_instructions_are_told_each_time(mode: str) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
             for said in ("one", "two"):
-                await house.respond(said, instructions="be kind")
+                await gateway.respond(said, instructions="be kind")
             simulator.forget()
-            await house.respond("three", instructions="be kind")
+            await gateway.respond("three", instructions="be kind")
             asked = simulator.requests(api="responses")
             assert {request.body["instructions"] for request in asked} == {"be kind"}
 
@@ -341,11 +348,11 @@ async def test_f73_instructions_are_told_each_time(mode: str) -> None:
 async def test_f44_whatever_is_wrong_with_an_item_its_placeholder_is_taken() -> None:
     wrong = {"role": "user", "content": [{"type": "input_hologram", "text": "x"}]}
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator), heals=QUICK) as house:
+        async with open_upstream_gateway(upstream(simulator), heals=QUICK) as gateway:
             asked = [wrong, {"role": "user", "content": "one"}]
-            said = await house.respond(asked, model="gpt-4.1")
+            said = await gateway.respond(asked, model="gpt-4.1")
             assert text_of(said).endswith("Last text: one")
-            assert await heals(house) == [("poison", "quarantined")]
+            assert await heals(gateway) == [("poison", "quarantined")]
             simulator.clear_record()
-            await house.respond("two", model="gpt-4.1")
+            await gateway.respond("two", model="gpt-4.1")
             assert len(simulator.requests()) == 1

@@ -1,7 +1,7 @@
 """Known failures of agents that the engine rules out before there are channels, cron or children.
 
 What a program of ours would do to run tools, children and command-line agents is done here by
-hand, through the Python front door or behind the provider port.
+hand, through the Python API or behind the provider port.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from holdfast.stores.open import open_store
 from holdfast.stores.postgres import open_postgres
 from holdfast.testing.caller import Caller
 from holdfast.testing.clock import HandClock
-from tests.in_process import ScriptedModel, called, open_house, said, text_of
+from tests.in_process import ScriptedModel, called, open_gateway, said, text_of
 
 DAY = 86_400.0
 
@@ -129,10 +129,10 @@ async def test_f10_a_session_of_another_directory_is_not_resumed_but_told_anew(
 ) -> None:
     agent = CommandLine()
     answers = []
-    async with open_house(agent, store_url=store_url) as house:
+    async with open_gateway(agent, store_url=store_url) as gateway:
         for directory in ("/a", "/a", "/b", "/b", "/a"):
             agent.directory = directory
-            reply = await house.respond(f"from {directory}")
+            reply = await gateway.respond(f"from {directory}")
             answers.append(text_of(reply.json()["output"][0]))
     assert [answer.split(",")[0] for answer in answers] == [
         "seen 1", "seen 3", "seen 5", "seen 7", "seen 9",
@@ -143,12 +143,12 @@ async def test_f10_a_session_of_another_directory_is_not_resumed_but_told_anew(
 
 async def test_f62_a_session_that_is_gone_is_forgotten_at_the_first_refusal(store_url: str) -> None:
     agent = CommandLine()
-    async with open_house(agent, store_url=store_url) as house:
-        await house.respond("one")
+    async with open_gateway(agent, store_url=store_url) as gateway:
+        await gateway.respond("one")
         agent.kept.clear()
-        reply = await house.respond("two")
+        reply = await gateway.respond("two")
         assert text_of(reply.json()["output"][0]) == "seen 3, last two"
-        await house.respond("three")
+        await gateway.respond("three")
     assert agent.resumed == [None, "session-1", None, "session-3"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.engine.settings import StreamSettings
 from holdfast.ports.store import Store
-from tests.in_process import House, open_house
+from tests.in_process import RunningGateway, open_gateway
 from tests.streaming import Stream
 
 KEEP_ALIVE = ": keep-alive"
@@ -56,8 +56,8 @@ async def _first_event(stream: Stream) -> str:
     return await stream.text() or ""
 
 
-async def _annotate(house: House, name: str) -> None:
-    made = await house.client.post(f"/v1/sessions/{name}", json={"metadata": {"a": "b"}})
+async def _annotate(gateway: RunningGateway, name: str) -> None:
+    made = await gateway.client.post(f"/v1/sessions/{name}", json={"metadata": {"a": "b"}})
     assert made.status_code == 200, made.text
 
 
@@ -71,23 +71,23 @@ async def test_a_commit_between_the_look_and_the_wait_is_told_before_anything_el
         stores.append(_LateStore(store))
         return stores[0]
 
-    async with open_house(streams=SECOND, wrap=wrap) as house:
-        name = (await house.respond("one")).headers["x-session-id"]
+    async with open_gateway(streams=SECOND, wrap=wrap) as gateway:
+        name = (await gateway.respond("one")).headers["x-session-id"]
         all_events, of_session = "/v1/events", f"/v1/sessions/{name}/events"
         # Somebody who follows in the other way shows that everybody has been woken.
         paths = [all_events, of_session]
         if followed == "one session":
             paths.reverse()
-        witness = Stream(house.application, "GET", paths[1])
+        witness = Stream(gateway.server, "GET", paths[1])
         assert "session.created" in await _first_event(witness)
 
         async def commit() -> None:
-            await _annotate(house, name)
+            await _annotate(gateway, name)
             while "session.annotated" not in (await witness.text() or ""):
                 pass
 
         stores[0].read.delay("feed" if followed == "everything" else "events", commit)
-        follower = Stream(house.application, "GET", f"{paths[0]}?after=latest")
+        follower = Stream(gateway.server, "GET", f"{paths[0]}?after=latest")
         assert "event: session.annotated" in await _first_event(follower)
         await follower.leave()
         await witness.leave()

@@ -1,4 +1,4 @@
-"""A conversation far longer than its model's window: it never fails, and its beginning is known."""
+"""A conversation far longer than its model's window never fails and keeps its beginning."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.engine.settings import ContextSettings
 from holdfast.testing.simulator.provider import ProviderSimulator
-from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, upstream
+from tests.integration.upstream_gateway import UpstreamGateway, open_upstream_gateway, upstream
 
 Json = dict[str, Any]
 WINDOW = 16_000
@@ -16,18 +16,20 @@ FIRST = "My name is Ada, and the code word is heliotrope. Never forget it."
 TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
 
 
-async def talk(house: UpstreamHouse, turns: int, simulator: ProviderSimulator, **more: Any) -> None:
+async def talk(
+    gateway: UpstreamGateway, turns: int, simulator: ProviderSimulator, **more: Any
+) -> None:
     """Have a conversation in which every turn calls a tool; look at everything that was sent."""
     for number in range(turns):
         said = FIRST if number == 0 else f"Turn {number}."
-        first = await house.respond(f'{said} call look {{"n": {number}}}', tools=TOOLS, **more)
+        first = await gateway.respond(f'{said} call look {{"n": {number}}}', tools=TOOLS, **more)
         [call] = [item for item in first["output"] if item["type"] == "function_call"]
         output = {
             "type": "function_call_output",
             "call_id": call["call_id"],
             "output": f"result {number}: " + "lorem ipsum " * (100 + number * 137 % 600),
         }
-        await house.respond([output], tools=TOOLS, **more)
+        await gateway.respond([output], tools=TOOLS, **more)
         if number % 10 == 9:
             look(simulator)
     look(simulator)
@@ -44,11 +46,11 @@ def look(simulator: ProviderSimulator) -> None:
     simulator.clear_record()
 
 
-async def compactions(house: UpstreamHouse, key: str = "k") -> list[Json]:
+async def compactions(gateway: UpstreamGateway, key: str = "k") -> list[Json]:
     """Return what a session's events tell of its compactions."""
-    view = await house.gateway.read.session(DEFAULT_TENANT, key=Key(key))
+    view = await gateway.engine.read.session(DEFAULT_TENANT, key=Key(key))
     assert view is not None
-    events = await house.gateway.read.events(view.session.id, after=0, limit=100_000)
+    events = await gateway.engine.read.events(view.session.id, after=0, limit=100_000)
     return [json.loads(event.body) for event in events if event.kind == "session.compacted"]
 
 
@@ -56,13 +58,13 @@ async def converse(turns: int, mode: str, api: str, state: str = "replay") -> No
     with ProviderSimulator({"context_tokens": WINDOW}) as simulator:
         behind = upstream(simulator, api=api, state=state, context_tokens=WINDOW)
         context = ContextSettings(mode=mode)  # type: ignore[arg-type]  # one of its choices
-        async with open_upstream_house(behind, context=context) as house:
-            await talk(house, turns, simulator)
-            made = await compactions(house)
+        async with open_upstream_gateway(behind, context=context) as gateway:
+            await talk(gateway, turns, simulator)
+            made = await compactions(gateway)
             assert len(made) >= turns // 20
             for told in made:
                 assert told["tokens_after"] < told["tokens_before"]
-            view = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+            view = await gateway.engine.read.session(DEFAULT_TENANT, key=Key("k"))
             assert view is not None
             assert view.session.turn_count == turns
             assert view.session.item_count >= turns * 4

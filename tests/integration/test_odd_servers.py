@@ -1,4 +1,4 @@
-"""Servers that are nearly compatible: what they leave out or say otherwise costs nobody a word."""
+"""Upstreams that are only nearly compatible lose no content."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from aiohttp import web
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.odd_server import Reply, odd_server, saying, whole
 from tests.integration.test_heals import QUICK
-from tests.integration.upstream_house import open_upstream_house, text_of, upstream
+from tests.integration.upstream_gateway import open_upstream_gateway, text_of, upstream
 
 Json = dict[str, Any]
 
@@ -36,19 +36,19 @@ async def test_what_was_streamed_is_in_the_log_though_the_server_never_showed_it
 
     async with (
         odd_server(say) as server,
-        open_upstream_house(server.upstream(), heals=QUICK) as house,
+        open_upstream_gateway(server.upstream(), heals=QUICK) as gateway,
     ):
         asked: Json = {"input": "one"} if path == "/v1/responses" else {
             "messages": [{"role": "user", "content": "one"}]
         }  # fmt: skip
-        answer = await house.post(path, stream=True, **asked)
+        answer = await gateway.post(path, stream=True, **asked)
         assert "good " in answer.text
         assert "day" in answer.text
-        [session] = (await house.client.get("/v1/sessions")).json()["data"]
-        items = (await house.client.get(f"/v1/sessions/{session['id']}/items")).json()["data"]
+        [session] = (await gateway.client.get("/v1/sessions")).json()["data"]
+        items = (await gateway.client.get(f"/v1/sessions/{session['id']}/items")).json()["data"]
         [part] = items[-1]["content"]
         assert part.get("text", part.get("refusal")) == "good day"
-        await house.respond("two", stream=True)
+        await gateway.respond("two", stream=True)
         assert "good day" in str(server.asked[-1]["input"])
 
 
@@ -56,15 +56,15 @@ async def test_what_was_streamed_is_in_the_log_though_the_server_never_showed_it
 async def test_what_was_streamed_before_a_stream_broke_off_is_kept(kind: str) -> None:
     async with (
         odd_server(lambda path, body: _deltas(kind)[:-1]) as server,
-        open_upstream_house(server.upstream(), heals=QUICK) as house,
+        open_upstream_gateway(server.upstream(), heals=QUICK) as gateway,
     ):
-        await house.post("/v1/responses", input="one", stream=True)
-        [session] = (await house.client.get("/v1/sessions")).json()["data"]
-        items = (await house.client.get(f"/v1/sessions/{session['id']}/items")).json()["data"]
+        await gateway.post("/v1/responses", input="one", stream=True)
+        [session] = (await gateway.client.get("/v1/sessions")).json()["data"]
+        items = (await gateway.client.get(f"/v1/sessions/{session['id']}/items")).json()["data"]
         [part] = items[-1]["content"]
         assert (items[-1]["status"], part["type"]) == ("incomplete", kind)
         assert part.get("text", part.get("refusal")) == "good day"
-        log = (await house.client.get(f"/v1/sessions/{session['id']}/items?view=log")).json()[
+        log = (await gateway.client.get(f"/v1/sessions/{session['id']}/items?view=log")).json()[
             "data"
         ]
         assert [entry["is_partial"] is (entry is log[-1]) for entry in log] == [True] * len(log)
@@ -78,9 +78,9 @@ def _refusing(status: int, words: str, **headers: str) -> web.Response:
 async def test_a_server_that_is_not_to_be_asked_for_long_is_not_asked_again(after: str) -> None:
     async with (
         odd_server(lambda path, body: _refusing(429, "No.", **{"Retry-After": after})) as server,
-        open_upstream_house(server.upstream(), heals=QUICK) as house,
+        open_upstream_gateway(server.upstream(), heals=QUICK) as gateway,
     ):
-        failed = await house.post("/v1/responses", input="one")
+        failed = await gateway.post("/v1/responses", input="one")
         assert failed.status_code == 429
         assert int(failed.headers["retry-after"]) >= 604_800
         assert failed.headers["x-should-retry"] == "false"
@@ -94,11 +94,11 @@ async def test_whoever_repeats_a_failed_request_is_told_how_long_to_wait_too() -
 
     async with (
         odd_server(say) as server,
-        open_upstream_house(server.upstream(), heals=QUICK) as house,
+        open_upstream_gateway(server.upstream(), heals=QUICK) as gateway,
     ):
         once = {"Idempotency-Key": "once"}
-        first = await house.post("/v1/responses", input="one", headers=once)
-        again = await house.post("/v1/responses", input="one", headers=once)
+        first = await gateway.post("/v1/responses", input="one", headers=once)
+        again = await gateway.post("/v1/responses", input="one", headers=once)
         assert first.status_code == again.status_code == 429
         assert first.json() == again.json()
         assert first.headers["retry-after"] == "3000"
@@ -119,16 +119,16 @@ async def test_a_key_in_a_servers_words_is_neither_kept_nor_passed_on(is_stream:
 
     async with (
         odd_server(say) as server,
-        open_upstream_house(server.upstream(key="plain-odd-key"), heals=QUICK) as house,
+        open_upstream_gateway(server.upstream(key="plain-odd-key"), heals=QUICK) as gateway,
     ):
-        failed = await house.post("/v1/responses", input="one", stream=is_stream)
-        passed = await house.post("/v1/embeddings", None, input="one")
+        failed = await gateway.post("/v1/responses", input="one", stream=is_stream)
+        passed = await gateway.post("/v1/embeddings", None, input="one")
         assert passed.status_code == 500
-        [session] = (await house.client.get("/v1/sessions")).json()["data"]
-        [turn] = (await house.client.get(f"/v1/sessions/{session['id']}/turns")).json()["data"]
-        shown = await house.client.get(f"/v1/turns/{turn['id']}")
+        [session] = (await gateway.client.get("/v1/sessions")).json()["data"]
+        [turn] = (await gateway.client.get(f"/v1/sessions/{session['id']}/turns")).json()["data"]
+        shown = await gateway.client.get(f"/v1/turns/{turn['id']}")
         assert "Bad key" in shown.text
-        events = await house.gateway.read.events(session["id"], after=0, limit=100)
+        events = await gateway.engine.read.events(session["id"], after=0, limit=100)
         assert [event.kind for event in events].count("turn.healed") == 2
         for said in (failed.text, passed.text, shown.text, repr(events)):
             assert "sk-abcdefgh" not in said
@@ -155,22 +155,22 @@ async def test_what_an_odd_server_said_is_taken_by_every_other(api: str, is_stre
     with ProviderSimulator() as simulator:
         async with (
             odd_server(lambda path, body: whole(*ODD_ITEMS, saying("done"))) as server,
-            open_upstream_house(
+            open_upstream_gateway(
                 server.upstream(name="odd", models=("odd",)),
                 upstream(simulator, api=api),
                 heals=QUICK,
-            ) as house,
+            ) as gateway,
         ):
-            first = await house.respond("one", model="odd", stream=is_stream)
+            first = await gateway.respond("one", model="odd", stream=is_stream)
             for item in first["output"]:
                 assert isinstance(item.get("content", []), list)
                 assert isinstance(item.get("arguments", ""), str)
                 assert isinstance(item.get("name", ""), str)
-            said = await house.respond("two", headers={"X-On-Busy": "interrupt"})
+            said = await gateway.respond("two", headers={"X-On-Busy": "interrupt"})
             assert text_of(said).endswith("Last text: two")
             # Nothing was refused on the way.
             assert len(simulator.requests()) == 1
-            back = await house.respond("three", model="odd", stream=is_stream)
+            back = await gateway.respond("three", model="odd", stream=is_stream)
             assert text_of(back).endswith("done")
 
 
@@ -194,10 +194,12 @@ async def test_a_picture_that_is_refused_by_its_address_alone_is_set_aside() -> 
 
     async with (
         odd_server(say) as server,
-        open_upstream_house(server.upstream(), heals=QUICK) as house,
+        open_upstream_gateway(server.upstream(), heals=QUICK) as gateway,
     ):
-        assert text_of((await house.post("/v1/responses", input=SHOWN)).json()) == "I cannot see it"
-        assert text_of((await house.post("/v1/responses", input="and?")).json())
+        assert (
+            text_of((await gateway.post("/v1/responses", input=SHOWN)).json()) == "I cannot see it"
+        )
+        assert text_of((await gateway.post("/v1/responses", input="and?")).json())
         assert len(server.asked) == 3
 
 
@@ -217,13 +219,13 @@ async def test_f60_call_ids_are_of_the_form_that_the_strictest_chat_servers_want
 
     async with (
         odd_server(say) as server,
-        open_upstream_house(server.upstream(api="chat"), heals=QUICK) as house,
+        open_upstream_gateway(server.upstream(api="chat"), heals=QUICK) as gateway,
     ):
         for number in range(2):
-            asked = await house.post("/v1/responses", input=f"go {number}")
+            asked = await gateway.post("/v1/responses", input=f"go {number}")
             [call] = [one for one in asked.json()["output"] if one["type"] == "function_call"]
             told = {"type": "function_call_output", "call_id": call["call_id"], "output": "1"}
-            done = await house.post("/v1/responses", input=[told])
+            done = await gateway.post("/v1/responses", input=[told])
             assert text_of(done.json()) == "done"
         assert len(server.asked) == 4
 
@@ -232,7 +234,7 @@ async def test_what_a_validating_server_found_is_told() -> None:
     found = {"detail": [{"loc": ["body", "temperature"], "msg": "Input should be less than 3"}]}
     async with (
         odd_server(lambda path, body: web.json_response(found, status=422)) as server,
-        open_upstream_house(server.upstream(), heals=QUICK) as house,
+        open_upstream_gateway(server.upstream(), heals=QUICK) as gateway,
     ):
-        failed = await house.post("/v1/responses", input="one")
+        failed = await gateway.post("/v1/responses", input="one")
         assert "body.temperature: Input should be less than 3" in failed.text

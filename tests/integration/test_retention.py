@@ -1,4 +1,4 @@
-"""Retention: only where it is asked for, by last activity, archived first, judged again."""
+"""Retention: opt-in, by last activity, archive first, re-checked before erasing."""
 
 import json
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from holdfast.core.transaction.commands import Delete
 from holdfast.engine.maintenance.retention import DAY_SECONDS, Retention
 from holdfast.engine.settings import RetentionSettings
 from holdfast.http.api.archive import SessionArchive
-from tests.in_process import House, open_house
+from tests.in_process import RunningGateway, open_gateway
 
 AT_ONCE = 1e-9
 """So few days that whatever is not happening now is long ago."""
@@ -25,24 +25,26 @@ def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'h.db'}"
 
 
-@pytest.fixture(name="house")
-async def _house(store_url: str) -> AsyncIterator[House]:
-    async with open_house(store_url=store_url) as house:
-        yield house
+@pytest.fixture(name="gateway")
+async def _open_gateway(store_url: str) -> AsyncIterator[RunningGateway]:
+    async with open_gateway(store_url=store_url) as gateway:
+        yield gateway
 
 
-def _retention(house: House, folder: Path, days: float) -> Retention:
+def _retention(gateway: RunningGateway, folder: Path, days: float) -> Retention:
     settings = RetentionSettings(sessions_days=days, archive=str(folder))
-    return Retention(house.gateway, settings, SessionArchive(house.gateway, folder).keep)
+    return Retention(gateway.engine, settings, SessionArchive(gateway.engine, folder).archive)
 
 
-async def test_idle_sessions_are_archived_and_erased(house: House, tmp_path: Path) -> None:
-    replies = [await house.respond(f"said {n}", f"k{n}") for n in range(3)]
+async def test_idle_sessions_are_archived_and_erased(
+    gateway: RunningGateway, tmp_path: Path
+) -> None:
+    replies = [await gateway.respond(f"said {n}", f"k{n}") for n in range(3)]
     folder = tmp_path / "archive"
-    assert await _retention(house, folder, 1).sweep() == 0
+    assert await _retention(gateway, folder, 1).sweep() == 0
     assert not folder.exists()
-    assert await _retention(house, folder, AT_ONCE).sweep() == 3
-    assert (await house.client.get("/v1/sessions")).json()["data"] == []
+    assert await _retention(gateway, folder, AT_ONCE).sweep() == 3
+    assert (await gateway.client.get("/v1/sessions")).json()["data"] == []
     name = replies[0].headers["x-session-id"]
     lines = (folder / "default" / f"{name}.jsonl").read_text().splitlines()
     head, session, turn, *entries = map(json.loads, lines)
@@ -52,62 +54,58 @@ async def test_idle_sessions_are_archived_and_erased(house: House, tmp_path: Pat
     said = [entry["item"]["content"][0]["text"] for entry in entries]
     assert said == ["said 0", "re:said 0"]
     # The key goes on, in its next generation.
-    again = await house.respond("back", "k0")
+    again = await gateway.respond("back", "k0")
     assert again.headers["x-session-generation"] == "2"
 
 
 async def test_f51_an_old_session_that_was_spoken_to_lately_stays(
-    house: House, tmp_path: Path
+    gateway: RunningGateway, tmp_path: Path
 ) -> None:
-    await house.respond("long ago", "old but alive")
-    await house.respond("long ago", "forgotten")
-    between = house.gateway.clock.now()
-    # The sweep judges a little later than `days` is computed. Reads, which are no activity, keep
-    # the last turn further away from the line than that.
-    for _ in range(100):
-        await house.log("forgotten")
-    await house.respond("lately", "old but alive")
-    days = (house.gateway.clock.now() - between) / DAY_SECONDS
-    assert await _retention(house, tmp_path, days).sweep() == 1
-    [left] = (await house.client.get("/v1/sessions")).json()["data"]
+    await gateway.respond("long ago", "old but alive")
+    await gateway.respond("long ago", "forgotten")
+    between = gateway.engine.clock.now()
+    await gateway.respond("lately", "old but alive")
+    days = (gateway.engine.clock.now() - between) / DAY_SECONDS
+    assert await _retention(gateway, tmp_path, days).sweep() == 1
+    [left] = (await gateway.client.get("/v1/sessions")).json()["data"]
     assert left["key"] == "old but alive"
-    assert await house.log("old but alive") == ["long ago", "re:long ago", "lately", "re:lately"]
+    assert await gateway.log("old but alive") == ["long ago", "re:long ago", "lately", "re:lately"]
 
 
 async def test_f51_a_session_that_runs_or_that_others_point_into_stays(
-    house: House, tmp_path: Path
+    gateway: RunningGateway, tmp_path: Path
 ) -> None:
-    first = await house.respond("one", None)
-    await house.respond("left", None, previous_response_id=first.json()["id"])
-    await house.respond("right", None, previous_response_id=first.json()["id"])
-    house.model.door.clear()
-    running = await house.respond("runs", "busy", background=True)
-    retention = _retention(house, tmp_path, AT_ONCE)
+    first = await gateway.respond("one", None)
+    await gateway.respond("left", None, previous_response_id=first.json()["id"])
+    await gateway.respond("right", None, previous_response_id=first.json()["id"])
+    gateway.model.gate.clear()
+    running = await gateway.respond("runs", "busy", background=True)
+    retention = _retention(gateway, tmp_path, AT_ONCE)
     # The fork goes first; what it pointed into is nobody's afterwards.
     assert await retention.sweep() == 1
     assert await retention.sweep() == 1
-    listed = (await house.client.get("/v1/sessions")).json()["data"]
+    listed = (await gateway.client.get("/v1/sessions")).json()["data"]
     assert [one["id"] for one in listed] == [running.headers["x-session-id"]]
 
 
 async def test_f51_a_session_that_is_spoken_to_while_it_is_archived_stays(
-    house: House, tmp_path: Path
+    gateway: RunningGateway, tmp_path: Path
 ) -> None:
-    reply = await house.respond("one", "k")
-    archive = SessionArchive(house.gateway, tmp_path)
+    reply = await gateway.respond("one", "k")
+    archive = SessionArchive(gateway.engine, tmp_path)
 
     async def archive_and_speak(tenant: Tenant, session_id: SessionId) -> None:
-        await archive.keep(tenant, session_id)
-        house.model.door.clear()
-        await house.respond("still here", "k", background=True)
+        await archive.archive(tenant, session_id)
+        gateway.model.gate.clear()
+        await gateway.respond("still here", "k", background=True)
 
     settings = RetentionSettings(sessions_days=AT_ONCE, archive=str(tmp_path))
-    assert await Retention(house.gateway, settings, archive_and_speak).sweep() == 0
-    house.model.door.set()
-    found = await house.client.get(f"/v1/sessions/{reply.headers['x-session-id']}")
+    assert await Retention(gateway.engine, settings, archive_and_speak).sweep() == 0
+    gateway.model.gate.set()
+    found = await gateway.client.get(f"/v1/sessions/{reply.headers['x-session-id']}")
     assert found.status_code == 200
     with pytest.raises(SessionBusy):
-        await house.gateway.submit(
+        await gateway.engine.submit(
             Delete(
                 tenant=DEFAULT_TENANT,
                 session_id=SessionId(reply.headers["x-session-id"]),
@@ -116,30 +114,32 @@ async def test_f51_a_session_that_is_spoken_to_while_it_is_archived_stays(
         )
 
 
-async def test_f51_what_cannot_be_archived_is_not_erased(house: House, tmp_path: Path) -> None:
-    await house.respond("one", "k")
+async def test_f51_what_cannot_be_archived_is_not_erased(
+    gateway: RunningGateway, tmp_path: Path
+) -> None:
+    await gateway.respond("one", "k")
     folder = tmp_path / "no folder"
     folder.write_text("")
     with pytest.raises(OSError, match="no folder"):
-        await _retention(house, folder, AT_ONCE).sweep()
-    assert len((await house.client.get("/v1/sessions")).json()["data"]) == 1
+        await _retention(gateway, folder, AT_ONCE).sweep()
+    assert len((await gateway.client.get("/v1/sessions")).json()["data"]) == 1
 
 
-async def test_old_traces_are_forgotten_and_answers_stay(house: House) -> None:
+async def test_old_traces_are_forgotten_and_answers_stay(gateway: RunningGateway) -> None:
     headers = {"Idempotency-Key": "once"}
-    reply = await house.respond("one", "k", stream=True, headers=headers)
+    reply = await gateway.respond("one", "k", stream=True, headers=headers)
     assert reply.status_code == 200
     session = reply.headers["x-session-id"]
     name = "resp_" + reply.headers["x-turn-id"].removeprefix("turn_")
-    retention = Retention(house.gateway, RetentionSettings(traces_days=1), _nowhere)
+    retention = Retention(gateway.engine, RetentionSettings(traces_days=1), _nowhere)
     await retention.sweep()
-    assert len(await house.gateway.read.events(SessionId(session), after=0, limit=9)) == 3
+    assert len(await gateway.engine.read.events(SessionId(session), after=0, limit=9)) == 3
     await retention._prune(-1.0)
-    assert await house.gateway.read.events(SessionId(session), after=0, limit=9) == []
-    assert (await house.client.get(f"/v1/responses/{name}")).json()["status"] == "completed"
-    again = await house.respond("one", "k", stream=True, headers=headers)
+    assert await gateway.engine.read.events(SessionId(session), after=0, limit=9) == []
+    assert (await gateway.client.get(f"/v1/responses/{name}")).json()["status"] == "completed"
+    again = await gateway.respond("one", "k", stream=True, headers=headers)
     assert again.headers["x-turn-id"] != reply.headers["x-turn-id"]
-    assert await house.log("k") == ["one", "re:one", "one", "re:one"]
+    assert await gateway.log("k") == ["one", "re:one", "one", "re:one"]
 
 
 async def _nowhere(tenant: Tenant, session_id: SessionId) -> None:

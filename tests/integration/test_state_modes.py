@@ -1,4 +1,4 @@
-"""What a server may keep for us: chained responses and conversations, and when it is not asked."""
+"""Provider state: chained responses and conversations, and when they are not used."""
 
 import asyncio
 import json
@@ -12,7 +12,12 @@ from holdfast.engine.settings import ContextSettings, HealSettings
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.integration.test_heals import QUICK, heals, states
 from tests.integration.test_upstreams import TOOL
-from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, text_of, upstream
+from tests.integration.upstream_gateway import (
+    UpstreamGateway,
+    open_upstream_gateway,
+    text_of,
+    upstream,
+)
 
 Json = dict[str, Any]
 MODES = ["chain", "conversation"]
@@ -22,28 +27,28 @@ MODES = ["chain", "conversation"]
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_only_what_is_new_is_sent(mode: str, is_stream: bool) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
-            await house.respond("one", stream=is_stream)
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
+            await gateway.respond("one", stream=is_stream)
             asked: Json = {"tools": [TOOL], "stream": is_stream}
-            called = await house.respond('call weather {"city": "Ulm"}', **asked)
+            called = await gateway.respond('call weather {"city": "Ulm"}', **asked)
             call = next(item for item in called["output"] if item["type"] == "function_call")
             output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
-            await house.respond([output], **asked)
-            said = await house.respond("two", stream=is_stream)
+            await gateway.respond([output], **asked)
+            said = await gateway.respond("two", stream=is_stream)
             assert text_of(said) == "Messages seen: 5. Last text: two"
             sent = simulator.requests(api="responses", operation="create")
             assert [len(request.body["input"]) for request in sent] == [1, 1, 1, 1]
             assert all(request.body["store"] is True for request in sent)
-            assert await heals(house) == []
+            assert await heals(gateway) == []
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_every_streamed_turn_is_told_word_for_word(mode: str) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
             for said in ("one", "two", "three"):
                 body: Json = {"model": "gpt-4.1", "input": said, "stream": True}
-                answer = await house.post("/v1/responses", **body)
+                answer = await gateway.post("/v1/responses", **body)
                 events = [
                     json.loads(line.removeprefix("data: "))
                     for line in answer.text.splitlines()
@@ -57,11 +62,11 @@ async def test_every_streamed_turn_is_told_word_for_word(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_chat_stream_says_what_was_answered(mode: str) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
             for said in ("one", "two"):
                 asked: Json = {"messages": [{"role": "user", "content": said}], "stream": True}
                 body = {"model": "gpt-4.1", "store": True, **asked}
-                answer = await house.post("/v1/chat/completions", **body)
+                answer = await gateway.post("/v1/chat/completions", **body)
                 assert f"text: {said}" in "".join(
                     choice["delta"].get("content") or ""
                     for line in answer.text.splitlines()
@@ -73,28 +78,28 @@ async def test_a_chat_stream_says_what_was_answered(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 async def test_calls_that_the_server_names_alike_are_answered_in_its_names(mode: str) -> None:
     with ProviderSimulator(faults=["constant_call_ids"]) as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
-            called = await house.respond('call weather {"city": "Ulm"}', tools=[TOOL])
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
+            called = await gateway.respond('call weather {"city": "Ulm"}', tools=[TOOL])
             call = next(item for item in called["output"] if item["type"] == "function_call")
             assert call["call_id"] != "call_1"
             output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
-            said = await house.respond([output], tools=[TOOL])
+            said = await gateway.respond([output], tools=[TOOL])
             assert text_of(said).endswith("Last text: rain")
-            assert await heals(house) == []
+            assert await heals(gateway) == []
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_store_false_is_replayed_and_leaves_nothing(mode: str) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
-            await house.respond("one")
-            await house.respond("two", store=False)
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
+            await gateway.respond("one")
+            await gateway.respond("two", store=False)
             last = simulator.requests(api="responses")[-1].body
             assert last["store"] is False
             assert "previous_response_id" not in last
             assert "conversation" not in last
-            assert await states(house) == 1
-            said = await house.respond("three")
+            assert await states(gateway) == 1
+            said = await gateway.respond("three")
             assert text_of(said) == "Messages seen: 5. Last text: three"
 
 
@@ -103,25 +108,25 @@ async def test_another_model_is_told_everything_and_the_first_one_what_it_missed
     mode: str,
 ) -> None:
     with ProviderSimulator(profile="azure-like") as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
-            await house.respond("one", model="gpt-5.4")
-            said = await house.respond("two", model="gpt-5.5")
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
+            await gateway.respond("one", model="gpt-5.4")
+            said = await gateway.respond("two", model="gpt-5.5")
             assert text_of(said) == "Messages seen: 3. Last text: two"
-            said = await house.respond("three", model="gpt-5.4")
+            said = await gateway.respond("three", model="gpt-5.4")
             assert text_of(said) == "Messages seen: 5. Last text: three"
-            assert await heals(house) == []
-            assert await states(house) == 2
+            assert await heals(gateway) == []
+            assert await states(gateway) == 2
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_edit_takes_the_state_with_it(mode: str) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
-            first = await house.respond("one")
-            await house.respond("two")
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
+            first = await gateway.respond("one")
+            await gateway.respond("two")
             answer = {"role": "assistant", "content": text_of(first)}
             history = [{"role": "user", "content": "one"}, answer]
-            edited = await house.respond([*history, {"role": "user", "content": "deux"}])
+            edited = await gateway.respond([*history, {"role": "user", "content": "deux"}])
             assert text_of(edited) == "Messages seen: 3. Last text: deux"
             last = simulator.requests(api="responses")[-1].body
             assert "previous_response_id" not in last
@@ -130,12 +135,12 @@ async def test_an_edit_takes_the_state_with_it(mode: str) -> None:
 async def test_a_conversation_that_a_broken_turn_may_have_changed_is_begun_anew() -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, state="conversation")
-        async with open_upstream_house(settings, heals=QUICK) as house:
-            await house.respond("one", model="gpt-4.1")
+        async with open_upstream_gateway(settings, heals=QUICK) as gateway:
+            await gateway.respond("one", model="gpt-4.1")
             simulator.add_fault("cut", event=9, stored=True, times=1, when={"api": "responses"})
-            broken = await house.respond("two", model="gpt-4.1", stream=True)
+            broken = await gateway.respond("two", model="gpt-4.1", stream=True)
             assert broken["status"] == "failed"
-            said = await house.respond("three", model="gpt-4.1")
+            said = await gateway.respond("three", model="gpt-4.1")
             assert text_of(said) == "Messages seen: 5. Last text: three"
             used = {r.body["conversation"] for r in simulator.requests(api="responses")}
             assert len(used) == 2
@@ -144,15 +149,15 @@ async def test_a_conversation_that_a_broken_turn_may_have_changed_is_begun_anew(
 async def test_a_conversation_is_not_gone_on_with_after_a_call_whose_end_is_unknown() -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, state="conversation")
-        async with open_upstream_house(settings, heals=QUICK) as house:
-            await house.respond("one")
+        async with open_upstream_gateway(settings, heals=QUICK) as gateway:
+            await gateway.respond("one")
             simulator.add_fault("error", status=500, times=1, when={"api": "responses"})
-            said = await house.respond("two")
+            said = await gateway.respond("two")
             assert text_of(said) == "Messages seen: 3. Last text: two"
             sent = simulator.requests(api="responses", operation="create")
             first, refused, again = (request.body for request in sent)
             assert first["conversation"] == refused["conversation"] != again["conversation"]
-            assert await heals(house) == [("transient", "retried")]
+            assert await heals(gateway) == [("transient", "retried")]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -161,15 +166,15 @@ async def test_a_turn_that_a_conversation_may_have_taken_is_not_sent_to_it_again
 ) -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, state="conversation")
-        async with open_upstream_house(settings, heals=QUICK) as house:
-            await house.respond("one", stream=is_stream)
+        async with open_upstream_gateway(settings, heals=QUICK) as gateway:
+            await gateway.respond("one", stream=is_stream)
             # The turn is carried out and kept; the kept connection closes without a byte.
             simulator.add_fault("drop", stored=True, times=1, when={"api": "responses"})
-            said = await house.respond("two", stream=is_stream)
+            said = await gateway.respond("two", stream=is_stream)
             assert text_of(said) == "Messages seen: 3. Last text: two"
             _, lost, again = simulator.requests(api="responses", operation="create")
             assert lost.body["conversation"] != again.body["conversation"]
-            assert await heals(house) == [("transient", "retried")]
+            assert await heals(gateway) == [("transient", "retried")]
 
 
 @pytest.mark.parametrize(
@@ -186,35 +191,35 @@ async def test_only_a_call_that_changes_nothing_is_silently_sent_again(
     mode: str, more: Json, recorded: list[tuple[str, str]]
 ) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
-            await house.respond("one", **more)
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
+            await gateway.respond("one", **more)
             simulator.add_fault("drop", stored=True, times=1)
-            said = await house.respond("two", **more)
+            said = await gateway.respond("two", **more)
             assert text_of(said) == "Messages seen: 3. Last text: two"
             assert len(simulator.requests(operation="create")) == 3
-            assert await heals(house) == recorded
+            assert await heals(gateway) == recorded
 
 
 async def test_a_conversation_that_expired_is_begun_anew() -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, state="conversation")
-        async with open_upstream_house(settings, heals=QUICK) as house:
-            await house.respond("one")
+        async with open_upstream_gateway(settings, heals=QUICK) as gateway:
+            await gateway.respond("one")
             simulator.forget()
-            said = await house.respond("two")
+            said = await gateway.respond("two")
             assert text_of(said) == "Messages seen: 3. Last text: two"
-            assert await heals(house) == [("stale_state", "dropped_state")]
+            assert await heals(gateway) == [("stale_state", "dropped_state")]
 
 
 async def test_a_chain_survives_a_turn_that_failed_on_it() -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, state="chain")
         none = HealSettings(transient_retries=0)
-        async with open_upstream_house(settings, heals=none) as house:
-            await house.respond("one")
+        async with open_upstream_gateway(settings, heals=none) as gateway:
+            await gateway.respond("one")
             simulator.add_fault("error", status=500, times=1)
-            assert (await house.post("/v1/responses", input="two")).status_code == 500
-            said = await house.respond("three")
+            assert (await gateway.post("/v1/responses", input="two")).status_code == 500
+            said = await gateway.respond("three")
             assert text_of(said) == "Messages seen: 4. Last text: three"
             last = simulator.requests(api="responses")[-1].body
             assert last["previous_response_id"]
@@ -224,26 +229,26 @@ async def test_a_chain_survives_a_turn_that_failed_on_it() -> None:
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_reset_begins_with_nothing_remembered(mode: str) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, state=mode), heals=QUICK) as house:
-            await house.respond("one")
-            view = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+        async with open_upstream_gateway(upstream(simulator, state=mode), heals=QUICK) as gateway:
+            await gateway.respond("one")
+            view = await gateway.engine.read.session(DEFAULT_TENANT, key=Key("k"))
             assert view is not None
-            await house.reset(view.session.id)
-            said = await house.respond("two")
+            await gateway.reset(view.session.id)
+            said = await gateway.respond("two")
             assert text_of(said) == "Messages seen: 1. Last text: two"
 
 
-async def _take_back(house: UpstreamHouse, path: str) -> None:
-    listed = (await house.client.get(f"{path}/compactions")).json()["data"]
-    undone = await house.client.post(f"{path}/compactions/{listed[-1]['id']}/undo")
+async def _take_back(gateway: UpstreamGateway, path: str) -> None:
+    listed = (await gateway.client.get(f"{path}/compactions")).json()["data"]
+    undone = await gateway.client.post(f"{path}/compactions/{listed[-1]['id']}/undo")
     assert undone.status_code == 200
 
 
-async def _delete_first(house: UpstreamHouse, path: str, query: str = "") -> None:
-    items = (await house.client.get(f"{path}/items")).json()["data"]
+async def _delete_first(gateway: UpstreamGateway, path: str, query: str = "") -> None:
+    items = (await gateway.client.get(f"{path}/items")).json()["data"]
     session_id = path.rpartition("/")[2]
     name = f"conv_{session_id.partition('_')[2]}"
-    gone = await house.client.delete(f"/v1/conversations/{name}/items/{items[0]['id']}{query}")
+    gone = await gateway.client.delete(f"/v1/conversations/{name}/items/{items[0]['id']}{query}")
     assert gone.status_code == 200
 
 
@@ -252,32 +257,32 @@ async def _delete_first(house: UpstreamHouse, path: str, query: str = "") -> Non
     ("change", "seen"), [(_take_back, 11), (_delete_first, 10)], ids=["undo", "delete"]
 )
 async def test_state_that_was_made_while_the_history_changed_is_not_gone_on_from(
-    mode: str, change: Callable[[UpstreamHouse, str], Awaitable[None]], seen: int
+    mode: str, change: Callable[[UpstreamGateway, str], Awaitable[None]], seen: int
 ) -> None:
     with ProviderSimulator() as simulator:
         context = ContextSettings(mode="elide")
         settings = upstream(simulator, state=mode)
-        async with open_upstream_house(settings, heals=QUICK, context=context) as house:
+        async with open_upstream_gateway(settings, heals=QUICK, context=context) as gateway:
             for number in range(4):
-                await house.respond(f"turn {number} " + "word " * 60, model="gpt-4.1")
-            [session] = (await house.client.get("/v1/sessions")).json()["data"]
+                await gateway.respond(f"turn {number} " + "word " * 60, model="gpt-4.1")
+            [session] = (await gateway.client.get("/v1/sessions")).json()["data"]
             path = f"/v1/sessions/{session['id']}"
             if change is _take_back:
-                assert (await house.client.post(f"{path}/compact")).status_code == 200
+                assert (await gateway.client.post(f"{path}/compact")).status_code == 200
             held = simulator.hold(when={"api": "responses"})
-            running = asyncio.create_task(house.respond("meanwhile", model="gpt-4.1"))
+            running = asyncio.create_task(gateway.respond("meanwhile", model="gpt-4.1"))
             await asyncio.to_thread(held.wait_held, 1)
-            await change(house, path)
+            await change(gateway, path)
             held.remove()
             await running
             simulator.clear_record()
-            said = await house.respond("after", model="gpt-4.1")
+            said = await gateway.respond("after", model="gpt-4.1")
             assert text_of(said) == f"Messages seen: {seen}. Last text: after"
             last = simulator.requests(api="responses", operation="create")[-1].body
             first = "user" if change is _take_back else "assistant"
             assert last["input"][0]["role"] == first
             # From here on it is remembered again.
-            await house.respond("and on", model="gpt-4.1")
+            await gateway.respond("and on", model="gpt-4.1")
             assert len(simulator.requests(api="responses")[-1].body["input"]) == 1
 
 
@@ -294,16 +299,16 @@ async def test_what_is_erased_from_a_session_is_forgotten_by_the_providers_of_it
 ) -> None:
     with ProviderSimulator() as simulator:
         settings = upstream(simulator, state=mode)
-        async with open_upstream_house(settings, heals=QUICK, store_url=store_url) as house:
+        async with open_upstream_gateway(settings, heals=QUICK, store_url=store_url) as gateway:
             for number in range(2):
-                await house.respond(f"turn {number}", model="gpt-4.1")
-            [session] = (await house.client.get("/v1/sessions")).json()["data"]
+                await gateway.respond(f"turn {number}", model="gpt-4.1")
+            [session] = (await gateway.client.get("/v1/sessions")).json()["data"]
             path = f"/v1/sessions/{session['id']}"
-            fork = (await house.client.post(f"{path}/fork", json={})).json()
+            fork = (await gateway.client.post(f"{path}/fork", json={})).json()
             inside = {"X-Session-Id": fork["id"]}
-            await house.respond("in the fork", None, model="gpt-4.1", headers=inside)
-            await _delete_first(house, path, "?erase=true")
-            said = await house.respond("again", None, model="gpt-4.1", headers=inside)
+            await gateway.respond("in the fork", None, model="gpt-4.1", headers=inside)
+            await _delete_first(gateway, path, "?erase=true")
+            said = await gateway.respond("again", None, model="gpt-4.1", headers=inside)
             assert text_of(said) == "Messages seen: 6. Last text: again"
             last = simulator.requests(api="responses", operation="create")[-1].body
             assert len(last["input"]) == 6

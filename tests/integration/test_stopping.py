@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.transaction.commands import Accept, Command
 from holdfast.ports.store import Store
-from tests.in_process import ScriptedModel, open_house
+from tests.in_process import ScriptedModel, open_gateway
 
 STEPS = 60
 """More rounds of the loop than the end of a turn takes."""
@@ -46,17 +46,17 @@ async def _stop_while_one_is_accepted(steps: int, *, is_stream: bool) -> tuple[i
         return stores[0]
 
     model = ScriptedModel()
-    async with open_house(model, wrap=wrap) as house:
-        model.door.clear()
-        running = asyncio.create_task(house.respond("one", "a"))
+    async with open_gateway(model, wrap=wrap) as gateway:
+        model.gate.clear()
+        running = asyncio.create_task(gateway.respond("one", "a"))
         await model.entered.acquire()
         stores[0].may_tell.clear()
-        late = asyncio.create_task(house.respond("two", "b", stream=is_stream))
+        late = asyncio.create_task(gateway.respond("two", "b", stream=is_stream))
         await stores[0].is_accepted.wait()
-        stopping = asyncio.create_task(house.desk.stop(IN_TIME))
+        stopping = asyncio.create_task(gateway.desk.stop(IN_TIME))
         await asyncio.sleep(0)
         stores[0].may_tell.set()
-        model.door.set()
+        model.gate.set()
         async with asyncio.timeout(IN_TIME):
             await stopping
             assert (await running).status_code == 200

@@ -11,7 +11,7 @@ from holdfast.core.errors import ProviderFailure, StoreUnavailable
 from holdfast.core.transaction.commands import Command, Extend
 from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent
 from holdfast.ports.store import Store
-from tests.in_process import House, open_house
+from tests.in_process import RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel, model_events, numbers
 
 WORDS = ("one ", "two ", "three ", "four")
@@ -71,9 +71,9 @@ def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'h.db'}"
 
 
-def _follow(house: House, name: str, after: int | None = None) -> Stream:
+def _follow(gateway: RunningGateway, name: str, after: int | None = None) -> Stream:
     more = f"&starting_after={after}" if after is not None else ""
-    return Stream(house.application, "GET", f"/v1/responses/{name}?stream=true{more}")
+    return Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true{more}")
 
 
 WRAPS: dict[str, Callable[[Store], Any]] = {
@@ -91,8 +91,8 @@ async def test_after_the_end_the_journal_has_every_event_and_number_that_was_tol
 ) -> None:
     model = EndingModel(end)
     body = {"model": "scripted", "input": "hi", "stream": True, "background": is_background}
-    async with open_house(model, store_url=store_url, wrap=WRAPS[wrap]) as house:
-        stream = Stream(house.application, "POST", "/v1/responses", body)
+    async with open_gateway(model, store_url=store_url, wrap=WRAPS[wrap]) as gateway:
+        stream = Stream(gateway.server, "POST", "/v1/responses", body)
         told = await stream.take(2)
         if not is_background or wrap == "kept as it comes":
             told += await stream.take(SAID)
@@ -103,7 +103,7 @@ async def test_after_the_end_the_journal_has_every_event_and_number_that_was_tol
         deltas = [event["delta"] for event in told if event["type"].endswith("text.delta")]
         assert tuple(deltas) == WORDS, "all that the model said is told"
         name = told[0]["response"]["id"]
-    async with open_house(store_url=store_url) as later:
+    async with open_gateway(store_url=store_url) as later:
         assert await _follow(later, name).rest() == told
         for after in range(len(told)):
             assert await _follow(later, name, after).rest() == told[after + 1 :]

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.ports.store import Store
-from tests.in_process import House, Item, open_house
+from tests.in_process import Item, RunningGateway, open_gateway
 
 MOST_READS = 40
 
@@ -73,15 +73,15 @@ class _SteppedStore:
 
 
 @asynccontextmanager
-async def _stepped_house(url: str) -> AsyncIterator[tuple[House, _SteppedStore]]:
+async def _stepped_house(url: str) -> AsyncIterator[tuple[RunningGateway, _SteppedStore]]:
     stores: list[_SteppedStore] = []
 
     def wrap(store: Store) -> Any:
         stores.append(_SteppedStore(store))
         return stores[0]
 
-    async with open_house(store_url=url, wrap=wrap) as house:
-        yield house, stores[0]
+    async with open_gateway(store_url=url, wrap=wrap) as gateway:
+        yield gateway, stores[0]
 
 
 @pytest.fixture(name="store_url", params=["memory", "sqlite"])
@@ -93,33 +93,33 @@ def _user(text: str) -> Item:
     return {"role": "user", "content": text}
 
 
-async def _regenerate(house: House, store: _SteppedStore, key: str, reads: int) -> bool:
+async def _regenerate(gateway: RunningGateway, store: _SteppedStore, key: str, reads: int) -> bool:
     """Ask for an answer again while another turn arrives; return whether it came in between.
 
     Both turns are accepted before the model says a word.
     """
-    await house.chat([_user("one")], key)
-    calls = len(house.model.calls)
-    house.model.door.clear()
+    await gateway.chat([_user("one")], key)
+    calls = len(gateway.model.calls)
+    gateway.model.gate.clear()
     others: list[asyncio.Task[httpx.Response]] = []
 
     async def another_turn() -> None:
         accepted = await store.turns(key)
-        others.append(asyncio.create_task(house.chat([_user("two")], key)))
+        others.append(asyncio.create_task(gateway.chat([_user("two")], key)))
         while await store.turns(key) == accepted:
             pass
 
     store.read.after(reads, another_turn)
     history = [_user("one"), {"role": "assistant", "content": "re:one"}]
-    again = asyncio.create_task(house.chat(history, key))
+    again = asyncio.create_task(gateway.chat(history, key))
     while await store.turns(key) < 3:
-        if len(house.model.calls) > calls and not store.read.is_done:
+        if len(gateway.model.calls) > calls and not store.read.is_done:
             break
     has_come = store.read.is_done
-    house.model.door.set()
+    gateway.model.gate.set()
     for reply in await asyncio.gather(again, *others):
         assert reply.status_code == 200, reply.text
-    asked = sorted(shown[-1] for shown in house.model.shown[calls:])
+    asked = sorted(shown[-1] for shown in gateway.model.shown[calls:])
     assert asked == (["one", "two"] if has_come else ["one"]), reads
     return has_come
 
@@ -127,38 +127,38 @@ async def _regenerate(house: House, store: _SteppedStore, key: str, reads: int) 
 async def test_an_answer_given_again_follows_its_question_whatever_turn_came_in_between(
     store_url: str,
 ) -> None:
-    async with _stepped_house(store_url) as (house, store):
+    async with _stepped_house(store_url) as (gateway, store):
         reads = 1
-        while await _regenerate(house, store, f"k{reads}", reads):
+        while await _regenerate(gateway, store, f"k{reads}", reads):
             reads += 1
     assert 1 < reads < MOST_READS
 
 
-async def _go_on(house: House, store: _SteppedStore, key: str, reads: int) -> bool:
+async def _go_on(gateway: RunningGateway, store: _SteppedStore, key: str, reads: int) -> bool:
     """Send a history while its session is reset; return whether the reset came in between."""
-    session_id = (await house.chat([_user("one")], key)).headers["x-session-id"]
+    session_id = (await gateway.chat([_user("one")], key)).headers["x-session-id"]
 
     async def reset() -> None:
-        done = await house.client.post(f"/v1/sessions/{session_id}/reset")
+        done = await gateway.client.post(f"/v1/sessions/{session_id}/reset")
         assert done.status_code == 200, done.text
 
     store.read.after(reads, reset)
     history = [_user("one"), {"role": "assistant", "content": "re:one"}, _user("two")]
-    reply = await house.chat(history, key)
+    reply = await gateway.chat(history, key)
     if not store.read.is_done:
         return False
     if reply.status_code == 200:
-        assert house.model.shown[-1] == ["one", "re:one", "two"], reads
+        assert gateway.model.shown[-1] == ["one", "re:one", "two"], reads
         if reply.headers["x-session-id"] != session_id:
-            assert await house.log(key) == ["one", "re:one", "two", "re:two"]
+            assert await gateway.log(key) == ["one", "re:one", "two", "re:two"]
     else:
         assert (reply.status_code, reply.json()["error"]["code"]) == (409, "turn_cancelled")
     return True
 
 
 async def test_a_history_is_shown_whole_whatever_reset_came_in_between(store_url: str) -> None:
-    async with _stepped_house(store_url) as (house, store):
+    async with _stepped_house(store_url) as (gateway, store):
         reads = 1
-        while await _go_on(house, store, f"k{reads}", reads):
+        while await _go_on(gateway, store, f"k{reads}", reads):
             reads += 1
     assert 1 < reads < MOST_READS

@@ -9,7 +9,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
-from tests.in_process import House, Item, ScriptedModel, called, open_house, said
+from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
 
 STATE = ProviderState("scripted", "account", "scripted", b"resp_1")
 
@@ -42,38 +42,38 @@ class RememberingModel(ScriptedModel):
         return await self.answer(call)
 
 
-async def _states(house: House) -> Sequence[ProviderState]:
-    found = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+async def _states(gateway: RunningGateway) -> Sequence[ProviderState]:
+    found = await gateway.engine.read.session(DEFAULT_TENANT, key=Key("k"))
     assert found is not None
-    return await house.gateway.read.provider_state(found.session.id)
+    return await gateway.engine.read.provider_state(found.session.id)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_the_state_of_a_provider_is_kept_with_a_whole_answer_only(is_stream: bool) -> None:
     model = RememberingModel()
-    async with open_house(model) as house:
+    async with open_gateway(model) as gateway:
         model.is_cut = True
-        assert (await house.respond("one", stream=is_stream)).status_code == 200
-        assert await _states(house) == []
+        assert (await gateway.respond("one", stream=is_stream)).status_code == 200
+        assert await _states(gateway) == []
         model.is_cut = False
-        await house.respond("two", stream=is_stream)
-        assert [state.value for state in await _states(house)] == [STATE.value]
+        await gateway.respond("two", stream=is_stream)
+        assert [state.value for state in await _states(gateway)] == [STATE.value]
         assert [call.state for call in model.calls] == [None, None]
-        await house.respond("three", stream=is_stream)
+        await gateway.respond("three", stream=is_stream)
         assert model.calls[-1].state is not None
 
 
 async def test_what_a_failed_turn_may_have_changed_is_not_gone_on_from() -> None:
     model = RememberingModel()
     model.is_mutable = True
-    async with open_house(model) as house:
+    async with open_gateway(model) as gateway:
         for text in ("one", "two"):
-            assert (await house.respond(text)).status_code == 200
+            assert (await gateway.respond(text)).status_code == 200
         model.is_broken = True
-        assert (await house.respond("three")).status_code == 400
+        assert (await gateway.respond("three")).status_code == 400
         model.is_broken = False
         for text in ("four", "five"):
-            assert (await house.respond(text)).status_code == 200
+            assert (await gateway.respond(text)).status_code == 200
         used = [call.state is not None for call in model.calls]
         assert used == [False, True, True, False, True]
 
@@ -85,11 +85,11 @@ async def test_calls_of_an_answer_that_is_not_whole_are_not_waited_for() -> None
 
     model = RememberingModel(script)
     model.is_cut = True
-    async with open_house(model) as house:
-        cut = (await house.respond("one")).json()
+    async with open_gateway(model) as gateway:
+        cut = (await gateway.respond("one")).json()
         assert (cut["status"], cut["output"][0]["type"]) == ("incomplete", "function_call")
-        found = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+        found = await gateway.engine.read.session(DEFAULT_TENANT, key=Key("k"))
         assert found is not None
         assert found.status == "idle"
         # The lane is free: nothing has to wait for an output that may never come.
-        assert (await house.respond("two", headers={"X-On-Busy": "reject"})).status_code == 200
+        assert (await gateway.respond("two", headers={"X-On-Busy": "reject"})).status_code == 200

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.testing.simulator.provider import ProviderSimulator
-from tests.integration.upstream_house import UpstreamHouse, open_upstream_house, upstream
+from tests.integration.upstream_gateway import UpstreamGateway, open_upstream_gateway, upstream
 from tests.unit.http.test_bad_input import check_shape
 
 VALUES: list[Any] = [
@@ -74,36 +74,36 @@ CHAT_FIELDS = [
 _numbers = count()
 
 
-async def _post(house: UpstreamHouse, path: str, body: dict[str, Any]) -> None:
+async def _post(gateway: UpstreamGateway, path: str, body: dict[str, Any]) -> None:
     number = next(_numbers)
     headers = {"X-Session-Key": f"k{number}"} if number % 2 else {}
-    check_shape(await house.client.post(path, json=body, headers=headers), body)
+    check_shape(await gateway.client.post(path, json=body, headers=headers), body)
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
 async def test_fields_of_responses(api: str) -> None:
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, api=api)) as house:
+        async with open_upstream_gateway(upstream(simulator, api=api)) as gateway:
             for name in RESPONSE_FIELDS:
                 for value in VALUES:
                     body = {"model": "gpt-4.1", "input": "hi", name: value}
-                    await _post(house, "/v1/responses", body)
+                    await _post(gateway, "/v1/responses", body)
             for item in ITEMS:
                 body = {"model": "gpt-4.1", "input": [item, {"role": "user", "content": "hi"}]}
                 for _ in range(2):
-                    await _post(house, "/v1/responses", body)
+                    await _post(gateway, "/v1/responses", body)
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
 async def test_fields_of_chats(api: str) -> None:
     said = {"role": "user", "content": "hi"}
     with ProviderSimulator() as simulator:
-        async with open_upstream_house(upstream(simulator, api=api)) as house:
+        async with open_upstream_gateway(upstream(simulator, api=api)) as gateway:
             for name in CHAT_FIELDS:
                 for value in VALUES:
                     body = {"model": "gpt-4.1", "messages": [said], name: value}
-                    await _post(house, "/v1/chat/completions", body)
+                    await _post(gateway, "/v1/chat/completions", body)
             for message in MESSAGES:
                 body = {"model": "gpt-4.1", "messages": [message, said]}
                 for _ in range(2):
-                    await _post(house, "/v1/chat/completions", body)
+                    await _post(gateway, "/v1/chat/completions", body)

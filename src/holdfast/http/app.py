@@ -1,4 +1,4 @@
-"""The ASGI application: find the endpoint, answer in one shape, whatever happens."""
+"""The HTTP application: authenticate, route, answer, and turn every error into a reply."""
 
 import time
 from typing import Any
@@ -14,67 +14,68 @@ from holdfast.http.api.chat import ChatApi
 from holdfast.http.api.compactions import CompactionsApi
 from holdfast.http.api.conversations import ConversationsApi
 from holdfast.http.api.events import EventsApi
+from holdfast.http.api.health import HealthApi
 from holdfast.http.api.openapi import document
-from holdfast.http.api.relay import Relaying
+from holdfast.http.api.relay import RelayService
 from holdfast.http.api.responses import ResponsesApi
-from holdfast.http.api.responses_websocket import ResponsesSocket
+from holdfast.http.api.responses_websocket import ResponsesWebSocket
 from holdfast.http.api.sessions import SessionsApi
 from holdfast.http.api.stored_completions import CompletionsApi
 from holdfast.http.api.transcript import TranscriptApi
 from holdfast.http.api.turns import TurnsApi
 from holdfast.http.metrics import CONTENT_TYPE, PrometheusMeter
-from holdfast.http.request.auth import OPEN_HOUSE, Doorkeeper, HouseRules
-from holdfast.http.request.rate_limit import RequestLimit
-from holdfast.http.request.submit_turn import TurnDesk
-from holdfast.http.server.cors import cors_headers, is_preflight
-from holdfast.http.server.errors import problem, reply_to
+from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig, RateLimiter
+from holdfast.http.request.body_decoder import BodyDecoder
+from holdfast.http.request.submit_turn import TurnSubmitter
+from holdfast.http.server.body_budget import BodyBudget
+from holdfast.http.server.cors import check_origin, cors_headers, is_preflight
+from holdfast.http.server.errors import error_reply, reply_for_error
 from holdfast.http.server.types import (
     AnyReply,
-    AsgiRequest,
-    ClientLeft,
+    ClientDisconnected,
     Endpoint,
-    Receive,
     Reply,
     Request,
     Routes,
-    Scope,
-    Send,
     json_reply,
 )
-from holdfast.http.server.websocket import Socket, check_origin
+from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
 from holdfast.ports.provider import Upstreams
 
 
 class Application:
-    """One gateway behind HTTP."""
+    """One gateway's HTTP API."""
 
     def __init__(
         self,
         gateway: Gateway,
         desk: TurnService,
         upstreams: Upstreams,
-        rules: HouseRules = OPEN_HOUSE,
+        config: HttpConfig = DEFAULT_CONFIG,
         *,
         streams: StreamSettings | None = None,
         compactor: Compactor | None = None,
     ) -> None:
         self._gateway = gateway
         self._desk = desk
-        self._rules = rules
-        limit = RequestLimit(rules.requests_per_minute)
-        self._doorkeeper = Doorkeeper(gateway.read, rules.doors, rules.allowed_hosts, limit)
+        self._config = config
+        limiter = RateLimiter(config.requests_per_minute)
+        self._authenticator = Authenticator(gateway.read, config, limiter)
         self._meter = gateway.meter
         self._upstreams = upstreams
+        self._budget = BodyBudget(max(config.body_bytes_in_flight, config.body_bytes))
+        self._decoder = BodyDecoder(config.items)
         self._routes = Routes()
-        turns = TurnDesk(gateway, desk, rules.reset, streams=streams)
+        turns = TurnSubmitter(gateway, desk, config.reset, streams=streams)
         compactor = compactor or Compactor(gateway, upstreams.provider)
-        self._relaying = Relaying(
+        self._relay = RelayService(
             upstreams,
             StatelessExecutor(upstreams.provider, gateway.ids.new, compactor),
             keep_alive_seconds=turns.streams.keep_alive_seconds,
         )
-        responses, chat = ResponsesApi(turns, self._relaying), ChatApi(turns, self._relaying)
-        self._sockets = ResponsesSocket(responses, turns, self._relaying, self._doorkeeper.admit)
+        responses = ResponsesApi(turns, self._relay, self._decoder)
+        chat = ChatApi(turns, self._relay, self._decoder)
+        self._websockets = ResponsesWebSocket(responses, turns, self._relay, self._authenticator)
         add = self._routes.add
         add("POST", "/v1/responses", responses.create)
         add("GET", "/v1/responses/{id}", responses.get)
@@ -88,37 +89,38 @@ class Application:
         add("GET", "/v1/models/{owner}/{model}", self._model)
         add("GET", "/metrics", self._metrics)
         add("GET", "/openapi.json", self._openapi)
-        add("GET", "/healthz", self._healthz)
-        add("GET", "/readyz", self._readyz)
+        health = HealthApi(gateway)
+        add("GET", "/healthz", health.healthz)
+        add("GET", "/readyz", health.readyz)
         self._add_completion_routes(gateway, desk)
         self._add_session_routes(gateway)
-        transcripts = self._transcripts = TranscriptApi(gateway)
-        add("GET", "/v1/transcript", transcripts.read)
-        add("POST", "/v1/transcript", transcripts.add)
-        add("DELETE", "/v1/transcript", transcripts.pop)
-        add("POST", "/v1/transcript/lane", transcripts.take_lane)
-        add("POST", "/v1/transcript/lane/{turn_id}", transcripts.end_lane)
+        transcript = self._transcript = TranscriptApi(gateway, self._authenticator.until_revoked)
+        add("GET", "/v1/transcript", transcript.read)
+        add("POST", "/v1/transcript", transcript.add)
+        add("DELETE", "/v1/transcript", transcript.pop)
+        add("POST", "/v1/transcript/lane", transcript.acquire_lane)
+        add("POST", "/v1/transcript/lane/{turn_id}", transcript.end_lane)
         self._add_compaction_routes(CompactionsApi(turns, compactor))
-        self._events = EventsApi(gateway, streams)
+        self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
 
     def _add_completion_routes(self, gateway: Gateway, desk: TurnService) -> None:
         completions = CompletionsApi(gateway, desk)
         add = self._routes.add
-        add("GET", "/v1/chat/completions", completions.listed)
+        add("GET", "/v1/chat/completions", completions.list_page)
         add("GET", "/v1/chat/completions/{id}", completions.get)
         add("POST", "/v1/chat/completions/{id}", completions.annotate)
         add("DELETE", "/v1/chat/completions/{id}", completions.delete)
         add("GET", "/v1/chat/completions/{id}/messages", completions.messages)
 
     def _add_compaction_routes(self, compactions: CompactionsApi) -> None:
-        add, one = self._routes.add, compactions
-        add("POST", "/v1/responses/compact", one.compact_response)
-        add("POST", "/v1/sessions/{id}/compact", one.compact_session)
-        add("GET", "/v1/sessions/{id}/compactions", one.listed)
-        add("GET", "/v1/sessions/{id}/compactions/{compaction_id}", one.get)
-        add("POST", "/v1/sessions/{id}/compactions/{compaction_id}/undo", one.undo)
+        add = self._routes.add
+        add("POST", "/v1/responses/compact", compactions.compact_response)
+        add("POST", "/v1/sessions/{id}/compact", compactions.compact_session)
+        add("GET", "/v1/sessions/{id}/compactions", compactions.list_page)
+        add("GET", "/v1/sessions/{id}/compactions/{compaction_id}", compactions.get)
+        add("POST", "/v1/sessions/{id}/compactions/{compaction_id}/undo", compactions.undo)
 
     def _add_session_routes(self, gateway: Gateway) -> None:
         conversations, sessions = ConversationsApi(gateway), SessionsApi(gateway)
@@ -132,7 +134,7 @@ class Application:
         add("POST", "/v1/conversations/{id}/items", conversations.add_items)
         add("GET", "/v1/conversations/{id}/items/{item_id}", conversations.get_item)
         add("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item)
-        add("GET", "/v1/sessions", sessions.list)
+        add("GET", "/v1/sessions", sessions.list_page)
         add("GET", "/v1/sessions/{id}", sessions.get)
         add("POST", "/v1/sessions/{id}", sessions.update)
         add("DELETE", "/v1/sessions/{id}", sessions.delete)
@@ -145,107 +147,115 @@ class Application:
         add("GET", "/v1/turns/{id}", turns.get)
         add("POST", "/v1/turns/{id}/cancel", turns.cancel)
 
+    async def load_keys(self) -> None:
+        """Read the API keys; without them no request is admitted."""
+        await self._authenticator.load()
+
     def begin_stop(self) -> None:
-        """Begin nothing more; what runs may finish, and its readers may read to the end."""
+        """Accept no new turns; let running turns finish and clients read their streams."""
         self._desk.begin_stop()
         self._events.close()
-        self._transcripts.close()
+        self._transcript.close()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Let running turns finish for a while, then break them off: whoever waits is told."""
+        """Let running turns finish for `grace_seconds`, then cancel them."""
         self.begin_stop()
         await self._desk.stop(grace_seconds)
+        await self._decoder.close()
 
-    def look_again(self) -> None:
-        """Look at the API keys of the store again before the next request."""
-        self._doorkeeper.forget()
+    def reload_keys(self) -> None:
+        """Read the API keys from the store again before the next request."""
+        self._authenticator.invalidate()
 
-    async def is_locked(self) -> bool:
-        """Whether every request needs a key."""
-        return await self._doorkeeper.is_locked()
+    async def requires_key(self) -> bool:
+        """Return whether every request needs an API key."""
+        return await self._authenticator.requires_key()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve what any server brings: a request, or a WebSocket connection."""
-        if scope["type"] == "websocket":
-            await self._serve_socket(scope, receive, send)
-        elif scope["type"] == "http":
-            await self.serve(AsgiRequest(scope, receive, send))
+        """Serve one WebSocket connection, which the server brings as ASGI messages."""
+        await self._serve_websocket(scope, receive, send)
 
     async def serve(self, request: Request) -> None:
-        """Answer one request, in one shape, whatever happens."""
+        """Answer one request; every error becomes a JSON reply."""
+        try:
+            await self._serve(request)
+        finally:
+            request.release_body()
+
+    async def _serve(self, request: Request) -> None:
         request.id = self._gateway.ids.new("req")
-        request.max_body_bytes = self._rules.body_bytes
+        request.max_body_bytes, request.budget = self._config.body_bytes, self._budget
         reply: AnyReply
         try:
             if request.method == "OPTIONS" and is_preflight(request):
                 reply = Reply(b"", status=204, headers=[])
             else:
-                await self._doorkeeper.admit(request)
-                found = self._routes.find(request)
-                endpoint: Endpoint = self._elsewhere
-                if found is not None:
-                    endpoint = found.get(request.method, self._refuse_method)
+                await self._authenticator.authenticate(request)
+                methods = self._routes.find(request)
+                endpoint: Endpoint = self._relay_or_404
+                if methods is not None:
+                    endpoint = methods.get(request.method, self._reject_method)
                 reply = await endpoint(request)
         except HoldfastError as exc:
-            reply = reply_to(exc)
-            reply.headers.extend(request.bound)
-        except ClientLeft:
+            reply = reply_for_error(exc)
+            reply.headers.extend(request.session_headers)
+        except ClientDisconnected:
             return
-        except Exception:  # noqa: BLE001 - the last line: it is logged, and answered in shape
-            log.exception("request.broke", request_id=request.id, path=request.path)
-            reply = problem(500, "something broke on our side", code="internal_error")
+        except Exception:  # noqa: BLE001 - top of the task: logged and answered
+            log.exception("request.failed", request_id=request.id, path=request.path)
+            reply = error_reply(500, "internal server error", code="internal_error")
         reply.headers.append((b"x-request-id", request.id.encode()))
         if b"origin" in request.by_name:
-            reply.headers.extend(cors_headers(request, self._rules.cors_origins))
-        is_sent = True
+            reply.headers.extend(cors_headers(request, self._config.cors_origins))
         if isinstance(reply, Reply):
-            await request.answer(reply.status, reply.headers, reply.body)
+            is_complete = await request.answer(reply.status, reply.headers, reply.body)
         else:
-            is_sent = await reply.send(request)
-        seconds = time.monotonic() - request.began_at
+            is_complete = await reply.send(request)
+        seconds = time.monotonic() - request.started_at
         self._meter.request_answered(request.method, request.route, reply.status, seconds)
-        if is_sent and reply.delivers is not None:
+        # A half-closed client may be gone: its answer does not count as delivered.
+        if is_complete and not request.is_half_closed and reply.delivers is not None:
             self._gateway.delivered(*reply.delivers)
 
-    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket connection."""
         query, headers = scope.get("query_string", b""), list(scope["headers"])
         request = Request("GET", scope["path"], query, headers)
-        request.id = self._gateway.ids.new("req")
-        socket = Socket(scope, receive, send)
+        request.id, request.budget = self._gateway.ids.new("req"), self._budget
+        websocket = WebSocket(scope, receive, send)
         try:
-            await self._doorkeeper.admit(request)
-            check_origin(request, self._rules.cors_origins)
+            await self._authenticator.authenticate(request)
+            check_origin(request, self._config.cors_origins)
             if request.path == "/v1/responses":
-                await self._sockets.serve(request, socket)
+                await self._websockets.serve(request, websocket)
             else:
-                unknown = f"no such path: {request.path}"
-                await socket.refuse(problem(404, unknown, code="unknown_url"))
+                message = f"no such path: {request.path}"
+                await websocket.reject(error_reply(404, message, code="unknown_url"))
         except HoldfastError as exc:
-            await socket.refuse(reply_to(exc))
+            await websocket.reject(reply_for_error(exc))
 
-    async def _elsewhere(self, request: Request) -> AnyReply:
-        """Pass on what is none of our endpoints, where an upstream may have it."""
-        relayed = await self._relaying.endpoint(request)
+    async def _relay_or_404(self, request: Request) -> AnyReply:
+        """Relay OpenAI endpoints that we do not serve to an upstream, or answer 404."""
+        relayed = await self._relay.endpoint(request)
         if relayed is None:
-            return problem(404, f"no such path: {request.path}", code="unknown_url")
+            return error_reply(404, f"no such path: {request.path}", code="unknown_url")
         request.route = "relayed"
         return relayed
 
-    async def _refuse_method(self, request: Request) -> AnyReply:
-        """Say by which methods a path can be asked."""
+    async def _reject_method(self, request: Request) -> AnyReply:
+        """Answer 405 with the methods that the path allows."""
         allowed = ", ".join(sorted(self._routes.find(request) or ())).encode()
-        return problem(
+        return error_reply(
             405, f"{request.method} is not allowed here", code="method_not_allowed",
             headers=((b"allow", allowed),),
         )  # fmt: skip
 
     async def _models(self, _: Request) -> AnyReply:
         listing = await self._upstreams.models()
-        told: dict[str, Any] = {"object": "list", "data": listing.models}
+        body: dict[str, Any] = {"object": "list", "data": listing.models}
         if listing.unavailable:
-            told["unavailable"] = listing.unavailable
-        return json_reply(told)
+            body["unavailable"] = listing.unavailable
+        return json_reply(body)
 
     async def _model(self, request: Request) -> AnyReply:
         name = "/".join(request.params.values())
@@ -255,19 +265,11 @@ class Application:
         raise ModelNotFound(f"The model '{name}' does not exist.")
 
     async def _metrics(self, _: Request) -> Reply:
-        """What an operator's Prometheus reads."""
+        """Return the Prometheus metrics."""
         if not isinstance(self._meter, PrometheusMeter):
-            return problem(404, "this gateway counts nothing", code="unknown_url")
+            return error_reply(404, "metrics are not enabled", code="unknown_url")
         return Reply(self._meter.render(), headers=[(b"content-type", CONTENT_TYPE)])
 
     async def _openapi(self, _: Request) -> Reply:
         """Return this document."""
-        return json_reply(document(self._routes.listed()))
-
-    async def _healthz(self, _: Request) -> Reply:
-        return json_reply({"status": "ok"})
-
-    async def _readyz(self, request: Request) -> Reply:
-        """Ready means that the store answers a read."""
-        await self._gateway.read.session(request.tenant, session_id=None, key=None)
-        return json_reply({"status": "ready"})
+        return json_reply(document(self._routes.entries()))

@@ -1,7 +1,7 @@
-"""The counts as Prometheus reads them: what an operator would want to be woken up by.
+"""Prometheus metrics.
 
-Counting happens several times in every turn, so it is an addition in a dictionary; the library
-that writes them down is loaded when somebody reads them.
+Every turn updates several metrics, so an update is an addition in a dictionary. The Prometheus
+library is loaded only when `/metrics` is read.
 """
 
 from bisect import bisect_left
@@ -19,29 +19,29 @@ COMMANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 Labels = tuple[str, ...]
 
 
-class _Counts:
-    """How often, by label."""
+class _Counter:
+    """A counter with labels."""
 
-    def __init__(self, name: str, told: str, labels: Labels = ()) -> None:
-        self._name, self._told, self._labels = name, told, labels
+    def __init__(self, name: str, help_text: str, labels: Labels = ()) -> None:
+        self._name, self._help, self._labels = name, help_text, labels
         self.counts: defaultdict[Labels, int] = defaultdict(int, {} if labels else {(): 0})
 
     def collect(self) -> "Metric":
         from prometheus_client.core import CounterMetricFamily
 
-        family = CounterMetricFamily(self._name, self._told, labels=self._labels)
+        family = CounterMetricFamily(self._name, self._help, labels=self._labels)
         for labels, count in self.counts.items():
             family.add_metric(labels, count)
         return family
 
 
-class _Spread:
-    """How much, by label, in buckets."""
+class _Histogram:
+    """A histogram with labels."""
 
     def __init__(
-        self, name: str, told: str, buckets: tuple[float, ...], labels: Labels = ()
+        self, name: str, help_text: str, buckets: tuple[float, ...], labels: Labels = ()
     ) -> None:
-        self._name, self._told, self._labels, self._buckets = name, told, labels, buckets
+        self._name, self._help, self._labels, self._buckets = name, help_text, labels, buckets
         self._rows: defaultdict[Labels, tuple[list[int], list[float]]] = defaultdict(self._row)
         if not labels:
             self._rows[()] = self._row()
@@ -57,65 +57,69 @@ class _Spread:
     def collect(self) -> "Metric":
         from prometheus_client.core import HistogramMetricFamily
 
-        family = HistogramMetricFamily(self._name, self._told, labels=self._labels)
+        family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
         for labels, (counts, total) in self._rows.items():
-            family.add_metric(labels, list(_summed(self._buckets, counts)), total[0])
+            family.add_metric(labels, list(_cumulative(self._buckets, counts)), total[0])
         return family
 
 
-def _summed(buckets: tuple[float, ...], counts: list[int]) -> Iterator[tuple[str, float]]:
-    """Yield each bucket's edge with how many were at most that."""
+def _cumulative(buckets: tuple[float, ...], counts: list[int]) -> Iterator[tuple[str, float]]:
+    """Yield each bucket's upper bound with its cumulative count."""
     total = 0
-    for edge, count in zip((*buckets, float("inf")), counts, strict=True):
+    for bound, count in zip((*buckets, float("inf")), counts, strict=True):
         total += count
-        yield "+Inf" if edge == float("inf") else str(float(edge)), total
+        yield "+Inf" if bound == float("inf") else str(float(bound)), total
 
 
 class PrometheusMeter:
-    """A registry of its own, so that several gateways in one process do not mix."""
+    """The metrics of one gateway; several gateways in one process do not share them."""
 
     def __init__(self) -> None:
-        self._accepted = _Counts(
-            "holdfast_turns_accepted", "Turns taken in.", ("source", "admission")
+        self._accepted = _Counter(
+            "holdfast_turns_accepted", "Accepted turns.", ("source", "admission")
         )
-        self._ended = _Counts(
-            "holdfast_runs_ended", "Runs of this process, by how they ended.", ("outcome",)
+        self._ended = _Counter(
+            "holdfast_runs_ended", "Runs of this process, by outcome.", ("outcome",)
         )
-        self._waited = _Spread(
-            "holdfast_lane_wait_seconds", "How long queued turns waited for their lane.", SECONDS
+        self._waited = _Histogram(
+            "holdfast_lane_wait_seconds", "Time that queued turns waited for their lane.", SECONDS
         )
-        self._healed = _Counts(
-            "holdfast_heals", "Provider failures mended within their turn.", ("failure_class",)
+        self._healed = _Counter(
+            "holdfast_heals",
+            "Provider failures that were healed within their turn.",
+            ("failure_class",),
         )
-        self._compacted = _Counts(
-            "holdfast_compactions", "Parts of logs that are shown as less.", ("mode", "reason")
+        self._compacted = _Counter(
+            "holdfast_compactions", "Log ranges replaced by a summary.", ("mode", "reason")
         )
-        self._upstream = _Spread(
-            "holdfast_upstream_seconds", "How long providers took.", SECONDS,
+        self._upstream = _Histogram(
+            "holdfast_upstream_seconds", "Duration of provider calls.", SECONDS,
             ("upstream", "outcome"),
         )  # fmt: skip
-        self._commit = _Spread("holdfast_commit_seconds", "How long transactions took.", SECONDS)
-        self._batch = _Spread(
-            "holdfast_commit_commands", "Commands that shared a transaction.", COMMANDS
+        self._commit = _Histogram(
+            "holdfast_commit_seconds", "Duration of store transactions.", SECONDS
         )
-        self._recovered = _Counts(
-            "holdfast_sessions_recovered", "Sessions settled after a worker was lost."
+        self._batch = _Histogram(
+            "holdfast_commit_commands", "Commands per store transaction.", COMMANDS
         )
-        self._requests = _Spread(
-            "holdfast_request_seconds", "How long requests took.", SECONDS,
+        self._recovered = _Counter(
+            "holdfast_sessions_recovered", "Sessions recovered after a worker was lost."
+        )
+        self._requests = _Histogram(
+            "holdfast_request_seconds", "Duration of HTTP requests.", SECONDS,
             ("method", "route", "status"),
         )  # fmt: skip
 
     def turn_accepted(self, source: str, admission: str) -> None:
-        """Count a turn."""
+        """Count an accepted turn."""
         self._accepted.counts[source, admission] += 1
 
     def run_ended(self, outcome: str) -> None:
-        """Count a run."""
+        """Count an ended run."""
         self._ended.counts[(outcome,)] += 1
 
     def lane_waited(self, seconds: float) -> None:
-        """Count a wait."""
+        """Record a wait for a lane."""
         self._waited.add(seconds)
 
     def healed(self, failure_class: str) -> None:
@@ -127,32 +131,32 @@ class PrometheusMeter:
         self._compacted.counts[mode, reason] += 1
 
     def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
-        """Count a call."""
+        """Record a provider call."""
         self._upstream.add(seconds, (name, outcome))
 
     def committed(self, commands: int, seconds: float) -> None:
-        """Count a transaction."""
+        """Record a store transaction."""
         self._commit.add(seconds)
         self._batch.add(commands)
 
     def recovered(self, sessions: int) -> None:
-        """Count what was settled."""
+        """Count recovered sessions."""
         self._recovered.counts[()] += sessions
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request."""
+        """Record an answered request."""
         self._requests.add(seconds, (method, route, str(status)))
 
     def collect(self) -> "Iterable[Metric]":
-        """Return everything, as Prometheus's library takes it."""
-        counted = (
+        """Return all metrics as the Prometheus library expects them."""
+        metrics = (
             self._accepted, self._ended, self._waited, self._healed, self._compacted,
             self._upstream, self._commit, self._batch, self._recovered, self._requests,
         )  # fmt: skip
-        return [one.collect() for one in counted]
+        return [metric.collect() for metric in metrics]
 
     def render(self) -> bytes:
-        """Return everything, as it is scraped."""
+        """Return all metrics in the text format."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()

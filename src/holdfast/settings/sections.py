@@ -116,6 +116,12 @@ class LimitSettings:
     """How long the headers of a request may be, the line with its path included."""
     body_bytes: int = 64 * 1024 * 1024
     """The longest request body."""
+    body_bytes_in_flight: int = 128 * 1024 * 1024
+    """Bytes of request bodies that the process holds at a time; at least `body_bytes`."""
+    items: int = 20_000
+    """Items or messages of one request."""
+    connections_per_address: int = 1000
+    """Open connections of one client address; 0 means no limit, for a proxy in front."""
     requests_per_minute: int = 0
     """Requests that one tenant may send in a minute, to each process."""
     waiting_turns: int = 0
@@ -128,7 +134,15 @@ class LimitSettings:
             raise InvalidSetting("limits.header_bytes must be at least 1024")
         if self.body_bytes < 1024:
             raise InvalidSetting("limits.body_bytes must be at least 1024")
-        for name in ("requests_per_minute", "waiting_turns", "stored_bytes"):
+        if self.items < 1:
+            raise InvalidSetting("limits.items must be at least 1")
+        for name in (
+            "body_bytes_in_flight",
+            "connections_per_address",
+            "requests_per_minute",
+            "waiting_turns",
+            "stored_bytes",
+        ):
             if getattr(self, name) < 0:
                 raise InvalidSetting(f"limits.{name} must not be negative")
 

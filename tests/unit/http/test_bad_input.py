@@ -1,4 +1,4 @@
-"""Whatever is sent to the state's endpoints is answered in shape, and never breaks anything."""
+"""Invalid input never causes a 500 and always gets a JSON error."""
 
 import asyncio
 import re
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.in_process import House, open_house
+from tests.in_process import RunningGateway, open_gateway
 
 ROUTES = [
     ("POST", "/v1/conversations"),
@@ -78,17 +78,17 @@ def check_shape(answer: httpx.Response, what: object) -> None:
         assert answer.json()["error"].keys() == {"message", "type", "param", "code"}, what
 
 
-class Guest:
-    """A house with one of everything, made anew when it was deleted."""
+class Prober:
+    """A gateway with one of everything, made anew when it was deleted."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, gateway: RunningGateway) -> None:
+        self.gateway = gateway
         self.ids: dict[str, str] = {}
 
     async def settle(self) -> None:
-        answer = await self.house.respond("one", key="k")
+        answer = await self.gateway.respond("one", key="k")
         session = answer.headers["x-session-id"]
-        items = (await self.house.client.get(f"/v1/sessions/{session}/items")).json()["data"]
+        items = (await self.gateway.client.get(f"/v1/sessions/{session}/items")).json()["data"]
         self.ids = {
             "session": session,
             "conversation": f"conv_{session.removeprefix('ses_')}",
@@ -99,7 +99,7 @@ class Guest:
     async def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
         for name, one in self.ids.items():
             path = path.replace("{" + name + "}", one)
-        answer = await self.house.client.request(method, path, **more)
+        answer = await self.gateway.client.request(method, path, **more)
         check_shape(answer, (method, path, more))
         if answer.status_code == 200 and (method == "DELETE" or path.endswith("/reset")):
             await self.settle()
@@ -113,77 +113,77 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("postgres_url"))
 
 
-async def test_no_name_in_a_path_breaks_anything(url: str) -> None:
-    async with open_house(store_url=url) as house:
-        guest = Guest(house)
-        await guest.settle()
+async def test_no_id_in_a_path_causes_a_500(url: str) -> None:
+    async with open_gateway(store_url=url) as gateway:
+        prober = Prober(gateway)
+        await prober.settle()
         for method, path in ROUTES:
             for place in re.findall(r"\{\w+\}", path):
                 for nasty in NASTY if url == "memory:" else HARD:
-                    answer = await guest.ask(method, path.replace(place, quote(nasty, safe="")))
+                    answer = await prober.ask(method, path.replace(place, quote(nasty, safe="")))
                     assert answer.status_code in (400, 404, 405, 415), (method, path, nasty)
 
 
-async def test_no_parameter_of_a_query_breaks_anything(url: str) -> None:
-    async with open_house(store_url=url) as house:
-        guest = Guest(house)
-        await guest.settle()
+async def test_no_query_parameter_causes_a_500(url: str) -> None:
+    async with open_gateway(store_url=url) as gateway:
+        prober = Prober(gateway)
+        await prober.settle()
         for method, path in ROUTES:
             if method == "GET" and path.endswith(("s", "turns")):
                 for name in LISTED:
                     for nasty in NASTY if url == "memory:" else HARD:
-                        await guest.ask(method, path, params={name: nasty})
+                        await prober.ask(method, path, params={name: nasty})
         for nasty in NASTY:
             session, conversation = "/v1/sessions/{session}", "/v1/conversations/{conversation}"
-            await guest.ask("DELETE", session, params={"cascade": nasty})
-            await guest.ask("DELETE", f"{conversation}/items/{{item}}", params={"erase": nasty})
+            await prober.ask("DELETE", session, params={"cascade": nasty})
+            await prober.ask("DELETE", f"{conversation}/items/{{item}}", params={"erase": nasty})
 
 
-async def test_no_field_of_a_body_breaks_anything(url: str) -> None:
-    async with open_house(store_url=url) as house:
-        guest = Guest(house)
-        await guest.settle()
+async def test_no_body_field_causes_a_500(url: str) -> None:
+    async with open_gateway(store_url=url) as gateway:
+        prober = Prober(gateway)
+        await prober.settle()
         for method, path in ROUTES:
             for name in FIELDS if method == "POST" else ():
                 if name in _TAKEN.get(path.rpartition("/")[2], _TAKEN["{}"]):
                     for nasty in NASTY_VALUES:
-                        await guest.ask(method, path, json={name: nasty})
+                        await prober.ask(method, path, json={name: nasty})
         for nasty in HARD:
             for field in ("conversation", "previous_response_id"):
                 body = {"model": "scripted", "input": "x", field: f"conv_{nasty}"}
-                await guest.ask("POST", "/v1/responses", json=body)
+                await prober.ask("POST", "/v1/responses", json=body)
 
 
-async def test_no_header_breaks_anything() -> None:
-    async with open_house() as house:
-        guest = Guest(house)
-        await guest.settle()
+async def test_no_header_causes_a_500() -> None:
+    async with open_gateway() as gateway:
+        prober = Prober(gateway)
+        await prober.settle()
         body = {"items": [{"role": "user", "content": "x"}]}
         for name in ("Idempotency-Key", "X-On-Busy", "x-stainless-retry-count", "X-Session-Key",
                      "X-Session-Id", "X-Session-Internal", "Last-Event-ID"):  # fmt: skip
             for nasty in (b"", b"x" * 300, b"\xff", b"-1", b"true", "é".encode(), b"a b"):
                 for path in ("/v1/conversations", "/v1/conversations/{conversation}/items",
                              "/v1/sessions/{session}/items"):  # fmt: skip
-                    await guest.ask("POST", path, json=body, headers={name.encode(): nasty})
+                    await prober.ask("POST", path, json=body, headers={name.encode(): nasty})
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"\xff", b"[]", b'{"items":', b'"', b"[" * 5000, b'{"a":' * 5000, b"nul"]
 )
-async def test_what_is_no_json_object_is_refused(body: bytes) -> None:
-    async with open_house() as house:
-        guest = Guest(house)
-        await guest.settle()
+async def test_a_body_that_is_not_a_json_object_is_rejected(body: bytes) -> None:
+    async with open_gateway() as gateway:
+        prober = Prober(gateway)
+        await prober.settle()
         headers = {"content-type": "application/json"}
         for method, path in ROUTES:
             if method == "POST":
-                answer = await guest.ask(method, path, content=body, headers=headers)
+                answer = await prober.ask(method, path, content=body, headers=headers)
                 is_optional = path.endswith(("/reset", "/restore", "/fork", "/cancel", "/compact"))
                 is_unknown = path.endswith("/undo") and not body
                 expected = 404 if is_unknown else 200 if is_optional and not body else 400
                 assert answer.status_code == expected, path
         form = {"content-type": "application/x-www-form-urlencoded"}
-        refused = await guest.ask("POST", "/v1/conversations", content=b"a=b", headers=form)
+        refused = await prober.ask("POST", "/v1/conversations", content=b"a=b", headers=form)
         assert refused.status_code in (400, 415)
 
 
@@ -214,20 +214,20 @@ ITEM = st.fixed_dictionaries(
     body=st.fixed_dictionaries({}, optional={n: JSON | st.lists(ITEM) for n in FIELDS}) | JSON,
     is_real=st.booleans(),
 )
-def test_nothing_that_can_be_sent_breaks_anything(
+def test_generated_requests_never_cause_a_500(
     route: tuple[str, str], name: str, query: dict[str, str], body: Any, is_real: bool
 ) -> None:
     async def ask() -> None:
-        async with open_house() as house:
-            guest = Guest(house)
-            await guest.settle()
+        async with open_gateway() as gateway:
+            prober = Prober(gateway)
+            await prober.settle()
             method, path = route
             if not is_real:
                 path = re.sub(r"\{\w+\}", lambda _: quote(name, safe=""), path)
             more: dict[str, Any] = {"params": query}
             if method == "POST":
                 more["json"] = body
-            await guest.ask(method, path, **more)
+            await prober.ask(method, path, **more)
 
     asyncio.run(ask())
 
@@ -247,29 +247,29 @@ def test_nothing_that_can_be_sent_breaks_anything(
     ],
     ids=["byte", "deep byte", "utf-16", "bom", "deep", "infinite", "gzip", "br"],
 )
-async def test_bodies_that_are_no_text_are_refused(
+async def test_bodies_that_are_not_utf8_are_rejected(
     path: str, body: bytes, encoding: str, status: int
 ) -> None:
-    async with open_house() as house:
+    async with open_gateway() as gateway:
         headers = {"content-type": "application/json", "content-encoding": encoding}
-        answer = await house.client.post(path, content=body, headers=headers)
+        answer = await gateway.client.post(path, content=body, headers=headers)
         assert answer.status_code == status, answer.text
         check_shape(answer, body)
 
 
 @pytest.mark.parametrize("role", ["wizard", "critic", "tool", "unknown", "discriminator", None])
-async def test_a_message_of_nobody_is_refused_and_leaves_its_session_usable(
+async def test_a_message_with_an_unknown_role_is_rejected_and_leaves_its_session_usable(
     role: str | None,
 ) -> None:
     item = {"type": "message", "role": role, "content": "x"}
     if role is None:
         del item["role"]
-    async with open_house() as house:
-        refused = await house.respond([item])
+    async with open_gateway() as gateway:
+        refused = await gateway.respond([item])
         assert refused.status_code == 400
         assert refused.json()["error"]["param"] == "input[0]"
-        made = (await house.client.post("/v1/conversations", json={})).json()["id"]
-        added = await house.client.post(f"/v1/conversations/{made}/items", json={"items": [item]})
+        made = (await gateway.client.post("/v1/conversations", json={})).json()["id"]
+        added = await gateway.client.post(f"/v1/conversations/{made}/items", json={"items": [item]})
         assert added.status_code == 400
-        assert (await house.respond("hi")).status_code == 200
-        assert (await house.respond("hi", key=None, conversation=made)).status_code == 200
+        assert (await gateway.respond("hi")).status_code == 200
+        assert (await gateway.respond("hi", key=None, conversation=made)).status_code == 200

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.in_process import ScriptedModel, open_house, said
+from tests.in_process import ScriptedModel, open_gateway, said
 
 Json = dict[str, Any]
 THOUGHT = {
@@ -15,17 +15,17 @@ def thinking(items: list[Json]) -> list[Json]:
 
 
 async def test_an_answer_has_its_reasoning() -> None:
-    async with open_house(ScriptedModel(thinking)) as house:
-        answer = await house.chat([{"role": "user", "content": "one"}])
+    async with open_gateway(ScriptedModel(thinking)) as gateway:
+        answer = await gateway.chat([{"role": "user", "content": "one"}])
         message = answer.json()["choices"][0]["message"]
         assert message["reasoning_content"] == "hm"
 
 
 async def test_a_history_with_reasoning_is_recognised() -> None:
-    async with open_house(ScriptedModel(thinking)) as house:
-        first = (await house.chat([{"role": "user", "content": "one"}])).json()
+    async with open_gateway(ScriptedModel(thinking)) as gateway:
+        first = (await gateway.chat([{"role": "user", "content": "one"}])).json()
         history = [{"role": "user", "content": "one"}, first["choices"][0]["message"]]
-        await house.chat([*history, {"role": "user", "content": "two"}])
-        log = await house.log(view="log")
+        await gateway.chat([*history, {"role": "user", "content": "two"}])
+        log = await gateway.log(view="log")
         assert log.count("one") == 1
         assert log.count("answer 1") == 1

@@ -1,4 +1,4 @@
-"""Event feeds over HTTP: live, resumable, for all or for one session."""
+"""Event feeds over HTTP: live and resumable, global or per session."""
 
 import asyncio
 from typing import Any
@@ -7,17 +7,17 @@ import msgspec
 import pytest
 
 from holdfast.engine.settings import StreamSettings
-from holdfast.http.app import Application
-from tests.in_process import House, Item, open_house
+from tests.http_server import HttpServer
+from tests.in_process import Item, RunningGateway, open_gateway
 from tests.streaming import Stream
 
 
 class Follower:
     """Somebody who follows a feed."""
 
-    def __init__(self, application: Application, path: str, **headers: str) -> None:
+    def __init__(self, server: HttpServer, path: str, **headers: str) -> None:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.stream = Stream(application, "GET", path, headers=sent)
+        self.stream = Stream(server, "GET", path, headers=sent)
 
     async def next(self) -> Item | None:
         """Return the next event, checked for what each has; `None` at the end."""
@@ -42,25 +42,25 @@ class Follower:
         await self.stream.leave()
 
 
-def follow(house: House, path: str = "/v1/events", **headers: str) -> Follower:
-    return Follower(house.application, path, **headers)
+def follow(gateway: RunningGateway, path: str = "/v1/events", **headers: str) -> Follower:
+    return Follower(gateway.server, path, **headers)
 
 
-async def session_id(house: House, key: str = "k") -> str:
-    found = (await house.client.get("/v1/sessions", params={"key": key})).json()["data"][0]
+async def session_id(gateway: RunningGateway, key: str = "k") -> str:
+    found = (await gateway.client.get("/v1/sessions", params={"key": key})).json()["data"][0]
     return str(found["id"])
 
 
 TURN = ["turn.started", "turn.completed"]
 
 
-async def test_a_session_is_followed_from_its_beginning_and_on() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        name = await session_id(house)
-        follower = follow(house, f"/v1/sessions/{name}/events")
+async def test_a_session_feed_starts_at_the_beginning_and_continues_live() -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        name = await session_id(gateway)
+        follower = follow(gateway, f"/v1/sessions/{name}/events")
         assert await follower.kinds(3) == ["session.created", *TURN]
-        await house.respond("two")
+        await gateway.respond("two")
         event = await follower.next()
         assert event is not None
         assert (event["type"], event["id"], event["number"]) == ("turn.started", "4", 4)
@@ -73,62 +73,62 @@ async def test_a_session_is_followed_from_its_beginning_and_on() -> None:
 
 
 @pytest.mark.parametrize("how", ["query", "header"])
-async def test_a_feed_goes_on_behind_the_last_event_that_was_seen(how: str) -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        name = await session_id(house)
+async def test_a_feed_resumes_after_the_last_seen_event(how: str) -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        name = await session_id(gateway)
         for path in (f"/v1/sessions/{name}/events", "/v1/events"):
-            first = follow(house, path)
+            first = follow(gateway, path)
             seen = await first.next()
             assert seen is not None
             await first.leave()
             if how == "query":
-                second = follow(house, f"{path}?after={seen['id']}")
+                second = follow(gateway, f"{path}?after={seen['id']}")
             else:
-                second = follow(house, path, last_event_id=seen["id"])
+                second = follow(gateway, path, last_event_id=seen["id"])
             assert await second.kinds(2) == TURN
             await second.leave()
 
 
-async def test_everything_is_followed_at_once() -> None:
-    async with open_house() as house:
-        follower = follow(house)
-        await house.respond("one", key="a")
-        await house.respond("one", key="b")
+async def test_the_global_feed_covers_all_sessions() -> None:
+    async with open_gateway() as gateway:
+        follower = follow(gateway)
+        await gateway.respond("one", key="a")
+        await gateway.respond("one", key="b")
         events = [await follower.next() for _ in range(6)]
         sessions = [event["session_id"] if event else None for event in events]
-        first, second = await session_id(house, "a"), await session_id(house, "b")
+        first, second = await session_id(gateway, "a"), await session_id(gateway, "b")
         assert sessions == [first] * 3 + [second] * 3
         await follower.leave()
 
 
-async def test_one_who_wants_only_what_is_new_gets_nothing_else() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        name = await session_id(house)
+async def test_after_latest_gives_only_new_events() -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        name = await session_id(gateway)
         paths = ("/v1/events?after=latest", f"/v1/sessions/{name}/events?after=latest")
-        followers = [follow(house, path) for path in paths]
+        followers = [follow(gateway, path) for path in paths]
         for follower in followers:
             # The first comment says that it is let in.
             assert await follower.stream.text() == ": keep-alive"
-        await house.client.post(f"/v1/sessions/{name}", json={"metadata": {"a": "b"}})
+        await gateway.client.post(f"/v1/sessions/{name}", json={"metadata": {"a": "b"}})
         for follower in followers:
             assert await follower.kinds(1) == ["session.annotated"]
             await follower.leave()
 
 
-async def test_every_kind_of_fact_is_told() -> None:
-    async with open_house() as house:
-        follower = follow(house)
-        await house.respond("one")
-        name = await session_id(house)
-        items = (await house.client.get(f"/v1/sessions/{name}/items")).json()["data"]
+async def test_every_kind_of_event_is_sent() -> None:
+    async with open_gateway() as gateway:
+        follower = follow(gateway)
+        await gateway.respond("one")
+        name = await session_id(gateway)
+        items = (await gateway.client.get(f"/v1/sessions/{name}/items")).json()["data"]
         body = {"items": [{"role": "user", "content": "x"}]}
-        await house.client.post(f"/v1/sessions/{name}/items", json=body)
+        await gateway.client.post(f"/v1/sessions/{name}/items", json=body)
         conversation = f"/v1/conversations/conv_{name.removeprefix('ses_')}"
-        await house.client.delete(f"{conversation}/items/{items[0]['id']}")
-        await house.client.post(f"/v1/sessions/{name}/fork")
-        await house.client.post(f"/v1/sessions/{name}/reset", json={"reason": "because"})
+        await gateway.client.delete(f"{conversation}/items/{items[0]['id']}")
+        await gateway.client.post(f"/v1/sessions/{name}/fork")
+        await gateway.client.post(f"/v1/sessions/{name}/reset", json={"reason": "because"})
         expected = [
             "session.created", *TURN, "items.appended", "items.hidden", "session.created",
             "session.retired", "session.created",
@@ -138,20 +138,20 @@ async def test_every_kind_of_fact_is_told() -> None:
 
 
 async def test_a_feed_ends_when_its_session_is_erased() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        name = await session_id(house)
-        follower = follow(house, f"/v1/sessions/{name}/events?after=latest")
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        name = await session_id(gateway)
+        follower = follow(gateway, f"/v1/sessions/{name}/events?after=latest")
         assert await follower.stream.text() == ": keep-alive"
-        assert (await house.client.delete(f"/v1/sessions/{name}")).status_code == 200
+        assert (await gateway.client.delete(f"/v1/sessions/{name}")).status_code == 200
         assert await follower.next() is None
         assert follower.stream.is_complete
 
 
-async def test_a_quiet_feed_is_kept_open_by_comments() -> None:
-    async with open_house(streams=StreamSettings(keep_alive_seconds=0.01)) as house:
-        for path in ("/v1/events", f"/v1/sessions/{await _made(house)}/events?after=latest"):
-            follower = follow(house, path)
+async def test_an_idle_feed_is_kept_alive_by_comments() -> None:
+    async with open_gateway(streams=StreamSettings(keep_alive_seconds=0.01)) as gateway:
+        for path in ("/v1/events", f"/v1/sessions/{await _made(gateway)}/events?after=latest"):
+            follower = follow(gateway, path)
             while follower.stream.comments < 3:
                 block = await follower.stream.text()
                 if block == ": keep-alive":
@@ -159,18 +159,18 @@ async def test_a_quiet_feed_is_kept_open_by_comments() -> None:
             await follower.leave()
 
 
-async def _made(house: House) -> str:
-    made = (await house.client.post("/v1/conversations", json={})).json()["id"]
+async def _made(gateway: RunningGateway) -> str:
+    made = (await gateway.client.post("/v1/conversations", json={})).json()["id"]
     return f"ses_{made.removeprefix('conv_')}"
 
 
-async def test_one_who_leaves_or_stalls_leaves_nothing_behind() -> None:
-    async with open_house() as house:
+async def test_a_disconnected_or_stalled_follower_leaves_no_task_behind() -> None:
+    async with open_gateway() as gateway:
         before = {task.get_name() for task in asyncio.all_tasks()}
-        stalled, reading = follow(house), follow(house)
+        stalled, reading = follow(gateway), follow(gateway)
         assert await reading.stream.text() == ": keep-alive"
-        stalled.stream.may_send.clear()
-        await house.respond("one")
+        stalled.stream.may_read.clear()
+        await gateway.respond("one")
         assert await reading.kinds(1) == ["session.created"]
         await stalled.leave()
         await reading.leave()
@@ -178,12 +178,15 @@ async def test_one_who_leaves_or_stalls_leaves_nothing_behind() -> None:
         assert {"holdfast-stream", "holdfast-client"} & before == set()
 
 
-async def test_a_server_that_stops_lets_its_followers_go() -> None:
-    async with open_house() as house:
-        followers = [follow(house), follow(house, f"/v1/sessions/{await _made(house)}/events")]
+async def test_a_stopping_server_ends_its_feeds() -> None:
+    async with open_gateway() as gateway:
+        followers = [
+            follow(gateway),
+            follow(gateway, f"/v1/sessions/{await _made(gateway)}/events"),
+        ]
         for follower in followers:
             assert await follower.stream.text() == ": keep-alive"
-        house.application.begin_stop()
+        gateway.application.begin_stop()
         for follower in followers:
             while await follower.next() is not None:
                 pass
@@ -205,21 +208,21 @@ async def test_a_server_that_stops_lets_its_followers_go() -> None:
         ("/v1/sessions/%00/events", 404, "session_not_found"),
     ],
 )
-async def test_a_feed_that_cannot_be_is_refused(path: str, status: int, code: str) -> None:
-    async with open_house() as house:
-        answer = await house.client.get(path.replace("{id}", await _made(house)))
+async def test_an_invalid_feed_request_is_rejected(path: str, status: int, code: str) -> None:
+    async with open_gateway() as gateway:
+        answer = await gateway.client.get(path.replace("{id}", await _made(gateway)))
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-async def test_a_process_lets_in_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_house() as house:
-        events: Any = house.application._events
+async def test_the_number_of_followers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_gateway() as gateway:
+        events: Any = gateway.application._events
         monkeypatch.setattr(events._feed, "_max_followers", 1)
-        first = follow(house)
+        first = follow(gateway)
         assert await first.stream.text() == ": keep-alive"
-        await house.respond("one")
+        await gateway.respond("one")
         assert await first.kinds(1) == ["session.created"]
-        answer = await house.client.get("/v1/events")
+        answer = await gateway.client.get("/v1/events")
         assert answer.status_code == 429
         assert answer.json()["error"]["code"] == "too_many_followers"
         assert answer.headers["retry-after"]

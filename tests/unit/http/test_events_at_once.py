@@ -1,4 +1,4 @@
-"""Events leave by the shortest way while their client keeps up; none is lost when it does not."""
+"""Events are pushed to the socket while the client keeps up, and queued when it does not."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,64 +9,47 @@ import pytest
 
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.live_response import READ_BYTES
-from holdfast.http.app import Application
-from holdfast.http.server.types import AsgiRequest, Request, Wire
-from tests.in_process import House, open_house
+from holdfast.http.server.exchange import Exchange
+from tests.in_process import RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel, kinds, numbers
 
 WORDS = tuple(f"word {number} " for number in range(12))
 
 
-class WiredStream(Stream):
-    """A client on a wire that can be written to at once, whenever it keeps up."""
+class CountingExchange(Exchange):
+    """An exchange that accepts pushed chunks only as `keeps_up` says, and counts them."""
 
-    def __init__(
-        self, application: Application, path: str, body: Any, *, keeps_up: Iterator[bool]
-    ) -> None:
-        self.written = 0
-        self.longest = 0
-        self._keeps_up = keeps_up
-        super().__init__(application, "POST", path, body, headers={"X-Session-Key": "k"})
-
-    def _request(self, scope: dict[str, Any]) -> Request:
-        request = WiredRequest(scope, self._receive, self._send)
-        request.stream = self
-        return request
+    keeps_up: Iterator[bool]
+    pushed: list[int]
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client keeps up."""
-        return next(self._keeps_up)
+        """Whether the next chunk may be pushed."""
+        return super().is_writable and next(self.keeps_up)
 
-    def write(self, body: bytes) -> None:
-        """Take a piece at once."""
-        assert body
-        self.written += 1
-        self.longest = max(self.longest, len(body))
-        self._chunks.put_nowait(body)
-
-
-class WiredRequest(AsgiRequest):
-    """A request that came over such a wire."""
-
-    stream: WiredStream
-
-    @property
-    def wire(self) -> Wire:
-        """The client's end."""
-        return self.stream
+    def write(self, chunk: bytes) -> None:
+        """Count a pushed chunk."""
+        assert chunk
+        self.pushed.append(len(chunk))
+        super().write(chunk)
 
 
 async def _say_all(model: TalkingModel, words: tuple[str, ...] = WORDS) -> None:
     for _ in range(len(words) + 5):
         model.allow()
-        await model.said.acquire()
-    model.let_go()
+        await model.sent.acquire()
+    model.allow_all()
 
 
-def _stream(house: House, path: str, keeps_up: Iterator[bool], **more: Any) -> WiredStream:
-    asked = {"model": "scripted", "stream": True, **more}
-    return WiredStream(house.application, path, asked, keeps_up=keeps_up)
+def _stream(
+    gateway: RunningGateway, path: str, keeps_up: Iterator[bool], **more: Any
+) -> tuple[Stream, list[int]]:
+    """Start a stream; return it with the sizes of the chunks that are pushed."""
+    pushed: list[int] = []
+    attributes = {"keeps_up": keeps_up, "pushed": pushed}
+    gateway.server.protocol.exchange_class = type("Exchange", (CountingExchange,), attributes)
+    body = {"model": "scripted", "stream": True, **more}
+    return Stream(gateway.server, "POST", path, body, headers={"X-Session-Key": "k"}), pushed
 
 
 @pytest.mark.parametrize(
@@ -75,12 +58,14 @@ def _stream(house: House, path: str, keeps_up: Iterator[bool], **more: Any) -> W
     ids=["always", "never", "by-turns", "seldom"],
 )
 @pytest.mark.parametrize("asked", [{}, {"store": False}, {"background": True}], ids=str)
-async def test_every_event_arrives_once_and_in_order_by_either_way(
+async def test_every_event_arrives_once_and_in_order_pushed_or_queued(
     pattern: tuple[bool, ...], most: int, least: int, asked: dict[str, bool]
 ) -> None:
     model = TalkingModel(*WORDS, is_gated=True)
-    async with open_house(model) as house:
-        stream = _stream(house, "/v1/responses", itertools.cycle(pattern), input="hi", **asked)
+    async with open_gateway(model) as gateway:
+        stream, pushed = _stream(
+            gateway, "/v1/responses", itertools.cycle(pattern), input="hi", **asked
+        )
         told = await stream.take(1)
         await _say_all(model)
         told += await stream.rest()
@@ -91,48 +76,50 @@ async def test_every_event_arrives_once_and_in_order_by_either_way(
         assert deltas == list(WORDS)
         assert kinds(told)[-1] == "completed"
         # What is kept before it is told comes in batches.
-        assert (least if "background" not in asked else 0) <= stream.written <= most
+        assert (least if "background" not in asked else 0) <= len(pushed) <= most
 
 
-async def test_much_that_is_said_at_once_arrives_by_the_longer_way_and_in_order() -> None:
+async def test_a_large_event_is_queued_instead_of_pushed_and_arrives_in_order() -> None:
     words = ("a word", "x" * 2 * READ_BYTES, "another")
     model = TalkingModel(*words, is_gated=True)
-    async with open_house(model) as house:
-        stream = _stream(house, "/v1/responses", itertools.repeat(True), input="hi")
+    async with open_gateway(model) as gateway:
+        stream, pushed = _stream(gateway, "/v1/responses", itertools.repeat(True), input="hi")
         told = await stream.take(1)
         await _say_all(model, words)
         told += await stream.rest()
         assert numbers(told) == list(range(len(told)))
         deltas = [event["delta"] for event in told if event["type"].endswith("text.delta")]
         assert deltas == list(words)
-        assert stream.longest <= READ_BYTES
+        assert max(pushed) <= READ_BYTES
 
 
-async def test_a_client_that_keeps_up_is_kept_alive_by_comments_all_the_same() -> None:
+async def test_a_client_that_keeps_up_also_gets_keep_alive_comments() -> None:
     model = TalkingModel(*WORDS, is_gated=True)
-    async with open_house(model, streams=StreamSettings(keep_alive_seconds=0.01)) as house:
-        stream = _stream(house, "/v1/responses", itertools.repeat(True), input="hi")
+    async with open_gateway(model, streams=StreamSettings(keep_alive_seconds=0.01)) as gateway:
+        stream, pushed = _stream(gateway, "/v1/responses", itertools.repeat(True), input="hi")
         await stream.take(1)
         model.allow(3)
         for _ in range(3):
-            await model.said.acquire()
-        assert stream.written
+            await model.sent.acquire()
+        assert pushed
         text = await stream.text()
         while text is not None and not text.startswith(":"):
             text = await stream.text()
         assert text == ": keep-alive"
-        model.let_go()
+        model.allow_all()
         assert (await stream.rest())[-1]["type"] == "response.completed"
 
 
 @pytest.mark.parametrize("pattern", [(True,), (False,), (True, False)])
-async def test_chat_chunks_arrive_once_and_in_order_by_either_way(
+async def test_chat_chunks_arrive_once_and_in_order_pushed_or_queued(
     pattern: tuple[bool, ...],
 ) -> None:
     model = TalkingModel(*WORDS, is_gated=True)
-    async with open_house(model) as house:
+    async with open_gateway(model) as gateway:
         messages = [{"role": "user", "content": "hi"}]
-        stream = _stream(house, "/v1/chat/completions", itertools.cycle(pattern), messages=messages)
+        stream, pushed = _stream(
+            gateway, "/v1/chat/completions", itertools.cycle(pattern), messages=messages
+        )
         assert await stream.text() is not None
         await _say_all(model)
         text = ""
@@ -145,4 +132,4 @@ async def test_chat_chunks_arrive_once_and_in_order_by_either_way(
             finishes.append(choice["finish_reason"])
         assert text == "".join(WORDS)
         assert [one for one in finishes if one] == ["stop"]
-        assert (stream.written > 0) == any(pattern)
+        assert (len(pushed) > 0) == any(pattern)

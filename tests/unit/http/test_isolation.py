@@ -1,4 +1,4 @@
-"""Nobody else's: every id of another tenant answers exactly as one that does not exist."""
+"""Tenant isolation: every id of another tenant is answered like one that does not exist."""
 
 from typing import Any
 
@@ -9,39 +9,41 @@ import pytest
 from holdfast.core.decisions.api_keys import hash_key
 from holdfast.core.ids import Tenant
 from holdfast.core.transaction.commands import AddApiKey
-from tests.in_process import House, Item, open_house
+from tests.in_process import Item, RunningGateway, open_gateway
 
 ITEMS = {"items": [{"role": "user", "content": "mine"}]}
 RETRIED = {"x-stainless-retry-count": "1"}
 
 
-async def _enter(house: House, tenant: str) -> dict[str, str]:
+async def _enter(gateway: RunningGateway, tenant: str) -> dict[str, str]:
     key = f"hf_{tenant}"
-    await house.gateway.submit(
+    await gateway.engine.submit(
         AddApiKey(id=f"key_{tenant}", tenant=Tenant(tenant), hash=hash_key(key))
     )
-    house.application.look_again()
+    gateway.application.reload_keys()
     return {"Authorization": f"Bearer {key}"}
 
 
 class Owner:
     """Somebody who has one of everything."""
 
-    def __init__(self, house: House, headers: dict[str, str]) -> None:
-        self._house = house
+    def __init__(self, gateway: RunningGateway, headers: dict[str, str]) -> None:
+        self._gateway = gateway
         self.headers = headers
         self.ids: dict[str, str] = {}
 
     async def settle(self) -> None:
         """Make one of everything."""
-        answer = await self._house.respond("one " * 400, headers=self.headers)
+        answer = await self._gateway.respond("one " * 400, headers=self.headers)
         session = answer.headers["x-session-id"]
-        await self._house.client.post(f"/v1/sessions/{session}/compact", headers=self.headers)
+        await self._gateway.client.post(f"/v1/sessions/{session}/compact", headers=self.headers)
         [compaction] = (await self.get(f"/v1/sessions/{session}/compactions"))["data"]
         items = (await self.get(f"/v1/sessions/{session}/items"))["data"]
-        made = await self._house.client.post("/v1/conversations", json=ITEMS, headers=self.headers)
+        made = await self._gateway.client.post(
+            "/v1/conversations", json=ITEMS, headers=self.headers
+        )
         name = made.json()["id"]
-        await self._house.client.post(
+        await self._gateway.client.post(
             f"/v1/conversations/{name}/items",
             json=ITEMS,
             headers={**self.headers, "Idempotency-Key": "once"},
@@ -58,7 +60,7 @@ class Owner:
         }
 
     async def get(self, path: str) -> Item:
-        answer = await self._house.client.get(path, headers=self.headers)
+        answer = await self._gateway.client.get(path, headers=self.headers)
         assert answer.status_code == 200, answer.text
         value: Item = answer.json()
         return value
@@ -147,14 +149,17 @@ def _seen(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, dict[str, s
 
 
 async def _ask(
-    house: House, probe: tuple[str, str, Any, dict[str, str]], ids: dict[str, str], who: Any
+    gateway: RunningGateway,
+    probe: tuple[str, str, Any, dict[str, str]],
+    ids: dict[str, str],
+    who: Any,
 ) -> tuple[int, dict[str, str], str]:
     method, path, body, more = _filled(probe, ids)
     headers = {**who, **more}
     if body is None:
-        answer = await house.client.request(method, path, headers=headers)
+        answer = await gateway.client.request(method, path, headers=headers)
     else:
-        answer = await house.client.request(method, path, json=body, headers=headers)
+        answer = await gateway.client.request(method, path, json=body, headers=headers)
     return _seen(answer, ids)
 
 
@@ -166,11 +171,11 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 async def test_a_foreign_id_is_an_unknown_id_on_every_endpoint(url: str) -> None:
-    async with open_house(store_url=url) as house:
-        owner = Owner(house, await _enter(house, "owner"))
-        stranger = await _enter(house, "stranger")
+    async with open_gateway(store_url=url) as gateway:
+        owner = Owner(gateway, await _enter(gateway, "owner"))
+        stranger = await _enter(gateway, "stranger")
         await owner.settle()
-        made = await house.client.post("/v1/conversations", json=ITEMS, headers=stranger)
+        made = await gateway.client.post("/v1/conversations", json=ITEMS, headers=stranger)
         own = made.json()["id"]
         mine = {"own": own, "own_session": f"ses_{own.removeprefix('conv_')}"}
         foreign = {**owner.ids, **mine}
@@ -178,31 +183,31 @@ async def test_a_foreign_id_is_an_unknown_id_on_every_endpoint(url: str) -> None
         unknown = {**{name: one[:-8] + "0" * 8 for name, one in owner.ids.items()}, **mine}
         before = await owner.everything()
         for probe in (*PROBES, *((*one, {}) for one in OWN)):
-            told = await _ask(house, probe, foreign, stranger)
-            assert told == await _ask(house, probe, unknown, stranger), probe
+            told = await _ask(gateway, probe, foreign, stranger)
+            assert told == await _ask(gateway, probe, unknown, stranger), probe
             assert told[0] in (400, 404), probe
         assert await owner.everything() == before
 
 
 async def test_an_idempotency_key_is_its_tenants_own() -> None:
-    async with open_house() as house:
-        owner = Owner(house, await _enter(house, "owner"))
-        stranger = await _enter(house, "stranger")
+    async with open_gateway() as gateway:
+        owner = Owner(gateway, await _enter(gateway, "owner"))
+        stranger = await _enter(gateway, "stranger")
         await owner.settle()
         body: Item = {"items": [{"role": "user", "content": "another"}]}
-        answer = await house.client.post(
+        answer = await gateway.client.post(
             "/v1/conversations", json=body, headers={**stranger, "Idempotency-Key": "once"}
         )
         assert answer.status_code == 200
         assert answer.json()["id"] != owner.ids["conversation"]
 
 
-async def test_lists_and_feeds_show_only_ones_own() -> None:
-    async with open_house() as house:
-        owner = Owner(house, await _enter(house, "owner"))
-        stranger = await _enter(house, "stranger")
+async def test_lists_and_feeds_show_only_the_callers_own_sessions() -> None:
+    async with open_gateway() as gateway:
+        owner = Owner(gateway, await _enter(gateway, "owner"))
+        stranger = await _enter(gateway, "stranger")
         await owner.settle()
-        listed = await house.client.get("/v1/sessions?generations=true", headers=stranger)
+        listed = await gateway.client.get("/v1/sessions?generations=true", headers=stranger)
         assert listed.json()["data"] == []
-        named = await house.client.get("/v1/sessions?key=k", headers=stranger)
+        named = await gateway.client.get("/v1/sessions?key=k", headers=stranger)
         assert named.json()["data"] == []

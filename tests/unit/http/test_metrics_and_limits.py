@@ -1,6 +1,8 @@
-"""What operators count, and what tenants may not exceed."""
+"""Metrics and per-tenant limits."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 
@@ -8,16 +10,19 @@ from holdfast.app import open_application
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings
+from holdfast.http.app import Application
 from holdfast.settings import LimitSettings, ServerSettings, Settings, StoreSettings
-from tests.in_process import House, open_house
+from tests.http_server import serving
+from tests.in_process import RunningGateway, open_gateway
 
 ASK = {"model": "holdfast-demo", "messages": [{"role": "user", "content": "hi"}]}
 MEMORY = StoreSettings(url="memory:")
 
 
-def _client(application: object) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(application)  # type: ignore[arg-type]  # scope is a dict
-    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+@asynccontextmanager
+async def _client(application: Application) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(application) as server, httpx.AsyncClient(base_url=server.url) as client:
+        yield client
 
 
 async def test_turns_runs_commits_and_requests_are_counted() -> None:
@@ -31,7 +36,7 @@ async def test_turns_runs_commits_and_requests_are_counted() -> None:
     assert 'route="/v1/chat/completions",status="200"' in text
 
 
-async def test_a_tenant_has_its_requests_counted_by_the_minute() -> None:
+async def test_requests_per_minute_are_limited_per_tenant() -> None:
     settings = Settings(store=MEMORY, limits=LimitSettings(requests_per_minute=2))
     async with open_application(settings) as app, _client(app) as client:
         codes = [(await client.get("/v1/sessions")).status_code for _ in range(3)]
@@ -43,7 +48,7 @@ async def test_a_tenant_has_its_requests_counted_by_the_minute() -> None:
     assert health.status_code == 200
 
 
-async def test_a_body_that_is_too_long_is_413_in_shape() -> None:
+async def test_a_body_over_the_limit_is_413() -> None:
     settings = Settings(store=MEMORY, limits=LimitSettings(body_bytes=1024))
     async with open_application(settings) as app, _client(app) as client:
         reply = await client.post("/v1/chat/completions", json={**ASK, "pad": "x" * 2000})
@@ -51,7 +56,7 @@ async def test_a_body_that_is_too_long_is_413_in_shape() -> None:
     assert reply.json()["error"]["code"] == "body_too_large"
 
 
-async def test_named_origins_may_call_from_a_browser_and_no_others() -> None:
+async def test_only_configured_origins_get_cors_headers() -> None:
     server = ServerSettings(cors_origins=("https://app.example",))
     async with open_application(Settings(store=MEMORY, server=server)) as app, _client(app) as c:
         asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
@@ -62,62 +67,62 @@ async def test_named_origins_may_call_from_a_browser_and_no_others() -> None:
     assert "access-control-allow-origin" not in other.headers
 
 
-async def test_open_turns_of_a_tenant_can_be_bounded() -> None:
-    async with open_house() as house:
-        house.gateway.limits = LaneSettings().limits(can_run_again=True, max_tenant_turns=1)
-        house.model.door.clear()
-        running = asyncio.create_task(house.chat([{"role": "user", "content": "one"}], "a"))
-        await house.model.entered.acquire()
-        full = await house.chat([{"role": "user", "content": "two"}], "b")
+async def test_open_turns_of_a_tenant_can_be_limited() -> None:
+    async with open_gateway() as gateway:
+        gateway.engine.limits = LaneSettings().limits(can_run_again=True, max_tenant_turns=1)
+        gateway.model.gate.clear()
+        running = asyncio.create_task(gateway.chat([{"role": "user", "content": "one"}], "a"))
+        await gateway.model.entered.acquire()
+        full = await gateway.chat([{"role": "user", "content": "two"}], "b")
         assert full.status_code == 429
         assert full.json()["error"]["code"] == "tenant_full"
-        house.model.door.set()
+        gateway.model.gate.set()
         assert (await running).status_code == 200
-        assert (await house.chat([{"role": "user", "content": "two"}], "b")).status_code == 200
+        assert (await gateway.chat([{"role": "user", "content": "two"}], "b")).status_code == 200
 
 
-async def test_what_a_tenant_stores_can_be_bounded() -> None:
-    async with open_house() as house:
-        house.gateway.storage = StorageQuota(house.gateway.read, 2000)
+async def test_stored_bytes_of_a_tenant_can_be_limited() -> None:
+    async with open_gateway() as gateway:
+        gateway.engine.storage = StorageQuota(gateway.engine.read, 2000)
         said = [{"role": "user", "content": "x" * 1500}]
-        first = await house.chat(said, headers={"Idempotency-Key": "once"})
+        first = await gateway.chat(said, headers={"Idempotency-Key": "once"})
         assert first.status_code == 200
-        await house.chat(said)
+        await gateway.chat(said)
         for full in (
-            await house.chat(said),
-            await house.chat(said, "another"),
-            await house.respond("x", None),
-            await house.client.post("/v1/conversations", json={"items": said}),
-            await house.respond("x", None, previous_response_id=await _kept(house)),
+            await gateway.chat(said),
+            await gateway.chat(said, "another"),
+            await gateway.respond("x", None),
+            await gateway.client.post("/v1/conversations", json={"items": said}),
+            await gateway.respond("x", None, previous_response_id=await _kept(gateway)),
         ):
             assert full.status_code == 429, full.text
             assert full.json()["error"]["code"] == "storage_full"
             assert full.headers["x-should-retry"] == "false"
         # What came before is answered again, what is not stored is none of it, and all is read.
-        again = await house.chat(said, headers={"Idempotency-Key": "once"})
+        again = await gateway.chat(said, headers={"Idempotency-Key": "once"})
         assert again.json() == first.json()
-        assert (await house.respond("x", None, store=False)).status_code == 200
+        assert (await gateway.respond("x", None, store=False)).status_code == 200
         session = first.headers["x-session-id"]
-        assert (await house.client.delete(f"/v1/sessions/{session}")).status_code == 200
-        house.gateway.storage = StorageQuota(house.gateway.read, 2000)
-        assert (await house.chat(said)).status_code == 200
+        assert (await gateway.client.delete(f"/v1/sessions/{session}")).status_code == 200
+        gateway.engine.storage = StorageQuota(gateway.engine.read, 2000)
+        assert (await gateway.chat(said)).status_code == 200
 
 
-async def _kept(house: House) -> str:
+async def _kept(gateway: RunningGateway) -> str:
     """Return a response that was stored before there was a bound."""
-    gauge, house.gateway.storage = house.gateway.storage, StorageQuota(house.gateway.read, 0)
-    kept = await house.respond("kept", None)
-    house.gateway.storage = gauge
+    gauge, gateway.engine.storage = gateway.engine.storage, StorageQuota(gateway.engine.read, 0)
+    kept = await gateway.respond("kept", None)
+    gateway.engine.storage = gauge
     return str(kept.json()["id"])
 
 
 async def test_a_tenants_bytes_are_measured_and_then_counted() -> None:
-    async with open_house() as house:
+    async with open_gateway() as gateway:
         now = [100.0]
-        gauge = StorageQuota(house.gateway.read, 300, lambda: now[0])
-        limits = house.gateway.limits
+        gauge = StorageQuota(gateway.engine.read, 300, lambda: now[0])
+        limits = gateway.engine.limits
         assert (await gauge.limits(DEFAULT_TENANT, limits)).full_bytes == 0
-        await house.chat([{"role": "user", "content": "x" * 500}])
+        await gateway.chat([{"role": "user", "content": "x" * 500}])
         # Another's bytes are seen with the next measurement, our own at once.
         assert (await gauge.limits(DEFAULT_TENANT, limits)).full_bytes == 0
         gauge.note(DEFAULT_TENANT, 301)

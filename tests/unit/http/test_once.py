@@ -1,4 +1,4 @@
-"""One request, one turn: idempotency keys, and the SDKs' own retries, through the front door."""
+"""One request, one turn: idempotency keys and SDK retries over HTTP."""
 
 import asyncio
 from typing import Any
@@ -7,147 +7,149 @@ import pytest
 
 from holdfast.core.errors import HoldfastError, ProviderFailure, UnsupportedByUpstream
 from holdfast.engine.settings import LaneSettings
-from tests.in_process import House, ScriptedModel, open_house, said
+from tests.in_process import RunningGateway, ScriptedModel, open_gateway, said
 
 
 def _user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-async def _flush(house: House) -> None:
-    await house.gateway._flush_delivered()
+async def _flush(gateway: RunningGateway) -> None:
+    await gateway.engine._flush_delivered()
 
 
 async def test_the_same_idempotency_key_gives_the_one_recorded_answer() -> None:
-    async with open_house() as house:
+    async with open_gateway() as gateway:
         headers = {"Idempotency-Key": "once"}
-        first = await house.chat([_user("hi")], headers=headers)
-        second = await house.chat([_user("hi")], headers=headers)
+        first = await gateway.chat([_user("hi")], headers=headers)
+        second = await gateway.chat([_user("hi")], headers=headers)
         assert first.json() == second.json()
         assert first.headers["x-turn-id"] == second.headers["x-turn-id"]
-        assert await house.log() == ["hi", "re:hi"]
-        assert len(house.model.calls) == 1
+        assert await gateway.log() == ["hi", "re:hi"]
+        assert len(gateway.model.calls) == 1
 
 
-async def test_another_body_under_the_same_key_is_refused_and_records_nothing() -> None:
-    async with open_house() as house:
+async def test_another_body_with_the_same_key_is_rejected_and_recorded_nowhere() -> None:
+    async with open_gateway() as gateway:
         headers = {"Idempotency-Key": "once"}
-        await house.chat([_user("hi")], headers=headers)
-        other = await house.chat([_user("ho")], headers=headers)
+        await gateway.chat([_user("hi")], headers=headers)
+        other = await gateway.chat([_user("ho")], headers=headers)
         assert other.status_code == 422
         assert other.json()["error"]["code"] == "idempotency_key_reused"
-        assert await house.log() == ["hi", "re:hi"]
+        assert await gateway.log() == ["hi", "re:hi"]
 
 
 async def test_the_same_body_for_another_session_is_another_request() -> None:
-    async with open_house() as house:
+    async with open_gateway() as gateway:
         headers = {"Idempotency-Key": "once"}
-        await house.chat([_user("hi")], "a", headers=headers)
-        assert (await house.chat([_user("hi")], "b", headers=headers)).status_code == 422
+        await gateway.chat([_user("hi")], "a", headers=headers)
+        assert (await gateway.chat([_user("hi")], "b", headers=headers)).status_code == 422
 
 
 async def test_a_repeat_of_a_running_request_waits_for_its_answer() -> None:
-    async with open_house() as house:
-        house.model.door.clear()
+    async with open_gateway() as gateway:
+        gateway.model.gate.clear()
         headers = {"Idempotency-Key": "once"}
-        first = asyncio.create_task(house.chat([_user("hi")], headers=headers))
-        await house.model.entered.acquire()
-        second = asyncio.create_task(house.chat([_user("hi")], headers=headers))
-        house.model.door.set()
+        first = asyncio.create_task(gateway.chat([_user("hi")], headers=headers))
+        await gateway.model.entered.acquire()
+        second = asyncio.create_task(gateway.chat([_user("hi")], headers=headers))
+        gateway.model.gate.set()
         assert (await first).json() == (await second).json()
-        assert len(house.model.calls) == 1
+        assert len(gateway.model.calls) == 1
 
 
-async def test_a_refusal_records_nothing_under_the_key() -> None:
-    async with open_house() as house:
-        house.model.door.clear()
-        running = asyncio.create_task(house.chat([_user("one")]))
-        await house.model.entered.acquire()
+async def test_a_rejected_request_is_not_recorded_under_its_key() -> None:
+    async with open_gateway() as gateway:
+        gateway.model.gate.clear()
+        running = asyncio.create_task(gateway.chat([_user("one")]))
+        await gateway.model.entered.acquire()
         headers = {"Idempotency-Key": "once", "X-On-Busy": "reject"}
-        busy = await house.chat([_user("two")], headers=headers)
+        busy = await gateway.chat([_user("two")], headers=headers)
         assert busy.status_code == 409
         assert busy.json()["error"]["code"] == "session_busy"
         assert int(busy.headers["retry-after"]) >= 1
-        house.model.door.set()
+        gateway.model.gate.set()
         await running
-        assert (await house.chat([_user("two")], headers=headers)).status_code == 200
+        assert (await gateway.chat([_user("two")], headers=headers)).status_code == 200
 
 
 async def test_an_sdk_retry_attaches_to_the_turn_it_repeats() -> None:
-    async with open_house() as house:
-        first = await house.chat([_user("yes")])
-        retry = await house.chat([_user("yes")], headers={"x-stainless-retry-count": "1"})
+    async with open_gateway() as gateway:
+        first = await gateway.chat([_user("yes")])
+        retry = await gateway.chat([_user("yes")], headers={"x-stainless-retry-count": "1"})
         assert retry.headers["x-turn-id"] == first.headers["x-turn-id"]
-        assert await house.log() == ["yes", "re:yes"]
+        assert await gateway.log() == ["yes", "re:yes"]
 
 
 async def test_a_retry_count_claims_its_turn_only_once() -> None:
-    async with open_house() as house:
-        await house.chat([_user("yes")])
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("yes")])
         for _ in range(2):
-            await house.chat([_user("yes")], headers={"x-stainless-retry-count": "1"})
-        assert await house.log() == ["yes", "re:yes", "yes", "re:yes"]
+            await gateway.chat([_user("yes")], headers={"x-stainless-retry-count": "1"})
+        assert await gateway.log() == ["yes", "re:yes", "yes", "re:yes"]
 
 
 async def test_a_delivered_answer_is_noted_and_still_repeated_for_a_short_while() -> None:
-    async with open_house() as house:
-        first = await house.chat([_user("yes")])
-        await _flush(house)
-        retry = await house.chat([_user("yes")], headers={"x-stainless-retry-count": "1"})
+    async with open_gateway() as gateway:
+        first = await gateway.chat([_user("yes")])
+        await _flush(gateway)
+        retry = await gateway.chat([_user("yes")], headers={"x-stainless-retry-count": "1"})
         assert retry.headers["x-turn-id"] == first.headers["x-turn-id"]
 
 
 async def test_a_retry_of_another_body_is_a_request_of_its_own() -> None:
-    async with open_house() as house:
-        await house.chat([_user("yes")])
-        await house.chat([_user("no")], headers={"x-stainless-retry-count": "1"})
-        assert await house.log() == ["yes", "re:yes", "no", "re:no"]
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("yes")])
+        await gateway.chat([_user("no")], headers={"x-stainless-retry-count": "1"})
+        assert await gateway.log() == ["yes", "re:yes", "no", "re:no"]
 
 
 async def test_a_cancelled_turn_tells_the_sdk_not_to_retry() -> None:
-    async with open_house() as house:
-        house.model.door.clear()
-        running = asyncio.create_task(house.chat([_user("one")]))
-        await house.model.entered.acquire()
-        house.model.script = lambda _: [said("instead")]
+    async with open_gateway() as gateway:
+        gateway.model.gate.clear()
+        running = asyncio.create_task(gateway.chat([_user("one")]))
+        await gateway.model.entered.acquire()
+        gateway.model.script = lambda _: [said("instead")]
         cutting = asyncio.create_task(
-            house.chat([_user("two")], headers={"X-On-Busy": "interrupt"})
+            gateway.chat([_user("two")], headers={"X-On-Busy": "interrupt"})
         )
         gone = await running
         assert gone.status_code == 409
         assert gone.json()["error"]["code"] == "turn_cancelled"
         assert gone.headers["x-should-retry"] == "false"
-        house.model.door.set()
+        gateway.model.gate.set()
         assert (await cutting).status_code == 200
-        assert await house.log() == ["one", "two", "instead"]
+        assert await gateway.log() == ["one", "two", "instead"]
 
 
-async def test_rollback_takes_the_cancelled_turn_out_of_what_the_model_sees() -> None:
-    async with open_house() as house:
-        house.model.door.clear()
-        running = asyncio.create_task(house.chat([_user("one")]))
-        await house.model.entered.acquire()
-        cutting = asyncio.create_task(house.chat([_user("two")], headers={"X-On-Busy": "rollback"}))
+async def test_rollback_hides_the_cancelled_turn_from_the_model() -> None:
+    async with open_gateway() as gateway:
+        gateway.model.gate.clear()
+        running = asyncio.create_task(gateway.chat([_user("one")]))
+        await gateway.model.entered.acquire()
+        cutting = asyncio.create_task(
+            gateway.chat([_user("two")], headers={"X-On-Busy": "rollback"})
+        )
         assert (await running).status_code == 409
-        house.model.door.set()
+        gateway.model.gate.set()
         await cutting
-        assert await house.log() == ["two", "re:two"]
-        assert house.model.shown[-1] == ["two"]
+        assert await gateway.log() == ["two", "re:two"]
+        assert gateway.model.shown[-1] == ["two"]
 
 
 async def test_a_full_lane_is_429_with_its_own_code() -> None:
     lanes = LaneSettings(max_waiting=1)
-    async with open_house(ScriptedModel(), lanes=lanes) as house:
-        house.model.door.clear()
-        running = asyncio.create_task(house.chat([_user("one")]))
-        await house.model.entered.acquire()
-        waiting = asyncio.create_task(house.chat([_user("two")]))
-        await house.until_queued(1)
-        full = await house.chat([_user("three")])
+    async with open_gateway(ScriptedModel(), lanes=lanes) as gateway:
+        gateway.model.gate.clear()
+        running = asyncio.create_task(gateway.chat([_user("one")]))
+        await gateway.model.entered.acquire()
+        waiting = asyncio.create_task(gateway.chat([_user("two")]))
+        await gateway.until_queued(1)
+        full = await gateway.chat([_user("three")])
         assert full.status_code == 429
         assert full.json()["error"]["code"] == "lane_full"
         assert "retry-after" in full.headers
-        house.model.door.set()
+        gateway.model.gate.set()
         await asyncio.gather(running, waiting)
 
 
@@ -164,46 +166,46 @@ _FAILURES = [
 
 
 @pytest.mark.parametrize("failure", _FAILURES, ids=["overflow", "quota", "model", "ours"])
-async def test_a_failure_is_told_in_the_same_words_to_whoever_asks_again(
+async def test_a_repeat_of_a_failed_request_gets_the_same_error(
     failure: HoldfastError,
 ) -> None:
     def fail(_: list[dict[str, Any]]) -> list[dict[str, Any]]:
         raise failure
 
-    async with open_house(ScriptedModel(fail)) as house:
+    async with open_gateway(ScriptedModel(fail)) as gateway:
         headers = {"Idempotency-Key": "once"}
-        house.model.door.clear()
-        asked = [asyncio.create_task(house.respond("hi", headers=headers)) for _ in range(3)]
-        await house.model.entered.acquire()
-        house.model.door.set()
+        gateway.model.gate.clear()
+        asked = [asyncio.create_task(gateway.respond("hi", headers=headers)) for _ in range(3)]
+        await gateway.model.entered.acquire()
+        gateway.model.gate.set()
         first, *others = await asyncio.gather(*asked)
-        others.append(await house.respond("hi", headers=headers))
-        assert len(house.model.calls) == 1
+        others.append(await gateway.respond("hi", headers=headers))
+        assert len(gateway.model.calls) == 1
         assert first.status_code >= 400
         for other in others:
             assert (other.status_code, other.json()) == (first.status_code, first.json())
             assert other.headers["x-turn-id"] == first.headers["x-turn-id"]
 
 
-async def test_errors_of_a_session_say_which_session_and_turn_they_are_of() -> None:
-    async with open_house() as house:
+async def test_error_replies_name_their_session_and_turn() -> None:
+    async with open_gateway() as gateway:
         told = ("x-session-id", "x-session-key", "x-session-generation")
-        first = await house.chat([_user("hi")])
-        await house.model.entered.acquire()
-        house.model.door.clear()
-        running = asyncio.create_task(house.respond("one"))
-        await house.model.entered.acquire()
-        busy = await house.chat([_user("two")], headers={"X-On-Busy": "reject"})
-        cutting = asyncio.create_task(house.respond("two", headers={"X-On-Busy": "interrupt"}))
+        first = await gateway.chat([_user("hi")])
+        await gateway.model.entered.acquire()
+        gateway.model.gate.clear()
+        running = asyncio.create_task(gateway.respond("one"))
+        await gateway.model.entered.acquire()
+        busy = await gateway.chat([_user("two")], headers={"X-On-Busy": "reject"})
+        cutting = asyncio.create_task(gateway.respond("two", headers={"X-On-Busy": "interrupt"}))
         cancelled = await running
-        house.model.door.set()
+        gateway.model.gate.set()
         await cutting
 
         def fail(_: list[dict[str, Any]]) -> list[dict[str, Any]]:
             raise ProviderFailure("no", failure_class="terminal", status=400)
 
-        house.model.script = fail
-        failed = [await house.respond("three"), await house.chat([_user("four")])]
+        gateway.model.script = fail
+        failed = [await gateway.respond("three"), await gateway.chat([_user("four")])]
         assert [busy.status_code, cancelled.status_code] == [409, 409]
         for error in (busy, cancelled, *failed):
             assert {name: error.headers[name] for name in told} == {
@@ -211,20 +213,20 @@ async def test_errors_of_a_session_say_which_session_and_turn_they_are_of() -> N
             }
         turns = [error.headers["x-turn-id"] for error in (cancelled, *failed)]
         for turn_id, outcome in zip(turns, ("cancelled", "failed", "failed"), strict=True):
-            assert (await house.client.get(f"/v1/turns/{turn_id}")).json()["status"] == outcome
+            assert (await gateway.client.get(f"/v1/turns/{turn_id}")).json()["status"] == outcome
 
 
-async def test_whoever_waits_in_a_session_that_is_deleted_is_told_the_same() -> None:
-    async with open_house() as house:
-        first = await house.chat([_user("hi")])
-        await house.model.entered.acquire()
-        house.model.door.clear()
+async def test_waiting_clients_of_a_deleted_session_get_the_same_error() -> None:
+    async with open_gateway() as gateway:
+        first = await gateway.chat([_user("hi")])
+        await gateway.model.entered.acquire()
+        gateway.model.gate.clear()
         headers = {"Idempotency-Key": "once"}
-        waiting = [asyncio.create_task(house.respond("one", headers=headers))]
-        await house.model.entered.acquire()
-        waiting.append(asyncio.create_task(house.respond("two")))
-        waiting.append(asyncio.create_task(house.respond("one", headers=headers)))
-        await house.until_queued(1)
-        await house.client.delete(f"/v1/sessions/{first.headers['x-session-id']}")
+        waiting = [asyncio.create_task(gateway.respond("one", headers=headers))]
+        await gateway.model.entered.acquire()
+        waiting.append(asyncio.create_task(gateway.respond("two")))
+        waiting.append(asyncio.create_task(gateway.respond("one", headers=headers)))
+        await gateway.until_queued(1)
+        await gateway.client.delete(f"/v1/sessions/{first.headers['x-session-id']}")
         for reply in await asyncio.gather(*waiting):
             assert (reply.status_code, reply.json()["error"]["code"]) == (404, "session_deleted")

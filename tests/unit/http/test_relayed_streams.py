@@ -1,15 +1,14 @@
-"""Streams of an upstream, passed on as they come: every piece once, in order, and kept alive."""
+"""Relayed upstream streams: every piece once, in order, with keep-alive comments."""
 
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.http.api.relay import RelayReply
-from holdfast.http.server.types import SSE
+from holdfast.http.server.types import SSE, Request
 from holdfast.ports.provider import ByteSink
 
 PIECES = [b"data: %d\n\n" % number for number in range(20)]
@@ -45,10 +44,11 @@ class Upstream:
         self.is_closed = True
 
 
-class Client:
-    """Takes what is sent; on a wire if it has one."""
+class Client(Request):
+    """A request that records the body chunks sent to it."""
 
-    def __init__(self, keeps_up: Iterator[bool] | None) -> None:
+    def __init__(self, keeps_up: Iterator[bool]) -> None:
+        super().__init__("POST", "/", b"", [])
         self.sent: list[bytes] = []
         self.written = 0
         self.hears: Callable[[bytes], None] = lambda _: None
@@ -56,16 +56,15 @@ class Client:
 
     @property
     def is_writable(self) -> bool:
-        assert self._keeps_up is not None
         return next(self._keeps_up)
 
-    def write(self, body: bytes) -> None:
+    def write(self, chunk: bytes) -> None:
         self.written += 1
-        self._take(body)
+        self._take(chunk)
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, chunk: bytes, *, is_last: bool = False) -> None:
         await asyncio.sleep(0)
-        self._take(message["body"])
+        self._take(chunk)
 
     def _take(self, body: bytes) -> None:
         self.sent.append(body)
@@ -73,23 +72,22 @@ class Client:
 
     async def listen(self, upstream: Upstream, seconds: float = SECONDS) -> bytes:
         reply = RelayReply(upstream, seconds, [SSE])
-        wire = self if self._keeps_up is not None else None
         async with asyncio.timeout(SECONDS):
-            last = await reply.pour(self.send, wire)
+            last = await reply.write_body(self)
         await reply.close()
         assert upstream.is_closed
         return last
 
 
-@pytest.mark.parametrize("pattern", [None, (True,), (False,), (True, False, False)])
-async def test_every_piece_is_passed_on_once_and_in_order(pattern: tuple[bool, ...] | None) -> None:
-    client = Client(itertools.cycle(pattern) if pattern else None)
+@pytest.mark.parametrize("pattern", [(True,), (False,), (True, False, False)])
+async def test_every_piece_is_relayed_once_and_in_order(pattern: tuple[bool, ...]) -> None:
+    client = Client(itertools.cycle(pattern))
     assert await client.listen(Upstream(*PIECES)) == b""
     assert client.sent == PIECES
-    assert (client.written > 0) == (pattern is not None and any(pattern))
+    assert (client.written > 0) == any(pattern)
 
 
-async def test_a_stream_that_breaks_off_does_not_look_like_one_that_ended() -> None:
+async def test_a_truncated_relay_ends_with_an_error_event() -> None:
     failure = ProviderFailure("cut off", failure_class="transient")
     client = Client(itertools.repeat(True))
     last = await client.listen(Upstream(*PIECES, failure=failure))
@@ -98,17 +96,17 @@ async def test_a_stream_that_breaks_off_does_not_look_like_one_that_ended() -> N
     assert last.endswith(b"data: [DONE]\n\n")
 
 
-@pytest.mark.parametrize("keeps_up", [None, True])
-async def test_comments_are_sent_while_it_is_quiet(keeps_up: bool | None) -> None:
-    client = Client(itertools.repeat(True) if keeps_up else None)
+@pytest.mark.parametrize("keeps_up", [False, True])
+async def test_comments_are_sent_while_the_upstream_is_idle(keeps_up: bool) -> None:
+    client = Client(itertools.repeat(keeps_up))
     upstream = Upstream(*PIECES)
     upstream.pauses_after = 2
 
-    def hear(body: bytes) -> None:
+    def write(body: bytes) -> None:
         if body.startswith(b":"):
             upstream.may_go_on.set()
 
-    client.hears = hear
+    client.hears = write
     await client.listen(upstream, 0.01)
     assert [one for one in client.sent if one != b": keep-alive\n\n"] == PIECES
     assert client.sent[3] == b": keep-alive\n\n"
@@ -123,7 +121,7 @@ async def listen_through_a_quiet_time(client: Client, upstream: Upstream) -> Non
     await listening
 
 
-async def test_no_comment_comes_into_the_middle_of_an_event() -> None:
+async def test_no_comment_is_sent_in_the_middle_of_an_event() -> None:
     client = Client(itertools.repeat(True))
     upstream = Upstream(b"data: one\n", b"data: two\n\n")
     upstream.pauses_after = 0
@@ -131,7 +129,7 @@ async def test_no_comment_comes_into_the_middle_of_an_event() -> None:
     assert client.sent[:2] == [b"data: one\n", b"data: two\n\n"]
 
 
-async def test_a_comment_comes_behind_an_event() -> None:
+async def test_a_comment_may_follow_a_complete_event() -> None:
     client = Client(itertools.repeat(True))
     upstream = Upstream(b"data: one\n\n", b"data: two\n\n")
     upstream.pauses_after = 0
@@ -139,7 +137,7 @@ async def test_a_comment_comes_behind_an_event() -> None:
     assert client.sent[1] == b": keep-alive\n\n"
 
 
-async def test_whoever_stops_listening_stops_the_upstream() -> None:
+async def test_a_cancelled_relay_closes_the_upstream() -> None:
     client = Client(itertools.repeat(True))
     upstream = Upstream(*PIECES)
     upstream.pauses_after = 0

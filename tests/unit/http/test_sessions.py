@@ -1,4 +1,4 @@
-"""The Sessions and Turns APIs: what there is, its life under its key, what became of a turn."""
+"""The Sessions and Turns APIs: listing, lifecycle of a key, state of a turn."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.in_process import House, Item, called, open_house, said, text_of
+from tests.in_process import Item, RunningGateway, called, open_gateway, said, text_of
 
 SESSION_FIELDS = {
     "id", "object", "key", "generation", "previous_session_id", "status", "active_turn_id",
@@ -15,22 +15,24 @@ SESSION_FIELDS = {
 }  # fmt: skip
 
 
-async def get(house: House, path: str, **query: Any) -> Item:
-    answer = await house.client.get(path, params=query)
+async def get(gateway: RunningGateway, path: str, **query: Any) -> Item:
+    answer = await gateway.client.get(path, params=query)
     assert answer.status_code == 200, answer.text
     value: Item = answer.json()
     return value
 
 
-async def post(house: House, path: str, body: Any = None, **headers: str) -> httpx.Response:
+async def post(
+    gateway: RunningGateway, path: str, body: Any = None, **headers: str
+) -> httpx.Response:
     sent = {key.replace("_", "-"): value for key, value in headers.items()}
     if body is None:
-        return await house.client.post(path, headers=sent)
-    return await house.client.post(path, json=body, headers=sent)
+        return await gateway.client.post(path, headers=sent)
+    return await gateway.client.post(path, json=body, headers=sent)
 
 
-async def session_of(house: House, key: str = "k") -> Item:
-    (found,) = (await get(house, "/v1/sessions", key=key))["data"]
+async def session_of(gateway: RunningGateway, key: str = "k") -> Item:
+    (found,) = (await get(gateway, "/v1/sessions", key=key))["data"]
     value: Item = found
     return value
 
@@ -39,18 +41,20 @@ def code_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-async def texts(house: House, session_id: str, **query: Any) -> list[str]:
-    page = await get(house, f"/v1/sessions/{session_id}/items", limit=100, **query)
+async def texts(gateway: RunningGateway, session_id: str, **query: Any) -> list[str]:
+    page = await get(gateway, f"/v1/sessions/{session_id}/items", limit=100, **query)
     return [text_of(item.get("item", item)) for item in page["data"]]
 
 
-async def running(house: House, text: str, key: str = "k") -> "asyncio.Task[httpx.Response]":
-    """Begin a turn and leave the model at the door."""
-    while not house.model.entered.locked():
-        await house.model.entered.acquire()  # Those who came and went before.
-    house.model.door.clear()
-    turn = asyncio.create_task(house.respond(text, key=key))
-    await house.model.entered.acquire()
+async def running(
+    gateway: RunningGateway, text: str, key: str = "k"
+) -> "asyncio.Task[httpx.Response]":
+    """Start a turn and hold the model at its gate."""
+    while not gateway.model.entered.locked():
+        await gateway.model.entered.acquire()  # Those who came and went before.
+    gateway.model.gate.clear()
+    turn = asyncio.create_task(gateway.respond(text, key=key))
+    await gateway.model.entered.acquire()
     return turn
 
 
@@ -58,11 +62,11 @@ async def running(house: House, text: str, key: str = "k") -> "asyncio.Task[http
 
 
 async def test_a_session_has_the_fields_of_the_contract() -> None:
-    async with open_house() as house:
-        await house.respond("hi", metadata={})
-        session = await session_of(house)
+    async with open_gateway() as gateway:
+        await gateway.respond("hi", metadata={})
+        session = await session_of(gateway)
         assert session.keys() == SESSION_FIELDS
-        assert await get(house, f"/v1/sessions/{session['id']}") == session
+        assert await get(gateway, f"/v1/sessions/{session['id']}") == session
         last = session["last_turn"]
         assert last.keys() == {"id", "status", "error", "started_at", "ended_at", "duration_ms"}
         assert (last["status"], last["error"]) == ("completed", None)
@@ -74,28 +78,28 @@ async def test_a_session_has_the_fields_of_the_contract() -> None:
 
 
 async def test_the_last_turn_is_the_last_that_ended_while_another_runs() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        before = (await session_of(house))["last_turn"]
-        turn = await running(house, "two")
-        session = await session_of(house)
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        before = (await session_of(gateway))["last_turn"]
+        turn = await running(gateway, "two")
+        session = await session_of(gateway)
         assert session["status"] == "running"
         assert session["active_turn_id"] not in (None, before["id"])
         assert session["last_turn"] == before
-        house.model.door.set()
+        gateway.model.gate.set()
         await turn
-        assert (await session_of(house))["last_turn"]["id"] != before["id"]
+        assert (await session_of(gateway))["last_turn"]["id"] != before["id"]
 
 
 async def test_sessions_are_listed_by_pages_in_both_orders() -> None:
-    async with open_house() as house:
+    async with open_gateway() as gateway:
         for n in range(5):
-            await house.respond("hi", key=f"k{n}")
+            await gateway.respond("hi", key=f"k{n}")
         for order, expected in (("asc", "01234"), ("desc", "43210")):
             seen = ""
             query: dict[str, Any] = {"limit": 2, "order": order}
             while True:
-                page = await get(house, "/v1/sessions", **query)
+                page = await get(gateway, "/v1/sessions", **query)
                 seen += "".join(one["key"][1] for one in page["data"])
                 if not page["has_more"]:
                     break
@@ -104,15 +108,15 @@ async def test_sessions_are_listed_by_pages_in_both_orders() -> None:
 
 
 async def test_sessions_are_listed_by_status_and_key_and_generation() -> None:
-    async with open_house() as house:
-        await house.respond("hi", key="a")
-        await house.respond("hi", key="b")
-        old = await session_of(house, "a")
-        await post(house, f"/v1/sessions/{old['id']}/reset")
-        turn = await running(house, "wait", key="b")
+    async with open_gateway() as gateway:
+        await gateway.respond("hi", key="a")
+        await gateway.respond("hi", key="b")
+        old = await session_of(gateway, "a")
+        await post(gateway, f"/v1/sessions/{old['id']}/reset")
+        turn = await running(gateway, "wait", key="b")
 
         async def listed(**query: Any) -> list[tuple[str, int]]:
-            page = await get(house, "/v1/sessions", order="asc", **query)
+            page = await get(gateway, "/v1/sessions", order="asc", **query)
             return [(one["key"], one["generation"]) for one in page["data"]]
 
         assert await listed() == [("b", 1), ("a", 2)]
@@ -123,7 +127,7 @@ async def test_sessions_are_listed_by_status_and_key_and_generation() -> None:
         assert await listed(status="idle") == [("a", 2)]
         assert await listed(status="retired") == [("a", 1)]
         assert await listed(key="nobody") == []
-        house.model.door.set()
+        gateway.model.gate.set()
         await turn
 
 
@@ -134,85 +138,85 @@ async def test_sessions_are_listed_by_status_and_key_and_generation() -> None:
         "generations=perhaps", "limit=1e3",
     ],
 )  # fmt: skip
-async def test_a_list_that_cannot_be_is_refused(query: str) -> None:
-    async with open_house() as house:
-        answer = await house.client.get(f"/v1/sessions?{query}")
+async def test_an_invalid_session_list_request_is_rejected(query: str) -> None:
+    async with open_gateway() as gateway:
+        answer = await gateway.client.get(f"/v1/sessions?{query}")
         assert answer.status_code == 400
         assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
 async def test_the_log_shows_everything_and_what_hides_it() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        await house.respond("two")
-        session = await session_of(house)
-        items = (await get(house, f"/v1/sessions/{session['id']}/items"))["data"]
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        await gateway.respond("two")
+        session = await session_of(gateway)
+        items = (await get(gateway, f"/v1/sessions/{session['id']}/items"))["data"]
         name = "conv_" + session["id"].removeprefix("ses_")
-        await house.client.delete(f"/v1/conversations/{name}/items/{items[1]['id']}")
-        assert await texts(house, session["id"]) == ["one", "two", "re:two"]
-        log = (await get(house, f"/v1/sessions/{session['id']}/items", view="log"))["data"]
+        await gateway.client.delete(f"/v1/conversations/{name}/items/{items[1]['id']}")
+        assert await texts(gateway, session["id"]) == ["one", "two", "re:two"]
+        log = (await get(gateway, f"/v1/sessions/{session['id']}/items", view="log"))["data"]
         assert [text_of(one["item"]) for one in log] == ["one", "re:one", "two", "re:two"]
         assert [one["sequence"] for one in log] == [1, 2, 3, 4]
         kinds = [one["hidden_by"]["kind"] if one["hidden_by"] else None for one in log]
         assert kinds == [None, "hide", None, None]
-        assert (await session_of(house))["item_count"] == 3
+        assert (await session_of(gateway))["item_count"] == 3
 
 
 async def test_turns_are_listed_by_pages() -> None:
-    async with open_house() as house:
+    async with open_gateway() as gateway:
         for n in range(3):
-            await house.respond(str(n))
-        path = f"/v1/sessions/{(await session_of(house))['id']}/turns"
-        first = await get(house, path, limit=2)
+            await gateway.respond(str(n))
+        path = f"/v1/sessions/{(await session_of(gateway))['id']}/turns"
+        first = await get(gateway, path, limit=2)
         assert [one["number"] for one in first["data"]] == [1, 2]
         assert first["has_more"]
-        rest = await get(house, path, limit=2, after=first["last_id"])
+        rest = await get(gateway, path, limit=2, after=first["last_id"])
         assert [one["number"] for one in rest["data"]] == [3]
         assert not rest["has_more"]
-        down = await get(house, path, order="desc", after=rest["last_id"])
+        down = await get(gateway, path, order="desc", after=rest["last_id"])
         assert [one["number"] for one in down["data"]] == [2, 1]
-        assert code_of(await house.client.get(f"{path}?after=turn_x")) == (400, "unknown_cursor")
+        assert code_of(await gateway.client.get(f"{path}?after=turn_x")) == (400, "unknown_cursor")
 
 
 # ── a session's life ────────────────────────────────────────────────────────────────────────
 
 
 async def test_metadata_of_a_session_are_replaced_and_survive_a_reset() -> None:
-    async with open_house() as house:
-        await house.respond("hi")
-        path = f"/v1/sessions/{(await session_of(house))['id']}"
-        changed = await post(house, path, {"metadata": {"a": "b"}})
+    async with open_gateway() as gateway:
+        await gateway.respond("hi")
+        path = f"/v1/sessions/{(await session_of(gateway))['id']}"
+        changed = await post(gateway, path, {"metadata": {"a": "b"}})
         assert changed.json()["metadata"] == {"a": "b"}
-        fresh = (await post(house, f"{path}/reset")).json()
+        fresh = (await post(gateway, f"{path}/reset")).json()
         assert fresh["metadata"] == {"a": "b"}
-        assert code_of(await post(house, path, {})) == (400, "invalid_input")
-        assert code_of(await post(house, path, {"metadata": 1})) == (400, "invalid_metadata")
+        assert code_of(await post(gateway, path, {})) == (400, "invalid_input")
+        assert code_of(await post(gateway, path, {"metadata": 1})) == (400, "invalid_metadata")
 
 
 async def test_items_are_added_without_a_run() -> None:
-    async with open_house() as house:
-        await house.respond("hi")
-        session_id = (await session_of(house))["id"]
+    async with open_gateway() as gateway:
+        await gateway.respond("hi")
+        session_id = (await session_of(gateway))["id"]
         body = {"items": [{"role": "user", "content": "noted"}]}
-        answer = await post(house, f"/v1/sessions/{session_id}/items", body)
+        answer = await post(gateway, f"/v1/sessions/{session_id}/items", body)
         assert [text_of(item) for item in answer.json()["data"]] == ["noted"]
-        assert await texts(house, session_id) == ["hi", "re:hi", "noted"]
-        assert len(house.model.calls) == 1
+        assert await texts(gateway, session_id) == ["hi", "re:hi", "noted"]
+        assert len(gateway.model.calls) == 1
 
 
-async def test_a_reset_leaves_a_fresh_session_and_cancels_everything_before_it() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        old = await session_of(house)
-        turn = await running(house, "two")
-        queued = asyncio.create_task(house.respond("three"))
-        await house.until_queued(1)
+async def test_a_reset_starts_a_fresh_session_and_cancels_all_open_turns() -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        old = await session_of(gateway)
+        turn = await running(gateway, "two")
+        queued = asyncio.create_task(gateway.respond("three"))
+        await gateway.until_queued(1)
         answer = await post(
-            house, f"/v1/sessions/{old['id']}/reset",
+            gateway, f"/v1/sessions/{old['id']}/reset",
             {"expected_session_id": old["id"], "reason": "asked to"},
         )  # fmt: skip
         fresh = answer.json()
-        assert fresh == await session_of(house)
+        assert fresh == await session_of(gateway)
         assert (fresh["generation"], fresh["previous_session_id"]) == (2, old["id"])
         empty = {
             "status": "idle", "active_turn_id": None, "queued_turns": 0, "last_turn": None,
@@ -223,100 +227,102 @@ async def test_a_reset_leaves_a_fresh_session_and_cancels_everything_before_it()
         for cancelled in (await turn, await queued):
             assert code_of(cancelled) == (409, "turn_cancelled")
             assert cancelled.headers["x-should-retry"] == "false"
-        turns = (await get(house, f"/v1/sessions/{old['id']}/turns"))["data"]
+        turns = (await get(gateway, f"/v1/sessions/{old['id']}/turns"))["data"]
         assert [one["status"] for one in turns] == ["completed", "cancelled", "cancelled"]
         assert [one["error"]["code"] for one in turns[1:]] == ["session_reset"] * 2
-        assert (await get(house, f"/v1/sessions/{old['id']}"))["status"] == "retired"
-        assert await texts(house, old["id"]) == ["one", "re:one", "two"]
+        assert (await get(gateway, f"/v1/sessions/{old['id']}"))["status"] == "retired"
+        assert await texts(gateway, old["id"]) == ["one", "re:one", "two"]
 
 
-async def test_a_reset_with_the_wrong_expectation_does_nothing_and_names_the_live_one() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        first = await session_of(house)
+async def test_a_reset_with_a_wrong_expected_session_changes_nothing_and_names_the_live_one() -> (
+    None
+):
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        first = await session_of(gateway)
         path = f"/v1/sessions/{first['id']}/reset"
-        wrong = await post(house, path, {"expected_session_id": "ses_other"})
+        wrong = await post(gateway, path, {"expected_session_id": "ses_other"})
         assert code_of(wrong) == (409, "session_changed")
         assert first["id"] in wrong.json()["error"]["message"]
-        assert await session_of(house) == first
-        second = (await post(house, path)).json()
-        again = await post(house, path)
+        assert await session_of(gateway) == first
+        second = (await post(gateway, path)).json()
+        again = await post(gateway, path)
         assert code_of(again) == (409, "session_changed")
         assert second["id"] in again.json()["error"]["message"]
         assert again.headers["x-session-id"] == second["id"]
         assert again.headers["x-should-retry"] == "false"
-        assert (await session_of(house))["id"] == second["id"]
+        assert (await session_of(gateway))["id"] == second["id"]
 
 
-async def test_a_reset_or_fork_with_a_key_is_done_once() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        old = (await session_of(house))["id"]
+async def test_an_idempotency_key_resets_or_forks_once() -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        old = (await session_of(gateway))["id"]
         for what in ("fork", "reset"):
             path = f"/v1/sessions/{old}/{what}"
-            first = await post(house, path, {}, idempotency_key=what)
-            again = await post(house, path, {}, idempotency_key=what)
+            first = await post(gateway, path, {}, idempotency_key=what)
+            again = await post(gateway, path, {}, idempotency_key=what)
             assert first.status_code == again.status_code == 200
             assert first.json() == again.json()
-            other = await post(house, path, {"reason": "x"}, idempotency_key=what)
+            other = await post(gateway, path, {"reason": "x"}, idempotency_key=what)
             assert code_of(other) == (422, "idempotency_key_reused")
-        listed = (await get(house, "/v1/sessions", generations="true"))["data"]
+        listed = (await get(gateway, "/v1/sessions", generations="true"))["data"]
         assert [one["generation"] for one in listed if one["key"]] == [2, 1]
         assert len(listed) == 3
-        made = (await post(house, f"/v1/sessions/{old}/fork", {}, idempotency_key="fork")).json()
-        await house.client.delete(f"/v1/sessions/{made['id']}")
-        gone = await post(house, f"/v1/sessions/{old}/fork", {}, idempotency_key="fork")
+        made = (await post(gateway, f"/v1/sessions/{old}/fork", {}, idempotency_key="fork")).json()
+        await gateway.client.delete(f"/v1/sessions/{made['id']}")
+        gone = await post(gateway, f"/v1/sessions/{old}/fork", {}, idempotency_key="fork")
         assert code_of(gone) == (404, "session_deleted")
-        taken = await house.respond("hi", headers={"Idempotency-Key": "reset"})
+        taken = await gateway.respond("hi", headers={"Idempotency-Key": "reset"})
         assert code_of(taken) == (422, "idempotency_key_reused")
 
 
-async def test_what_has_no_key_cannot_be_reset_or_restored() -> None:
-    async with open_house() as house:
-        made = (await house.client.post("/v1/conversations", json={})).json()["id"]
+async def test_a_keyless_session_cannot_be_reset_or_restored() -> None:
+    async with open_gateway() as gateway:
+        made = (await gateway.client.post("/v1/conversations", json={})).json()["id"]
         path = f"/v1/sessions/ses_{made.removeprefix('conv_')}"
-        assert code_of(await post(house, f"{path}/reset")) == (400, "session_not_keyed")
-        assert code_of(await post(house, f"{path}/restore")) == (400, "session_not_keyed")
+        assert code_of(await post(gateway, f"{path}/reset")) == (400, "session_not_keyed")
+        assert code_of(await post(gateway, f"{path}/restore")) == (400, "session_not_keyed")
 
 
-async def test_a_retired_session_takes_nothing_and_names_the_live_one() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        old = (await session_of(house))["id"]
-        live = (await post(house, f"/v1/sessions/{old}/reset")).json()["id"]
+async def test_a_retired_session_rejects_turns_and_names_the_live_one() -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        old = (await session_of(gateway))["id"]
+        live = (await post(gateway, f"/v1/sessions/{old}/reset")).json()["id"]
         body = {"items": [{"role": "user", "content": "late"}]}
         for answer in (
-            await house.respond("late", key=None, headers={"X-Session-Id": old}),
-            await post(house, f"/v1/sessions/{old}/items", body),
-            await post(house, f"/v1/conversations/conv_{old.removeprefix('ses_')}/items", body),
+            await gateway.respond("late", key=None, headers={"X-Session-Id": old}),
+            await post(gateway, f"/v1/sessions/{old}/items", body),
+            await post(gateway, f"/v1/conversations/conv_{old.removeprefix('ses_')}/items", body),
         ):
             assert code_of(answer) == (409, "session_retired")
             assert live in answer.json()["error"]["message"]
             assert answer.headers["x-session-id"] == live
-        assert await texts(house, old) == ["one", "re:one"]
+        assert await texts(gateway, old) == ["one", "re:one"]
 
 
-async def test_an_old_generation_comes_back_with_its_history() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        old = (await session_of(house))["id"]
-        middle = (await post(house, f"/v1/sessions/{old}/reset")).json()["id"]
-        await house.respond("two")
-        assert house.model.shown[-1] == ["two"]
-        restored = (await post(house, f"/v1/sessions/{old}/restore")).json()
+async def test_an_old_generation_is_restored_with_its_history() -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        old = (await session_of(gateway))["id"]
+        middle = (await post(gateway, f"/v1/sessions/{old}/reset")).json()["id"]
+        await gateway.respond("two")
+        assert gateway.model.shown[-1] == ["two"]
+        restored = (await post(gateway, f"/v1/sessions/{old}/restore")).json()
         assert (restored["id"], restored["status"], restored["generation"]) == (old, "idle", 1)
-        await house.respond("three")
-        assert house.model.shown[-1] == ["one", "re:one", "three"]
-        assert (await get(house, f"/v1/sessions/{middle}"))["status"] == "retired"
-        assert (await post(house, f"/v1/sessions/{old}/restore")).json()["id"] == old
+        await gateway.respond("three")
+        assert gateway.model.shown[-1] == ["one", "re:one", "three"]
+        assert (await get(gateway, f"/v1/sessions/{middle}"))["status"] == "retired"
+        assert (await post(gateway, f"/v1/sessions/{old}/restore")).json()["id"] == old
 
 
-async def test_a_fork_goes_on_behind_an_item_or_a_sequence_number_or_the_head() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        await house.respond("two")
-        session = await session_of(house)
-        items = (await get(house, f"/v1/sessions/{session['id']}/items"))["data"]
+async def test_a_fork_starts_after_an_item_a_sequence_number_or_the_head() -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        await gateway.respond("two")
+        session = await session_of(gateway)
+        items = (await get(gateway, f"/v1/sessions/{session['id']}/items"))["data"]
         path = f"/v1/sessions/{session['id']}/fork"
         for body, expected in (
             ({"after_item": items[1]["id"]}, ["one", "re:one"]),
@@ -325,68 +331,68 @@ async def test_a_fork_goes_on_behind_an_item_or_a_sequence_number_or_the_head() 
             ({}, ["one", "re:one", "two", "re:two"]),
             (None, ["one", "re:one", "two", "re:two"]),
         ):
-            fork = (await post(house, path, body)).json()
+            fork = (await post(gateway, path, body)).json()
             assert (fork["key"], fork["id"] != session["id"]) == (None, True)
-            assert await texts(house, fork["id"]) == expected
+            assert await texts(gateway, fork["id"]) == expected
             assert fork["item_count"] == len(expected)
         for body in ({"after_item": "msg_x"}, {"after_item": 5}, {"after_item": -1},
                      {"after_item": 2**70}):  # fmt: skip
-            assert code_of(await post(house, path, body)) == (404, "item_not_found")
+            assert code_of(await post(gateway, path, body)) == (404, "item_not_found")
         bads: list[Any] = [{"after_item": True}, {"after_item": 1.5}, {"after_item": []}, [], "x"]
         for bad in bads:
-            assert code_of(await post(house, path, bad)) == (400, "invalid_input")
+            assert code_of(await post(gateway, path, bad)) == (400, "invalid_input")
         fork_id = fork["id"]
-        await house.respond("three", key=None, headers={"X-Session-Id": fork_id})
-        assert await texts(house, session["id"]) == ["one", "re:one", "two", "re:two"]
+        await gateway.respond("three", key=None, headers={"X-Session-Id": fork_id})
+        assert await texts(gateway, session["id"]) == ["one", "re:one", "two", "re:two"]
 
 
-async def test_a_deleted_session_is_gone_and_its_key_goes_on_in_the_next_generation() -> None:
-    async with open_house() as house:
-        answered = (await house.respond("one")).json()["id"]
-        session = await session_of(house)
+async def test_after_a_delete_the_key_continues_in_the_next_generation() -> None:
+    async with open_gateway() as gateway:
+        answered = (await gateway.respond("one")).json()["id"]
+        session = await session_of(gateway)
         path = f"/v1/sessions/{session['id']}"
         gone = {"id": session["id"], "object": "session.deleted", "deleted": True}
-        assert (await house.client.delete(path)).json() == gone
+        assert (await gateway.client.delete(path)).json() == gone
         for one in ("", "/items", "/turns"):
-            assert code_of(await house.client.get(path + one)) == (404, "session_not_found")
+            assert code_of(await gateway.client.get(path + one)) == (404, "session_not_found")
         for one in ("", "/items", "/reset", "/restore", "/fork"):
-            assert code_of(await post(house, path + one, {})) == (404, "session_not_found")
-        assert code_of(await house.client.delete(path)) == (404, "session_not_found")
-        assert (await house.client.get(f"/v1/responses/{answered}")).status_code == 404
+            assert code_of(await post(gateway, path + one, {})) == (404, "session_not_found")
+        assert code_of(await gateway.client.delete(path)) == (404, "session_not_found")
+        assert (await gateway.client.get(f"/v1/responses/{answered}")).status_code == 404
         turn = session["last_turn"]["id"]
-        assert code_of(await house.client.get(f"/v1/turns/{turn}")) == (404, "turn_not_found")
-        assert (await get(house, "/v1/sessions", generations="true"))["data"] == []
-        await house.respond("two")
-        assert (await session_of(house))["generation"] == 2
-        assert house.model.shown[-1] == ["two"]
+        assert code_of(await gateway.client.get(f"/v1/turns/{turn}")) == (404, "turn_not_found")
+        assert (await get(gateway, "/v1/sessions", generations="true"))["data"] == []
+        await gateway.respond("two")
+        assert (await session_of(gateway))["generation"] == 2
+        assert gateway.model.shown[-1] == ["two"]
 
 
-async def test_a_session_with_forks_is_deleted_only_with_them() -> None:
-    async with open_house() as house:
-        await house.respond("one")
-        path = f"/v1/sessions/{(await session_of(house))['id']}"
-        fork = (await post(house, f"{path}/fork")).json()["id"]
-        assert code_of(await house.client.delete(path)) == (409, "session_has_forks")
-        assert (await house.client.delete(f"{path}?cascade=maybe")).status_code == 400
-        assert (await house.client.delete(f"{path}?cascade=true")).status_code == 200
-        assert (await house.client.get(f"/v1/sessions/{fork}")).status_code == 404
+async def test_a_session_with_forks_is_deleted_only_with_cascade() -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("one")
+        path = f"/v1/sessions/{(await session_of(gateway))['id']}"
+        fork = (await post(gateway, f"{path}/fork")).json()["id"]
+        assert code_of(await gateway.client.delete(path)) == (409, "session_has_forks")
+        assert (await gateway.client.delete(f"{path}?cascade=maybe")).status_code == 400
+        assert (await gateway.client.delete(f"{path}?cascade=true")).status_code == 200
+        assert (await gateway.client.get(f"/v1/sessions/{fork}")).status_code == 404
 
 
-async def test_an_internal_turn_leaves_no_session_to_be_seen() -> None:
-    async with open_house() as house:
-        answer = await house.respond("plan", headers={"X-Session-Internal": "true"})
+async def test_an_internal_turn_leaves_no_visible_session() -> None:
+    async with open_gateway() as gateway:
+        answer = await gateway.respond("plan", headers={"X-Session-Internal": "true"})
         hidden = answer.headers["x-session-id"]
-        assert (await house.client.get(f"/v1/sessions/{hidden}")).status_code == 404
-        assert (await get(house, "/v1/sessions", generations="true"))["data"] == []
+        assert (await gateway.client.get(f"/v1/sessions/{hidden}")).status_code == 404
+        assert (await get(gateway, "/v1/sessions", generations="true"))["data"] == []
 
 
 # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_turn_tells_its_state_its_use_and_its_response() -> None:
-    async with open_house() as house:
-        answer = await house.respond("hi")
-        turn = await get(house, f"/v1/turns/{answer.headers['x-turn-id']}")
+async def test_a_turn_has_its_state_usage_and_response() -> None:
+    async with open_gateway() as gateway:
+        answer = await gateway.respond("hi")
+        turn = await get(gateway, f"/v1/turns/{answer.headers['x-turn-id']}")
         assert (turn["object"], turn["status"], turn["number"]) == ("turn", "completed", 1)
         assert turn["session_id"] == answer.headers["x-session-id"]
         assert turn["response_id"] == answer.json()["id"]
@@ -398,61 +404,63 @@ async def test_a_turn_tells_its_state_its_use_and_its_response() -> None:
         assert run["usage"] == turn["usage"]
 
 
-async def test_the_use_of_all_steps_is_added_up_and_unknown_is_null() -> None:
-    async with open_house() as house:
-        house.model.script = lambda items: [called("f", "c1")] if len(items) == 1 else [said("21")]
-        first = await house.respond("go")
+async def test_the_usage_of_all_steps_is_summed_and_unknown_is_null() -> None:
+    async with open_gateway() as gateway:
+        gateway.model.script = lambda items: (
+            [called("f", "c1")] if len(items) == 1 else [said("21")]
+        )
+        first = await gateway.respond("go")
         turn_id = first.headers["x-turn-id"]
-        assert (await get(house, f"/v1/turns/{turn_id}"))["status"] == "requires_action"
-        await house.respond([{"type": "function_call_output", "call_id": "c1", "output": "21"}])
-        turn = await get(house, f"/v1/turns/{turn_id}")
+        assert (await get(gateway, f"/v1/turns/{turn_id}"))["status"] == "requires_action"
+        await gateway.respond([{"type": "function_call_output", "call_id": "c1", "output": "21"}])
+        turn = await get(gateway, f"/v1/turns/{turn_id}")
         assert (turn["status"], turn["step"], len(turn["runs"])) == ("completed", 1, 2)
         assert turn["usage"]["input_tokens"] == 1 + 3
-        stopped = await running(house, "more")
-        active = (await session_of(house))["active_turn_id"]
-        assert (await get(house, f"/v1/turns/{active}"))["usage"]["total_tokens"] is None
-        await post(house, f"/v1/turns/{active}/cancel")
-        assert (await get(house, f"/v1/turns/{active}"))["usage"]["total_tokens"] is None
-        house.model.door.set()
+        stopped = await running(gateway, "more")
+        active = (await session_of(gateway))["active_turn_id"]
+        assert (await get(gateway, f"/v1/turns/{active}"))["usage"]["total_tokens"] is None
+        await post(gateway, f"/v1/turns/{active}/cancel")
+        assert (await get(gateway, f"/v1/turns/{active}"))["usage"]["total_tokens"] is None
+        gateway.model.gate.set()
         await stopped
 
 
 async def test_a_running_turn_is_cancelled_and_the_lane_is_free() -> None:
-    async with open_house() as house:
-        turn = await running(house, "one")
-        active = (await session_of(house))["active_turn_id"]
-        assert (await get(house, f"/v1/turns/{active}"))["status"] == "running"
-        cancelled = (await post(house, f"/v1/turns/{active}/cancel")).json()
+    async with open_gateway() as gateway:
+        turn = await running(gateway, "one")
+        active = (await session_of(gateway))["active_turn_id"]
+        assert (await get(gateway, f"/v1/turns/{active}"))["status"] == "running"
+        cancelled = (await post(gateway, f"/v1/turns/{active}/cancel")).json()
         assert (cancelled["id"], cancelled["status"]) == (active, "cancelled")
         assert cancelled["error"]["code"] == "turn_cancelled"
         assert code_of(await turn) == (409, "turn_cancelled")
-        house.model.door.set()
-        assert (await house.respond("two")).status_code == 200
-        again = (await post(house, f"/v1/turns/{active}/cancel", {})).json()
+        gateway.model.gate.set()
+        assert (await gateway.respond("two")).status_code == 200
+        again = (await post(gateway, f"/v1/turns/{active}/cancel", {})).json()
         assert again == cancelled
 
 
-async def test_a_waiting_turn_is_cancelled_and_never_runs() -> None:
-    async with open_house() as house:
-        first = await running(house, "one")
-        second = asyncio.create_task(house.respond("two"))
-        await house.until_queued(1)
-        path = f"/v1/sessions/{(await session_of(house))['id']}/turns"
-        waiting = (await get(house, path))["data"][1]
+async def test_a_queued_turn_is_cancelled_and_never_runs() -> None:
+    async with open_gateway() as gateway:
+        first = await running(gateway, "one")
+        second = asyncio.create_task(gateway.respond("two"))
+        await gateway.until_queued(1)
+        path = f"/v1/sessions/{(await session_of(gateway))['id']}/turns"
+        waiting = (await get(gateway, path))["data"][1]
         assert (waiting["status"], waiting["started_at"]) == ("queued", None)
-        cancelled = (await post(house, f"/v1/turns/{waiting['id']}/cancel")).json()
+        cancelled = (await post(gateway, f"/v1/turns/{waiting['id']}/cancel")).json()
         assert cancelled["status"] == "cancelled"
-        house.model.door.set()
+        gateway.model.gate.set()
         assert (await first).status_code == 200
         assert code_of(await second) == (409, "turn_cancelled")
-        assert house.model.shown == [["one"]]
+        assert gateway.model.shown == [["one"]]
 
 
-async def test_a_turn_that_has_ended_keeps_its_end() -> None:
-    async with open_house() as house:
-        answer = await house.respond("hi")
+async def test_cancelling_an_ended_turn_changes_nothing() -> None:
+    async with open_gateway() as gateway:
+        answer = await gateway.respond("hi")
         path = f"/v1/turns/{answer.headers['x-turn-id']}"
-        before = await get(house, path)
-        assert (await post(house, f"{path}/cancel")).json() == before
-        assert code_of(await post(house, "/v1/turns/turn_x/cancel")) == (404, "turn_not_found")
-        assert code_of(await house.client.get("/v1/turns/%00")) == (404, "turn_not_found")
+        before = await get(gateway, path)
+        assert (await post(gateway, f"{path}/cancel")).json() == before
+        assert code_of(await post(gateway, "/v1/turns/turn_x/cancel")) == (404, "turn_not_found")
+        assert code_of(await gateway.client.get("/v1/turns/%00")) == (404, "turn_not_found")

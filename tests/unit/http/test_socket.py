@@ -11,22 +11,22 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import Tenant
 from holdfast.core.transaction.commands import AddApiKey, RevokeApiKey
 from holdfast.engine.settings import ContextSettings, StreamSettings
-from tests.in_process import House, ScriptedModel, open_house
+from tests.in_process import RunningGateway, ScriptedModel, open_gateway
 from tests.socket_client import SocketClient
 from tests.streaming import Stream, TalkingModel, kinds, numbers
 
 
 @asynccontextmanager
-async def connected(house: House, **more: Any) -> AsyncIterator[SocketClient]:
-    client = SocketClient(house.application, **more)
+async def connected(gateway: RunningGateway, **more: Any) -> AsyncIterator[SocketClient]:
+    client = SocketClient(gateway.server, **more)
     try:
         yield client
     finally:
         await client.leave()
 
 
-async def test_a_response_comes_as_frames_as_it_would_as_events() -> None:
-    async with open_house(TalkingModel()) as house, connected(house) as client:
+async def test_frames_are_the_events_of_the_stream() -> None:
+    async with open_gateway(TalkingModel()) as gateway, connected(gateway) as client:
         client.create("hi")
         told = await client.response()
         assert kinds(told) == [
@@ -36,33 +36,33 @@ async def test_a_response_comes_as_frames_as_it_would_as_events() -> None:
         ]  # fmt: skip
         assert numbers(told) == list(range(len(told)))
         name = told[-1]["response"]["id"]
-        stream = Stream(house.application, "GET", f"/v1/responses/{name}?stream=true")
+        stream = Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true")
         assert await stream.rest() == told
 
 
 async def test_requests_of_one_connection_run_one_after_the_other() -> None:
     model = TalkingModel()
-    model.door.clear()
-    async with open_house(model) as house, connected(house) as client:
+    model.gate.clear()
+    async with open_gateway(model) as gateway, connected(gateway) as client:
         client.create("first")
         client.create("second")
         await model.entered.acquire()
         assert model.shown == [["first"]]
-        model.door.set()
+        model.gate.set()
         assert (await client.response())[-1]["type"] == "response.completed"
         assert (await client.response())[-1]["type"] == "response.completed"
         assert model.shown == [["first"], ["second"]]
 
 
-async def test_lanes_of_one_connection_run_beside_each_other() -> None:
+async def test_streams_of_one_connection_run_in_parallel() -> None:
     model = TalkingModel()
-    model.door.clear()
-    async with open_house(model) as house, connected(house) as client:
+    model.gate.clear()
+    async with open_gateway(model) as gateway, connected(gateway) as client:
         client.create("first", stream_id="a")
         client.create("second", stream_id="b")
         await model.entered.acquire()
         await model.entered.acquire()
-        model.door.set()
+        model.gate.set()
         told = await client.response()
         told += await client.response()
         assert {event["stream_id"] for event in told} == {"a", "b"}
@@ -71,9 +71,9 @@ async def test_lanes_of_one_connection_run_beside_each_other() -> None:
             assert numbers(mine) == list(range(11))
 
 
-async def test_what_is_stored_nowhere_can_be_continued_on_its_connection_alone() -> None:
-    async with open_house() as house:
-        async with connected(house) as client:
+async def test_an_unstored_response_can_be_continued_only_on_its_connection() -> None:
+    async with open_gateway() as gateway:
+        async with connected(gateway) as client:
             client.create("a", store=False)
             first = (await client.response())[-1]["response"]
             client.create("b", store=False, previous_response_id=first["id"])
@@ -81,42 +81,42 @@ async def test_what_is_stored_nowhere_can_be_continued_on_its_connection_alone()
             assert second["previous_response_id"] == first["id"]
             client.create("c", store=False, previous_response_id=second["id"])
             assert (await client.response())[-1]["type"] == "response.completed"
-            assert house.model.shown[-1] == ["a", "re:a", "b", "re:b", "c"]
-            assert (await house.client.get("/v1/sessions")).json()["data"] == []
-        async with connected(house) as client:
+            assert gateway.model.shown[-1] == ["a", "re:a", "b", "re:b", "c"]
+            assert (await gateway.client.get("/v1/sessions")).json()["data"] == []
+        async with connected(gateway) as client:
             client.create("d", store=False, previous_response_id=second["id"])
             (error,) = await client.response()
             assert error["status"] == 400
             assert error["error"]["code"] == "previous_response_not_found"
             assert error["error"]["param"] == "previous_response_id"
-        answer = await house.client.get(f"/v1/responses/{second['id']}")
+        answer = await gateway.client.get(f"/v1/responses/{second['id']}")
         assert answer.status_code == 404
 
 
-async def test_an_unstored_response_goes_on_behind_a_stored_one() -> None:
-    async with open_house() as house, connected(house) as client:
-        stored = (await house.respond("a", key=None)).json()
+async def test_an_unstored_response_may_continue_a_stored_one() -> None:
+    async with open_gateway() as gateway, connected(gateway) as client:
+        stored = (await gateway.respond("a", key=None)).json()
         client.create("b", store=False, previous_response_id=stored["id"])
         second = (await client.response())[-1]["response"]
         client.create("c", store=False, previous_response_id=second["id"])
         await client.response()
-        assert house.model.shown[-1] == ["a", "re:a", "b", "re:b", "c"]
+        assert gateway.model.shown[-1] == ["a", "re:a", "b", "re:b", "c"]
 
 
-async def test_a_request_may_be_registered_without_asking_the_model() -> None:
-    async with open_house() as house, connected(house) as client:
+async def test_a_request_may_be_registered_without_a_model_call() -> None:
+    async with open_gateway() as gateway, connected(gateway) as client:
         client.create("a", store=False, generate=False)
         told = await client.response()
         assert kinds(told) == ["created", "in_progress", "completed"]
         assert told[-1]["response"]["output"] == []
-        assert house.model.calls == []
+        assert gateway.model.calls == []
         client.create("b", store=False, previous_response_id=told[-1]["response"]["id"])
         await client.response()
-        assert house.model.shown == [["a", "b"]]
+        assert gateway.model.shown == [["a", "b"]]
 
 
-async def test_a_continuation_that_fails_is_forgotten() -> None:
-    async with open_house() as house, connected(house) as client:
+async def test_a_response_whose_continuation_failed_is_dropped() -> None:
+    async with open_gateway() as gateway, connected(gateway) as client:
         client.create("a", store=False)
         name = (await client.response())[-1]["response"]["id"]
         client.create("b", store=False, previous_response_id=name, metadata={"k": 1})
@@ -129,13 +129,13 @@ async def test_a_continuation_that_fails_is_forgotten() -> None:
 
 async def test_a_key_in_the_handshake_binds_every_request_to_its_session() -> None:
     async with (
-        open_house() as house,
-        connected(house, headers={"X-Session-Key": "k", "Idempotency-Key": "once"}) as client,
+        open_gateway() as gateway,
+        connected(gateway, headers={"X-Session-Key": "k", "Idempotency-Key": "once"}) as client,
     ):
         for text in ("a", "b"):
             client.create(text)
             assert (await client.response())[-1]["type"] == "response.completed"
-        assert await house.log() == ["a", "re:a", "b", "re:b"]
+        assert await gateway.log() == ["a", "re:a", "b", "re:b"]
 
 
 @pytest.mark.parametrize(
@@ -154,10 +154,10 @@ async def test_a_key_in_the_handshake_binds_every_request_to_its_session() -> No
         ('{"type":"response.create","model":"m","input":"x","previous_response_id":[[]]}', None),
     ],
 )
-async def test_a_frame_that_cannot_be_meant_is_answered_and_the_connection_goes_on(
+async def test_an_invalid_frame_is_answered_and_the_connection_stays_open(
     frame: Any, param: str | None
 ) -> None:
-    async with open_house() as house, connected(house) as client:
+    async with open_gateway() as gateway, connected(gateway) as client:
         client.send(frame)
         error = await client.next()
         assert error is not None
@@ -168,8 +168,8 @@ async def test_a_frame_that_cannot_be_meant_is_answered_and_the_connection_goes_
         assert (await client.response())[-1]["type"] == "response.completed"
 
 
-async def test_steering_is_refused_by_its_name() -> None:
-    async with open_house() as house, connected(house) as client:
+async def test_steering_is_rejected_with_its_own_event() -> None:
+    async with open_gateway() as gateway, connected(gateway) as client:
         client.send({"type": "response.steer", "previous_response_id": "resp_1", "input": "no"})
         told = await client.next()
         assert told is not None
@@ -178,9 +178,9 @@ async def test_steering_is_refused_by_its_name() -> None:
         assert told["steer"] == {"input": "no", "previous_response_id": "resp_1"}
 
 
-async def test_a_connection_ends_when_its_time_is_over() -> None:
-    async with open_house(streams=StreamSettings(websocket_seconds=0.01)) as house:
-        client = SocketClient(house.application)
+async def test_a_connection_is_closed_at_its_maximum_duration() -> None:
+    async with open_gateway(streams=StreamSettings(websocket_seconds=0.01)) as gateway:
+        client = SocketClient(gateway.server)
         error = await client.next()
         assert error is not None
         assert error["error"]["code"] == "websocket_connection_limit_reached"
@@ -189,10 +189,10 @@ async def test_a_connection_ends_when_its_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("policy", ["complete", "cancel"])
-async def test_what_leaving_means_for_the_turn_is_a_setting(policy: Any) -> None:
+async def test_on_disconnect_decides_about_the_turn_of_a_closed_connection(policy: Any) -> None:
     model = TalkingModel(is_gated=True)
-    async with open_house(model, streams=StreamSettings(on_disconnect=policy)) as house:
-        client = SocketClient(house.application, headers={"X-Session-Key": "k"})
+    async with open_gateway(model, streams=StreamSettings(on_disconnect=policy)) as gateway:
+        client = SocketClient(gateway.server, headers={"X-Session-Key": "k"})
         client.create("hi")
         model.allow(3)
         name = ""
@@ -201,76 +201,76 @@ async def test_what_leaving_means_for_the_turn_is_a_setting(policy: Any) -> None
             assert event is not None
             name = name or event["response"]["id"]
         await client.leave()
-        model.let_go()
-        stream = Stream(house.application, "GET", f"/v1/responses/{name}?stream=true")
+        model.allow_all()
+        stream = Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true")
         last = (await stream.rest())[-1]["response"]
         assert last["status"] == ("completed" if policy == "complete" else "cancelled")
 
 
-async def test_other_paths_and_wrong_headers_are_refused_at_the_handshake() -> None:
-    async with open_house() as house:
-        client = SocketClient(house.application, path="/v1/nothing")
+async def test_unknown_paths_and_invalid_headers_are_rejected_at_the_handshake() -> None:
+    async with open_gateway() as gateway:
+        client = SocketClient(gateway.server, path="/v1/nothing")
         value = await client.next()
-        assert client.refused == 404
+        assert client.rejected == 404
         assert value is not None
         assert value["error"]["code"] == "unknown_url"
-        client = SocketClient(house.application, headers={"X-Session-Key": ""})
+        client = SocketClient(gateway.server, headers={"X-Session-Key": ""})
         value = await client.next()
-        assert client.refused == 400
+        assert client.rejected == 400
         assert value is not None
         assert value["error"]["code"] == "invalid_session_key"
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1:9999", "null"])
-async def test_web_pages_of_other_sites_may_not_connect(origin: str) -> None:
-    async with open_house() as house:
-        headers = {"Host": "127.0.0.1:8377", "Origin": origin}
-        client = SocketClient(house.application, headers=headers)
+async def test_a_foreign_origin_is_rejected_at_the_handshake(origin: str) -> None:
+    async with open_gateway() as gateway:
+        headers = {"Origin": origin}
+        client = SocketClient(gateway.server, headers=headers)
         value = await client.next()
-        assert client.refused == 403
+        assert client.rejected == 403
         assert value is not None
         assert value["error"]["code"] == "origin_not_allowed"
-        headers["Origin"] = "http://127.0.0.1:8377"
-        async with connected(house, headers=headers) as client:
+        headers["Origin"] = gateway.server.url
+        async with connected(gateway, headers=headers) as client:
             client.create("hi")
             assert (await client.response())[-1]["type"] == "response.completed"
 
 
-async def test_a_connection_is_its_tenants_alone_and_ends_with_its_key() -> None:
-    async with open_house() as house:
+async def test_a_connection_belongs_to_its_tenant_and_ends_with_its_key() -> None:
+    async with open_gateway() as gateway:
         for tenant in ("mine", "other"):
             name, digest = f"key_{tenant}", hash_key(f"hf_{tenant}")
-            await house.gateway.submit(AddApiKey(id=name, tenant=Tenant(tenant), hash=digest))
-        house.application.look_again()
-        bare = SocketClient(house.application)
+            await gateway.engine.submit(AddApiKey(id=name, tenant=Tenant(tenant), hash=digest))
+        gateway.application.reload_keys()
+        bare = SocketClient(gateway.server)
         assert await bare.next() is not None
-        assert bare.refused == 401
+        assert bare.rejected == 401
         async with (
-            connected(house, headers={"Authorization": "Bearer hf_mine"}) as first,
-            connected(house, headers={"Authorization": "Bearer hf_other"}) as second,
+            connected(gateway, headers={"Authorization": "Bearer hf_mine"}) as first,
+            connected(gateway, headers={"Authorization": "Bearer hf_other"}) as second,
         ):
             first.create("a")
             name = (await first.response())[-1]["response"]["id"]
             second.create("b", previous_response_id=name)
             (error,) = await second.response()
             assert error["error"]["code"] == "previous_response_not_found"
-            await house.gateway.submit(RevokeApiKey(id="key_mine"))
-            house.application.look_again()
+            await gateway.engine.submit(RevokeApiKey(id="key_mine"))
+            gateway.application.reload_keys()
             first.create("c", previous_response_id=name)
             (error,) = await first.response()
             assert error["status"] == 401
-            assert len(house.model.calls) == 1
+            assert len(gateway.model.calls) == 1
 
 
 @pytest.mark.parametrize(("is_stored", "end"), [(True, "response.failed"), (False, "error")])
-async def test_a_model_that_fails_ends_the_response_and_not_the_connection(
+async def test_a_failing_model_ends_the_response_and_not_the_connection(
     is_stored: bool, end: str
 ) -> None:
     def fail(_: Any) -> Any:
         raise ProviderFailure("no", failure_class="terminal", status=400)
 
     model = ScriptedModel(fail)
-    async with open_house(model) as house, connected(house) as client:
+    async with open_gateway(model) as gateway, connected(gateway) as client:
         client.create("hi", store=is_stored)
         assert (await client.response())[-1]["type"] == end
         model.script = ScriptedModel().script
@@ -278,9 +278,9 @@ async def test_a_model_that_fails_ends_the_response_and_not_the_connection(
         assert (await client.response())[-1]["type"] == "response.completed"
 
 
-async def test_a_connection_may_ask_for_compaction_and_go_on_from_its_item() -> None:
+async def test_a_connection_may_request_compaction_and_continue_from_its_item() -> None:
     elide = ContextSettings(mode="elide")
-    async with open_house(context=elide) as house, connected(house) as client:
+    async with open_gateway(context=elide) as gateway, connected(gateway) as client:
         client.create([{"role": "user", "content": "the word is plum"}], store=False)
         first = (await client.response())[-1]["response"]["id"]
         trigger = [{"type": "compaction_trigger"}]
@@ -291,5 +291,5 @@ async def test_a_connection_may_ask_for_compaction_and_go_on_from_its_item() -> 
         assert item["type"] == "compaction"
         client.create([item, {"role": "user", "content": "what was it?"}], store=False)
         assert (await client.response())[-1]["type"] == "response.completed"
-        assert house.model.shown[-1][-1] == "what was it?"
-        assert "the word is plum" in house.model.shown[-1][0]
+        assert gateway.model.shown[-1][-1] == "what was it?"
+        assert "the word is plum" in gateway.model.shown[-1][0]

@@ -1,22 +1,15 @@
-"""Chat completions that were to be stored, through the official client's eyes."""
+"""Stored chat completions, used through the official client."""
 
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 
-from tests.in_process import House, open_house
+from tests.in_process import RunningGateway, open_gateway
 
 
-def _client(house: House) -> openai.AsyncOpenAI:
-    transport = httpx2.ASGITransport(house.application)  # type: ignore[arg-type]  # scope is a dict
-    return openai.AsyncOpenAI(
-        base_url="http://127.0.0.1/v1",
-        api_key="none",
-        http_client=httpx2.AsyncClient(transport=transport),
-        max_retries=0,
-    )
+def _client(gateway: RunningGateway) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{gateway.server.url}/v1", api_key="none", max_retries=0)
 
 
 async def _ask(client: openai.AsyncOpenAI, text: str, **more: Any) -> str:
@@ -28,9 +21,8 @@ async def _ask(client: openai.AsyncOpenAI, text: str, **more: Any) -> str:
     return str(made.id)
 
 
-async def test_a_stored_completion_can_be_read_noted_on_and_deleted() -> None:
-    async with open_house() as house:
-        client = _client(house)
+async def test_a_stored_completion_can_be_read_annotated_and_deleted() -> None:
+    async with open_gateway() as gateway, _client(gateway) as client:
         name = await _ask(client, "hi", store=True, metadata={"a": "1"})
         kept = await client.chat.completions.retrieve(name)
         assert kept.choices[0].message.content == "re:hi"
@@ -45,9 +37,8 @@ async def test_a_stored_completion_can_be_read_noted_on_and_deleted() -> None:
             await client.chat.completions.retrieve(name)
 
 
-async def test_what_was_not_to_be_stored_is_not_listed() -> None:
-    async with open_house() as house:
-        client = _client(house)
+async def test_unstored_completions_are_not_listed() -> None:
+    async with open_gateway() as gateway, _client(gateway) as client:
         headers = {"X-Session-Key": "k"}
         name = await _ask(client, "hi", extra_headers=headers)
         with pytest.raises(openai.NotFoundError):
@@ -55,9 +46,8 @@ async def test_what_was_not_to_be_stored_is_not_listed() -> None:
         assert [c async for c in client.chat.completions.list()] == []
 
 
-async def test_lists_really_page_and_filter() -> None:
-    async with open_house() as house:
-        client = _client(house)
+async def test_lists_of_completions_are_paged_and_filtered() -> None:
+    async with open_gateway() as gateway, _client(gateway) as client:
         names = [
             await _ask(client, str(n), store=True, metadata={"even": str(n % 2 == 0)})
             for n in range(5)
@@ -72,11 +62,11 @@ async def test_lists_really_page_and_filter() -> None:
         assert none == []
 
 
-async def test_unknown_names_and_cursors_are_clear_errors() -> None:
-    async with open_house() as house:
+async def test_unknown_completion_ids_and_cursors_are_rejected() -> None:
+    async with open_gateway() as gateway:
         for path in ("chatcmpl-x", "resp_1", "chatcmpl-", "..", "chatcmpl-a_9999999"):
-            reply = await house.client.get(f"/v1/chat/completions/{path}")
+            reply = await gateway.client.get(f"/v1/chat/completions/{path}")
             assert reply.status_code == 404, path
-        cursor = await house.client.get("/v1/chat/completions", params={"after": "nobody"})
+        cursor = await gateway.client.get("/v1/chat/completions", params={"after": "nobody"})
         assert cursor.status_code == 400
         assert cursor.json()["error"]["code"] == "unknown_cursor"

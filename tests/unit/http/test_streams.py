@@ -1,4 +1,4 @@
-"""Streams and runs are apart: readers leave, stall and come back; every stream has its end."""
+"""Streams are independent of runs: readers disconnect, stall and resume; every stream ends."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from holdfast.engine.settings import LaneSettings, StreamSettings
 from holdfast.engine.streaming.live_response import WINDOW_BYTES
 from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent
 from holdfast.ports.store import Store
-from tests.in_process import House, open_house
+from tests.in_process import RunningGateway, open_gateway
 from tests.streaming import Stream, TalkingModel, kinds, model_events, numbers
 
 BIG = "x" * 10_000
@@ -23,58 +23,58 @@ def ask(text: str = "hi", **more: Any) -> dict[str, Any]:
     return {"model": "scripted", "input": text, "stream": True, **more}
 
 
-def post(house: House, body: dict[str, Any], key: str | None = None) -> Stream:
+def post(gateway: RunningGateway, body: dict[str, Any], key: str | None = None) -> Stream:
     headers = {"X-Session-Key": key} if key is not None else {}
-    return Stream(house.application, "POST", "/v1/responses", body, headers=headers)
+    return Stream(gateway.server, "POST", "/v1/responses", body, headers=headers)
 
 
-async def get(house: House, name: str) -> dict[str, Any]:
-    value: dict[str, Any] = (await house.client.get(f"/v1/responses/{name}")).json()
+async def get(gateway: RunningGateway, name: str) -> dict[str, Any]:
+    value: dict[str, Any] = (await gateway.client.get(f"/v1/responses/{name}")).json()
     return value
 
 
 @pytest.mark.parametrize("is_background", [True, False])
-async def test_a_reader_that_stalls_misses_nothing_and_holds_up_nobody(is_background: bool) -> None:
+async def test_a_stalled_reader_misses_nothing_and_delays_nobody(is_background: bool) -> None:
     words = tuple(f"{number:05d}{BIG}" for number in range(200))
-    async with open_house(TalkingModel(*words)) as house:
-        slow = post(house, ask(background=is_background))
+    async with open_gateway(TalkingModel(*words)) as gateway:
+        slow = post(gateway, ask(background=is_background))
         first = await slow.take(1)
-        slow.may_send.clear()
+        slow.may_read.clear()
         name = first[0]["response"]["id"]
-        quick = Stream(house.application, "GET", f"/v1/responses/{name}?stream=true")
+        quick = Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true")
         told = await quick.rest()
         assert numbers(told) == list(range(len(told)))
-        live = house.desk.live(name)
+        live = gateway.desk.live(name)
         assert live is not None
         assert live.held_bytes <= WINDOW_BYTES + 3 * 200 * len(BIG)  # the last events show it all
         assert live.first_held > 100
-        slow.may_send.set()
+        slow.may_read.set()
         assert first + await slow.rest() == told
 
 
-async def test_a_reader_that_stalls_where_nothing_is_kept_is_cut_off() -> None:
+async def test_a_stalled_reader_of_an_unstored_response_is_disconnected() -> None:
     words = tuple(BIG for _ in range(200))
-    async with open_house(TalkingModel(*words)) as house:
-        slow = post(house, ask(store=False), key="k")
+    async with open_gateway(TalkingModel(*words)) as gateway:
+        slow = post(gateway, ask(store=False), key="k")
         await slow.take(1)
-        slow.may_send.clear()
-        name = (await house.client.get("/v1/sessions?key=k")).json()["data"][0]["id"]
-        view = await house.gateway.read.turns(SessionId(name))
-        await house.gateway.wait_until_ended(DEFAULT_TENANT, view[0].turn.id)
-        slow.may_send.set()
+        slow.may_read.clear()
+        name = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]["id"]
+        view = await gateway.engine.read.turns(SessionId(name))
+        await gateway.engine.wait_until_ended(DEFAULT_TENANT, view[0].turn.id)
+        slow.may_read.set()
         rest = await slow.rest()
         assert not slow.is_complete
         assert "response.completed" not in {event["type"] for event in rest}
-        assert await house.log() == ["hi", "".join(words)]
+        assert await gateway.log() == ["hi", "".join(words)]
 
 
-async def test_a_quiet_stream_is_kept_alive_by_comments() -> None:
+async def test_an_idle_stream_is_kept_alive_by_comments() -> None:
     model = TalkingModel(is_gated=True)
-    async with open_house(model, streams=StreamSettings(keep_alive_seconds=0.01)) as house:
+    async with open_gateway(model, streams=StreamSettings(keep_alive_seconds=0.01)) as gateway:
         for stream in (
-            post(house, ask()),
+            post(gateway, ask()),
             Stream(
-                house.application,
+                gateway.server,
                 "POST",
                 "/v1/chat/completions",
                 {
@@ -88,34 +88,34 @@ async def test_a_quiet_stream_is_kept_alive_by_comments() -> None:
             while text is not None and not text.startswith(":"):
                 text = await stream.text()
             assert text == ": keep-alive"
-        model.let_go()
+        model.allow_all()
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_a_turn_is_cancelled_with_its_client_where_that_is_wanted(is_stream: bool) -> None:
+async def test_a_disconnect_cancels_the_turn_if_so_configured(is_stream: bool) -> None:
     model = TalkingModel(is_gated=True)
-    async with open_house(model, streams=StreamSettings(on_disconnect="cancel")) as house:
-        stream = post(house, ask(stream=is_stream), key="k")
+    async with open_gateway(model, streams=StreamSettings(on_disconnect="cancel")) as gateway:
+        stream = post(gateway, ask(stream=is_stream), key="k")
         await model.entered.acquire()
         model.allow(3)
         for _ in range(3):
-            await model.said.acquire()
+            await model.sent.acquire()
         await stream.leave()
-        found = (await house.client.get("/v1/sessions?key=k")).json()["data"][0]
+        found = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]
         assert found["status"] == "idle"
         assert found["last_turn"]["status"] == "cancelled"
         assert found["last_turn"]["error"]["code"] == "client_left"
 
 
-async def test_background_turns_go_on_without_their_client_in_any_case() -> None:
+async def test_background_turns_continue_after_a_disconnect_in_any_mode() -> None:
     model = TalkingModel(is_gated=True)
-    async with open_house(model, streams=StreamSettings(on_disconnect="cancel")) as house:
-        stream = post(house, ask(background=True))
+    async with open_gateway(model, streams=StreamSettings(on_disconnect="cancel")) as gateway:
+        stream = post(gateway, ask(background=True))
         name = (await stream.take(1))[0]["response"]["id"]
         await stream.leave()
-        model.let_go()
-        await Stream(house.application, "GET", f"/v1/responses/{name}?stream=true").rest()
-        assert (await get(house, name))["status"] == "completed"
+        model.allow_all()
+        await Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true").rest()
+        assert (await get(gateway, name))["status"] == "completed"
 
 
 class Checkpoints:
@@ -139,7 +139,7 @@ class Checkpoints:
 
 
 @pytest.mark.parametrize("is_background", [True, False])
-async def test_text_is_made_durable_while_the_model_pauses(is_background: bool) -> None:
+async def test_partial_text_is_stored_while_the_model_pauses(is_background: bool) -> None:
     model = TalkingModel("one ", "two ", "three", is_gated=True)
     stores: list[Checkpoints] = []
 
@@ -147,17 +147,17 @@ async def test_text_is_made_durable_while_the_model_pauses(is_background: bool) 
         stores.append(Checkpoints(store))
         return stores[0]
 
-    async with open_house(model, wrap=watch) as house:
-        stream = post(house, ask(background=is_background))
+    async with open_gateway(model, wrap=watch) as gateway:
+        stream = post(gateway, ask(background=is_background))
         model.allow(4)
         async with asyncio.timeout(20):
             assert await stores[0].partials.get() == ["one two "]
         name = (await stream.take(1))[0]["response"]["id"]
-        running = await get(house, name)
+        running = await get(gateway, name)
         assert running["status"] == "in_progress"
         assert [item["status"] for item in running["output"]] == ["in_progress"]
         assert running["output"][0]["content"][0]["text"] == "one two "
-        model.let_go()
+        model.allow_all()
         assert (await stream.rest())[-1]["type"] == "response.completed"
 
 
@@ -180,12 +180,12 @@ class BreakingModel(TalkingModel):
 
 @pytest.mark.parametrize("is_background", [True, False])
 @pytest.mark.parametrize("count", range(9))
-async def test_a_model_that_breaks_off_ends_the_stream_as_failed_and_what_it_said_is_kept(
+async def test_a_failing_model_ends_the_stream_as_failed_and_keeps_the_partial_text(
     count: int, is_background: bool
 ) -> None:
     failure = ProviderFailure("out of breath", failure_class="terminal", status=500)
-    async with open_house(BreakingModel(count, failure)) as house:
-        told = await post(house, ask(background=is_background), key="k").rest()
+    async with open_gateway(BreakingModel(count, failure)) as gateway:
+        told = await post(gateway, ask(background=is_background), key="k").rest()
         assert numbers(told) == list(range(len(told)))
         last = told[-1]
         assert last["type"] == "response.failed"
@@ -195,19 +195,21 @@ async def test_a_model_that_breaks_off_ends_the_stream_as_failed_and_what_it_sai
         texts = [item["content"][0]["text"] for item in last["response"]["output"]]
         assert texts == ([kept] if kept else [])
         name = last["response"]["id"]
-        assert await get(house, name) == last["response"]
-        again = await Stream(house.application, "GET", f"/v1/responses/{name}?stream=true").rest()
+        assert await get(gateway, name) == last["response"]
+        again = await Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true").rest()
         assert again == told
-        child = await house.respond("more", key=None, previous_response_id=name)
+        child = await gateway.respond("more", key=None, previous_response_id=name)
         assert child.json()["error"]["code"] == "previous_response_not_found"
 
 
-async def test_a_fault_of_our_own_also_ends_the_stream() -> None:
-    async with open_house(BreakingModel(3, ZeroDivisionError())) as house:
-        told = await post(house, ask(), key="k").rest()
+async def test_an_internal_error_also_ends_the_stream() -> None:
+    async with open_gateway(BreakingModel(3, ZeroDivisionError())) as gateway:
+        told = await post(gateway, ask(), key="k").rest()
         assert told[-1]["type"] == "response.failed"
         assert told[-1]["response"]["error"]["code"] == "server_error"
-        assert (await house.client.get("/v1/sessions?key=k")).json()["data"][0]["status"] == "idle"
+        assert (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0][
+            "status"
+        ] == "idle"
 
 
 class CutShortModel(TalkingModel):
@@ -220,67 +222,67 @@ class CutShortModel(TalkingModel):
 
 
 async def test_an_incomplete_answer_ends_as_incomplete_and_may_be_continued() -> None:
-    async with open_house(CutShortModel()) as house:
-        told = await post(house, ask()).rest()
+    async with open_gateway(CutShortModel()) as gateway:
+        told = await post(gateway, ask()).rest()
         last = told[-1]["response"]
         assert told[-1]["type"] == "response.incomplete"
         assert last["status"] == "incomplete"
         assert last["incomplete_details"] == {"reason": "max_output_tokens"}
-        plain = await house.respond("hi", key=None)
+        plain = await gateway.respond("hi", key=None)
         assert plain.status_code == 200
         assert plain.json()["status"] == "incomplete"
-        child = await house.respond("more", key=None, previous_response_id=last["id"])
+        child = await gateway.respond("more", key=None, previous_response_id=last["id"])
         assert child.json()["status"] == "incomplete"
-        assert house.model.shown[-1] == ["hi", "one two three", "more"]
+        assert gateway.model.shown[-1] == ["hi", "one two three", "more"]
 
 
-async def test_a_reset_under_a_stream_ends_it_as_cancelled() -> None:
+async def test_a_reset_during_a_stream_ends_it_as_cancelled() -> None:
     model = TalkingModel(is_gated=True)
-    async with open_house(model) as house:
-        stream = post(house, ask(), key="k")
+    async with open_gateway(model) as gateway:
+        stream = post(gateway, ask(), key="k")
         model.allow(3)
         told = await stream.take(5)
-        session = (await house.client.get("/v1/sessions?key=k")).json()["data"][0]["id"]
-        await house.gateway.submit(
+        session = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]["id"]
+        await gateway.engine.submit(
             Reset(
                 tenant=DEFAULT_TENANT,
                 session_id=SessionId(session),
-                new_id=house.gateway.new_session_id(),
+                new_id=gateway.engine.new_session_id(),
             )
         )
         told += await stream.rest()
         assert told[-1]["type"] == "response.incomplete"
         assert told[-1]["response"]["status"] == "cancelled"
         assert stream.is_complete
-        assert (await get(house, told[0]["response"]["id"]))["status"] == "cancelled"
+        assert (await get(gateway, told[0]["response"]["id"]))["status"] == "cancelled"
 
 
-async def test_a_lane_that_never_comes_free_ends_a_stream_as_failed() -> None:
+async def test_a_lane_timeout_ends_a_stream_as_failed() -> None:
     model = TalkingModel()
-    model.door.clear()
-    async with open_house(model, lanes=LaneSettings(max_wait_seconds=0)) as house:
-        first = post(house, ask(), key="k")
+    model.gate.clear()
+    async with open_gateway(model, lanes=LaneSettings(max_wait_seconds=0)) as gateway:
+        first = post(gateway, ask(), key="k")
         await first.take(1)
-        waiting = post(house, ask(), key="k")
+        waiting = post(gateway, ask(), key="k")
         told = await waiting.rest()
         assert waiting.status == 200
         assert kinds(told) == ["created", "queued", "failed"]
         assert told[-1]["response"]["error"]["code"] == "server_error"
-        model.door.set()
+        model.gate.set()
         assert kinds(await first.rest())[-1] == "completed"
 
 
 async def test_a_second_reader_of_a_request_gets_the_same_stream() -> None:
     model = TalkingModel(is_gated=True)
-    async with open_house(model) as house:
+    async with open_gateway(model) as gateway:
         headers = {"Idempotency-Key": "once"}
-        first = Stream(house.application, "POST", "/v1/responses", ask(), headers=headers)
+        first = Stream(gateway.server, "POST", "/v1/responses", ask(), headers=headers)
         told = await first.take(2)
-        second = Stream(house.application, "POST", "/v1/responses", ask(), headers=headers)
-        model.let_go()
+        second = Stream(gateway.server, "POST", "/v1/responses", ask(), headers=headers)
+        model.allow_all()
         told += await first.rest()
         assert await second.rest() == told
-        third = Stream(house.application, "POST", "/v1/responses", ask(), headers=headers)
+        third = Stream(gateway.server, "POST", "/v1/responses", ask(), headers=headers)
         assert await third.rest() == told
         assert len(model.calls) == 1
 
@@ -294,18 +296,18 @@ async def test_a_second_reader_of_a_request_gets_the_same_stream() -> None:
         "stream=true&starting_after=-2",
     ],
 )
-async def test_what_a_query_cannot_mean_is_refused(query: str) -> None:
-    async with open_house(TalkingModel()) as house:
-        name = (await house.respond("hi")).json()["id"]
-        answer = await house.client.get(f"/v1/responses/{name}?{query}")
+async def test_an_invalid_stream_query_is_rejected(query: str) -> None:
+    async with open_gateway(TalkingModel()) as gateway:
+        name = (await gateway.respond("hi")).json()["id"]
+        answer = await gateway.client.get(f"/v1/responses/{name}?{query}")
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] in ("stream", "starting_after")
 
 
-async def test_a_response_that_was_not_streamed_can_be_told_as_a_stream() -> None:
-    async with open_house(TalkingModel()) as house:
-        whole = (await house.respond("hi")).json()
-        stream = Stream(house.application, "GET", f"/v1/responses/{whole['id']}?stream=true")
+async def test_a_response_that_was_not_streamed_can_be_read_as_a_stream() -> None:
+    async with open_gateway(TalkingModel()) as gateway:
+        whole = (await gateway.respond("hi")).json()
+        stream = Stream(gateway.server, "GET", f"/v1/responses/{whole['id']}?stream=true")
         told = await stream.rest()
         assert kinds(told) == [
             "created", "in_progress", "output_item.added", "content_part.added",

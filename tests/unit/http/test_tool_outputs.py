@@ -1,4 +1,4 @@
-"""Outputs of a client's tools that come by themselves: joined, late, repeated, or nobody's."""
+"""Outputs of client tools: joined, late, repeated, or without a call."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.engine.settings import LaneSettings
-from tests.in_process import ScriptedModel, called, open_house, said
+from tests.in_process import ScriptedModel, called, open_gateway, said
 
 Item = dict[str, Any]
 
@@ -44,120 +44,120 @@ NO_WAIT = LaneSettings(tool_wait_seconds=0.0)
     ],
     ids=["configuration", "unknown", "approval", "reasoning"],
 )
-async def test_an_item_that_is_no_message_hides_nothing(item: Item) -> None:
-    async with open_house() as house:
-        await house.respond("my name is Ada")
-        assert (await house.respond([item, _user("q")])).status_code == 200
-        log = await house.log()
+async def test_an_item_that_is_not_a_message_hides_nothing(item: Item) -> None:
+    async with open_gateway() as gateway:
+        await gateway.respond("my name is Ada")
+        assert (await gateway.respond([item, _user("q")])).status_code == 200
+        log = await gateway.log()
         assert log[:2] == ["my name is Ada", "re:my name is Ada"]
         assert log[-2:] == ["q", "re:q"]
-        assert house.model.shown[-1][0] == "my name is Ada"
+        assert gateway.model.shown[-1][0] == "my name is Ada"
 
 
 @pytest.mark.parametrize("is_chat", [False, True], ids=["responses", "chat"])
 async def test_a_late_output_stands_at_its_call(is_chat: bool) -> None:
-    async with open_house(ScriptedModel(_script), lanes=NO_WAIT) as house:
-        await house.respond("one")
-        await house.respond("another matter")
+    async with open_gateway(ScriptedModel(_script), lanes=NO_WAIT) as gateway:
+        await gateway.respond("one")
+        await gateway.respond("another matter")
         if is_chat:
-            await house.chat([{"role": "tool", "tool_call_id": "c1", "content": "here"}])
+            await gateway.chat([{"role": "tool", "tool_call_id": "c1", "content": "here"}])
         else:
-            await house.respond([_out("c1", "here")])
-        assert house.model.shown[-1] == ["one", "look()", "=here", "another matter", "seen 4"]
-        assert await house.log() == [
+            await gateway.respond([_out("c1", "here")])
+        assert gateway.model.shown[-1] == ["one", "look()", "=here", "another matter", "seen 4"]
+        assert await gateway.log() == [
             "one", "look()", "another matter", "seen 4", "=here", "seen 5",
         ]  # fmt: skip
 
 
 async def test_parallel_calls_answered_one_by_one_lose_nothing() -> None:
-    async with open_house(ScriptedModel(_script)) as house:
-        await house.respond("both")
-        await house.respond([_out("c1", "A")])
-        await house.respond([_out("c2", "B")])
-        assert house.model.shown[-1][:5] == ["both", "look()", "look()", "=A", "=B"]
-        assert (await house.log())[:4] == ["both", "look()", "look()", "=A"]
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        await gateway.respond("both")
+        await gateway.respond([_out("c1", "A")])
+        await gateway.respond([_out("c2", "B")])
+        assert gateway.model.shown[-1][:5] == ["both", "look()", "look()", "=A", "=B"]
+        assert (await gateway.log())[:4] == ["both", "look()", "look()", "=A"]
 
 
 @pytest.mark.parametrize("lanes", [NO_WAIT, None], ids=["ended", "waiting"])
-async def test_an_output_of_no_call_is_refused(lanes: LaneSettings | None) -> None:
-    async with open_house(ScriptedModel(_script), lanes=lanes) as house:
-        await house.respond("one")
-        strange = await house.respond([_out("nobody", "x")])
+async def test_an_output_without_a_call_is_rejected(lanes: LaneSettings | None) -> None:
+    async with open_gateway(ScriptedModel(_script), lanes=lanes) as gateway:
+        await gateway.respond("one")
+        strange = await gateway.respond([_out("nobody", "x")])
         assert strange.status_code == 400
         assert strange.json()["error"]["param"] == "input"
         assert "nobody" in strange.json()["error"]["message"]
-        assert await house.log() == ["one", "look()"]
-        assert (await house.respond([_out("c9", "x")], key="never seen")).status_code == 400
+        assert await gateway.log() == ["one", "look()"]
+        assert (await gateway.respond([_out("c9", "x")], key="never seen")).status_code == 400
 
 
-async def test_another_output_for_an_answered_call_is_refused() -> None:
-    async with open_house(ScriptedModel(_script)) as house:
-        await house.respond("one")
-        await house.respond([_out("c1", "A")])
-        other = await house.respond([_out("c1", "B")])
+async def test_a_different_output_for_an_answered_call_is_rejected() -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        await gateway.respond("one")
+        await gateway.respond([_out("c1", "A")])
+        other = await gateway.respond([_out("c1", "B")])
         assert other.status_code == 400
-        assert await house.log() == ["one", "look()", "=A", "seen 3"]
+        assert await gateway.log() == ["one", "look()", "=A", "seen 3"]
 
 
-async def test_the_same_output_again_is_answered_by_the_turn_that_took_it() -> None:
-    async with open_house(ScriptedModel(_script)) as house:
-        await house.respond("one")
-        first = await house.respond([_out("c1", "A")])
-        await house.respond("more")
-        again = await house.respond([_out("c1", "A")])
+async def test_a_repeated_output_gets_the_answer_of_its_turn() -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        await gateway.respond("one")
+        first = await gateway.respond([_out("c1", "A")])
+        await gateway.respond("more")
+        again = await gateway.respond([_out("c1", "A")])
         assert again.json()["id"] == first.json()["id"]
         assert again.json()["output"] == first.json()["output"]
-        assert (await house.log()).count("=A") == 1
+        assert (await gateway.log()).count("=A") == 1
 
 
 @pytest.mark.parametrize("lanes", [None, NO_WAIT], ids=["joining", "late"])
 async def test_the_same_output_three_times_at_once_is_stored_once(
     lanes: LaneSettings | None,
 ) -> None:
-    async with open_house(ScriptedModel(_script), lanes=lanes) as house:
-        await house.respond("one")
-        replies = await asyncio.gather(*(house.respond([_out("c1", "A")]) for _ in range(3)))
+    async with open_gateway(ScriptedModel(_script), lanes=lanes) as gateway:
+        await gateway.respond("one")
+        replies = await asyncio.gather(*(gateway.respond([_out("c1", "A")]) for _ in range(3)))
         assert {reply.status_code for reply in replies} == {200}
         assert len({reply.json()["id"] for reply in replies}) == 1
-        assert await house.log(view="log") == ["one", "look()", "=A", "seen 3"]
+        assert await gateway.log(view="log") == ["one", "look()", "=A", "seen 3"]
 
 
-async def test_a_late_output_that_waits_in_the_queue_is_known_as_well() -> None:
-    async with open_house(ScriptedModel(_script), lanes=NO_WAIT) as house:
-        await house.respond("one")
-        await house.model.entered.acquire()
-        house.model.door.clear()
-        running = asyncio.create_task(house.respond("meanwhile"))
-        await house.model.entered.acquire()
-        first = asyncio.create_task(house.respond([_out("c1", "A")]))
-        await house.until_queued(1)
-        second = asyncio.create_task(house.respond([_out("c1", "A")], stream=True))
-        third = asyncio.create_task(house.respond("last"))
-        await house.until_queued(2)
-        house.model.door.set()
+async def test_a_queued_late_output_is_recognised_as_well() -> None:
+    async with open_gateway(ScriptedModel(_script), lanes=NO_WAIT) as gateway:
+        await gateway.respond("one")
+        await gateway.model.entered.acquire()
+        gateway.model.gate.clear()
+        running = asyncio.create_task(gateway.respond("meanwhile"))
+        await gateway.model.entered.acquire()
+        first = asyncio.create_task(gateway.respond([_out("c1", "A")]))
+        await gateway.until_queued(1)
+        second = asyncio.create_task(gateway.respond([_out("c1", "A")], stream=True))
+        third = asyncio.create_task(gateway.respond("last"))
+        await gateway.until_queued(2)
+        gateway.model.gate.set()
         replies = await asyncio.gather(running, first, second, third)
         assert {reply.status_code for reply in replies} == {200}
-        assert (await house.log(view="log")).count("=A") == 1
+        assert (await gateway.log(view="log")).count("=A") == 1
 
 
-async def test_an_output_that_was_given_comes_along_with_one_that_was_not() -> None:
-    async with open_house(ScriptedModel(_script)) as house:
-        await house.respond("both")
-        await house.respond([_out("c1", "A")])
-        await house.respond([_out("c1", "A"), _out("c2", "B")])
-        assert (await house.log(view="log")).count("=A") == 1
-        assert house.model.shown[-1][:5] == ["both", "look()", "look()", "=A", "=B"]
+async def test_a_known_output_may_be_sent_together_with_a_new_one() -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        await gateway.respond("both")
+        await gateway.respond([_out("c1", "A")])
+        await gateway.respond([_out("c1", "A"), _out("c2", "B")])
+        assert (await gateway.log(view="log")).count("=A") == 1
+        assert gateway.model.shown[-1][:5] == ["both", "look()", "look()", "=A", "=B"]
 
 
 async def test_an_output_whose_turn_failed_is_tried_again_and_not_stored_again() -> None:
-    async with open_house(ScriptedModel(_script)) as house:
-        await house.respond("one")
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        await gateway.respond("one")
 
         def refuse(_: list[Item]) -> list[Item]:
             raise ProviderFailure("no", failure_class="terminal", status=400)
 
-        house.model.script = refuse
-        assert (await house.respond([_out("c1", "A")])).status_code == 400
-        house.model.script = _script
-        assert (await house.respond([_out("c1", "A")])).status_code == 200
-        assert await house.log() == ["one", "look()", "=A", "seen 3"]
+        gateway.model.script = refuse
+        assert (await gateway.respond([_out("c1", "A")])).status_code == 400
+        gateway.model.script = _script
+        assert (await gateway.respond([_out("c1", "A")])).status_code == 200
+        assert await gateway.log() == ["one", "look()", "=A", "seen 3"]

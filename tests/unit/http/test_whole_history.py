@@ -1,4 +1,4 @@
-"""Clients that send everything each time, beside clients that send only what is new."""
+"""Clients that send the whole history, beside clients that send only new items."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.settings import LaneSettings
-from tests.in_process import ScriptedModel, called, open_house, said
+from tests.in_process import ScriptedModel, called, open_gateway, said
 
 
 def _user(text: str) -> dict[str, Any]:
@@ -18,41 +18,41 @@ def _assistant(text: str) -> dict[str, Any]:
 
 
 async def test_whole_history_and_new_only_give_the_same_log_and_the_same_requests() -> None:
-    async with open_house() as house:
-        await house.chat([_user("one")], "whole")
-        await house.chat([_user("one"), _assistant("re:one"), _user("two")], "whole")
-        await house.chat([_user("one")], "new")
-        await house.chat([_user("two")], "new")
-        assert await house.log("whole") == await house.log("new")
-        assert house.model.shown[1] == house.model.shown[3] == ["one", "re:one", "two"]
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")], "whole")
+        await gateway.chat([_user("one"), _assistant("re:one"), _user("two")], "whole")
+        await gateway.chat([_user("one")], "new")
+        await gateway.chat([_user("two")], "new")
+        assert await gateway.log("whole") == await gateway.log("new")
+        assert gateway.model.shown[1] == gateway.model.shown[3] == ["one", "re:one", "two"]
 
 
 async def test_an_edit_is_a_record_and_nothing_is_lost() -> None:
-    async with open_house() as house:
-        first = await house.chat([_user("one")])
-        await house.chat([_user("one"), _assistant("re:one"), _user("two")])
-        edited = await house.chat([_user("one"), _assistant("re:one"), _user("TWO")])
-        assert await house.log() == ["one", "re:one", "TWO", "re:TWO"]
-        assert await house.log(view="log") == [
+    async with open_gateway() as gateway:
+        first = await gateway.chat([_user("one")])
+        await gateway.chat([_user("one"), _assistant("re:one"), _user("two")])
+        edited = await gateway.chat([_user("one"), _assistant("re:one"), _user("TWO")])
+        assert await gateway.log() == ["one", "re:one", "TWO", "re:TWO"]
+        assert await gateway.log(view="log") == [
             "one", "re:one", "two", "re:two", "TWO", "re:TWO",
         ]  # fmt: skip
         assert edited.headers["x-session-id"] == first.headers["x-session-id"]
 
 
 async def test_regenerate_answers_the_same_question_again() -> None:
-    async with open_house() as house:
-        await house.chat([_user("one")])
-        house.model.script = lambda _: [said("another answer")]
-        await house.chat([_user("one"), _assistant("re:one")])
-        assert await house.log() == ["one", "another answer"]
-        assert house.model.shown[-1] == ["one"]
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")])
+        gateway.model.script = lambda _: [said("another answer")]
+        await gateway.chat([_user("one"), _assistant("re:one")])
+        assert await gateway.log() == ["one", "another answer"]
+        assert gateway.model.shown[-1] == ["one"]
 
 
-async def test_an_honest_second_yes_is_kept() -> None:
-    async with open_house() as house:
-        await house.chat([_user("yes")])
-        await house.chat([_user("yes")])
-        assert await house.log() == ["yes", "re:yes", "yes", "re:yes"]
+async def test_a_second_equal_message_is_kept() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("yes")])
+        await gateway.chat([_user("yes")])
+        assert await gateway.log() == ["yes", "re:yes", "yes", "re:yes"]
 
 
 async def test_tool_calls_and_outputs_are_recognised_and_complete_their_turn() -> None:
@@ -60,8 +60,8 @@ async def test_tool_calls_and_outputs_are_recognised_and_complete_their_turn() -
         is_asked = items[-1].get("type") == "message"
         return [called("look", "call_abc")] if is_asked else [said("found it")]
 
-    async with open_house(ScriptedModel(script)) as house:
-        asked = await house.chat([_user("find it")])
+    async with open_gateway(ScriptedModel(script)) as gateway:
+        asked = await gateway.chat([_user("find it")])
         call = asked.json()["choices"][0]["message"]["tool_calls"][0]
         assert asked.json()["choices"][0]["finish_reason"] == "tool_calls"
         history: list[dict[str, Any]] = [
@@ -69,101 +69,101 @@ async def test_tool_calls_and_outputs_are_recognised_and_complete_their_turn() -
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": call["id"], "content": "here"},
         ]
-        done = await house.chat(history)
+        done = await gateway.chat(history)
         assert done.json()["choices"][0]["message"]["content"] == "found it"
-        assert await house.log() == ["find it", "look()", "=here", "found it"]
+        assert await gateway.log() == ["find it", "look()", "=here", "found it"]
         assert done.headers["x-turn-id"] == asked.headers["x-turn-id"]
-        again = await house.chat([*history, _assistant("found it"), _user("thanks")])
+        again = await gateway.chat([*history, _assistant("found it"), _user("thanks")])
         assert again.status_code == 200
-        assert (await house.log())[4] == "thanks"
+        assert (await gateway.log())[4] == "thanks"
 
 
-async def test_a_second_tab_never_hides_a_turn_that_is_running() -> None:
-    async with open_house() as house:
-        await house.chat([_user("one")])
-        house.model.door.clear()
-        await house.model.entered.acquire()
+async def test_a_second_tab_never_hides_a_running_turn() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")])
+        gateway.model.gate.clear()
+        await gateway.model.entered.acquire()
         history = [_user("one"), _assistant("re:one")]
-        running = asyncio.create_task(house.chat([*history, _user("two")]))
-        await house.model.entered.acquire()
-        queued = asyncio.create_task(house.chat([*history, _user("three")]))
-        await house.until_queued(1)
-        house.model.door.set()
+        running = asyncio.create_task(gateway.chat([*history, _user("two")]))
+        await gateway.model.entered.acquire()
+        queued = asyncio.create_task(gateway.chat([*history, _user("three")]))
+        await gateway.until_queued(1)
+        gateway.model.gate.set()
         assert (await running).status_code == (await queued).status_code == 200
-        assert await house.log() == ["one", "re:one", "two", "re:two", "three", "re:three"]
-        assert house.model.shown[-1] == ["one", "re:one", "two", "re:two", "three"]
+        assert await gateway.log() == ["one", "re:one", "two", "re:two", "three", "re:three"]
+        assert gateway.model.shown[-1] == ["one", "re:one", "two", "re:two", "three"]
 
 
-async def test_a_request_that_was_overtaken_while_it_was_compared_is_compared_again() -> None:
-    async with open_house() as house:
-        await house.chat([_user("one")])
+async def test_a_request_is_matched_again_if_the_session_changed_meanwhile() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")])
         history = [_user("one"), _assistant("re:one")]
-        both = [house.chat([*history, _user(text)]) for text in ("two", "three")]
+        both = [gateway.chat([*history, _user(text)]) for text in ("two", "three")]
         replies = await asyncio.gather(*both)
         assert {reply.status_code for reply in replies} == {200}
-        log = await house.log(view="log")
+        log = await gateway.log(view="log")
         assert log.count("one") == 1
         assert {"two", "three"} <= set(log)
 
 
-async def test_responses_input_is_recognised_like_chat_messages() -> None:
-    async with open_house() as house:
-        first = (await house.respond("one")).json()
+async def test_responses_input_is_matched_like_chat_messages() -> None:
+    async with open_gateway() as gateway:
+        first = (await gateway.respond("one")).json()
         items = [{"role": "user", "content": "one"}, *first["output"]]
-        await house.respond([*items, {"role": "user", "content": "two"}], store=False)
-        assert await house.log() == ["one", "re:one", "two", "re:two"]
+        await gateway.respond([*items, {"role": "user", "content": "two"}], store=False)
+        assert await gateway.log() == ["one", "re:one", "two", "re:two"]
 
 
-async def test_a_client_that_gives_calls_ids_of_its_own_has_its_outputs_heard() -> None:
+async def test_outputs_with_the_clients_own_call_ids_are_matched() -> None:
     def script(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         is_asked = items[-1].get("type") == "message"
         return [called("look", "call_ours")] if is_asked else [said("found it")]
 
     # To its turn the output is somebody else's: it is heard once the turn waits no longer.
     lanes = LaneSettings(tool_wait_seconds=0.01)
-    async with open_house(ScriptedModel(script), lanes=lanes) as house:
-        await house.chat([_user("find it")])
+    async with open_gateway(ScriptedModel(script), lanes=lanes) as gateway:
+        await gateway.chat([_user("find it")])
         call = {"id": "theirs", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-        await house.chat(
+        await gateway.chat(
             [
                 _user("find it"),
                 {"role": "assistant", "content": None, "tool_calls": [call]},
                 {"role": "tool", "tool_call_id": "theirs", "content": "here"},
             ]
         )
-        assert house.model.shown[-1] == ["find it", "look()", "=here"]
-        assert await house.log() == ["find it", "look()", "=here", "found it"]
+        assert gateway.model.shown[-1] == ["find it", "look()", "=here"]
+        assert await gateway.log() == ["find it", "look()", "=here", "found it"]
 
 
-async def test_a_client_that_knows_nothing_of_what_its_provider_searched_is_recognised() -> None:
+async def test_a_history_without_the_providers_search_items_is_matched() -> None:
     searched = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
-    async with open_house(ScriptedModel(lambda _: [searched, said("found")])) as house:
-        await house.chat([_user("one")])
-        await house.chat([_user("one"), _assistant("found"), _user("two")])
-        assert (await house.log(view="log")).count("one") == 1
-        assert len(await house.log(view="log")) == 6
+    async with open_gateway(ScriptedModel(lambda _: [searched, said("found")])) as gateway:
+        await gateway.chat([_user("one")])
+        await gateway.chat([_user("one"), _assistant("found"), _user("two")])
+        assert (await gateway.log(view="log")).count("one") == 1
+        assert len(await gateway.log(view="log")) == 6
 
 
-async def test_a_second_tab_never_hides_a_turn_that_waits_for_its_tools() -> None:
+async def test_a_second_tab_never_hides_a_turn_in_requires_action() -> None:
     def script(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         is_call = items[-1].get("type") == "message" and items[-1]["content"][0]["text"] == "call"
         return [called("look", "c1")] if is_call else [said(f"seen {len(items)}")]
 
-    async with open_house(ScriptedModel(script)) as house:
-        await house.chat([_user("t1")])
+    async with open_gateway(ScriptedModel(script)) as gateway:
+        await gateway.chat([_user("t1")])
         known = [_user("t1"), _assistant("seen 1")]
-        asked = await house.chat([*known, _user("call")])
+        asked = await gateway.chat([*known, _user("call")])
         call = asked.json()["choices"][0]["message"]["tool_calls"][0]
-        second = asyncio.create_task(house.chat([*known, _user("tab2")]))
-        await house.until_queued(1)
+        second = asyncio.create_task(gateway.chat([*known, _user("tab2")]))
+        await gateway.until_queued(1)
         history = [
             *known, _user("call"), {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c1", "content": "here"},
         ]  # fmt: skip
-        done = await house.chat(history)
+        done = await gateway.chat(history)
         assert done.headers["x-turn-id"] == asked.headers["x-turn-id"]
         assert (await second).status_code == 200
-        assert await house.log() == [
+        assert await gateway.log() == [
             "t1", "seen 1", "call", "look()", "=here", "seen 5", "tab2", "seen 7",
         ]  # fmt: skip
 
@@ -171,30 +171,30 @@ async def test_a_second_tab_never_hides_a_turn_that_waits_for_its_tools() -> Non
 @pytest.mark.parametrize(
     "more", [[], ["call"], ["edited"]], ids=["regenerated", "repeated", "edited"]
 )
-async def test_nothing_that_is_sent_hides_a_turn_that_waits_for_its_tools(more: list[str]) -> None:
+async def test_no_history_hides_a_turn_in_requires_action(more: list[str]) -> None:
     lanes = LaneSettings(tool_wait_seconds=0.2)
     script = [[said("a1")], [called("look", "c1")], [said("a2")]]
-    async with open_house(ScriptedModel(lambda _: script.pop(0)), lanes=lanes) as house:
-        await house.chat([_user("t1")])
-        await house.chat([_user("t1"), _assistant("a1"), _user("call")])
-        late = await house.chat([_user("t1"), _assistant("a1"), *(_user(text) for text in more)])
+    async with open_gateway(ScriptedModel(lambda _: script.pop(0)), lanes=lanes) as gateway:
+        await gateway.chat([_user("t1")])
+        await gateway.chat([_user("t1"), _assistant("a1"), _user("call")])
+        late = await gateway.chat([_user("t1"), _assistant("a1"), *(_user(text) for text in more)])
         assert late.status_code == 200
-        log = await house.log()
+        log = await gateway.log()
         at = log.index("call")
         assert log[at + 1] == "look()"
         assert log[-1] == "a2"
 
 
-async def test_an_answer_that_is_wanted_again_beside_a_running_turn_follows_its_question() -> None:
-    async with open_house() as house:
-        await house.chat([_user("one")])
-        await house.model.entered.acquire()
-        house.model.door.clear()
-        running = asyncio.create_task(house.chat([_user("two")]))
-        await house.model.entered.acquire()
-        again = asyncio.create_task(house.chat([_user("one"), _assistant("re:one")]))
-        await house.until_queued(1)
-        house.model.door.set()
+async def test_a_regenerate_beside_a_running_turn_follows_its_question() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")])
+        await gateway.model.entered.acquire()
+        gateway.model.gate.clear()
+        running = asyncio.create_task(gateway.chat([_user("two")]))
+        await gateway.model.entered.acquire()
+        again = asyncio.create_task(gateway.chat([_user("one"), _assistant("re:one")]))
+        await gateway.until_queued(1)
+        gateway.model.gate.set()
         assert (await running).status_code == (await again).status_code == 200
-        assert await house.log() == ["two", "re:two", "one", "re:one"]
-        assert house.model.shown[-1] == ["two", "re:two", "one"]
+        assert await gateway.log() == ["two", "re:two", "one", "re:one"]
+        assert gateway.model.shown[-1] == ["two", "re:two", "one"]

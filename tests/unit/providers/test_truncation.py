@@ -14,7 +14,7 @@ from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.openai_chat.adapter import ChatProvider
 from holdfast.providers.openai_responses.adapter import ResponsesProvider
 from holdfast.providers.settings import UpstreamSettings
-from tests.streaming import Deaf
+from tests.streaming import DiscardingSink
 from tests.unit.providers.raw_server import Talk, chunked, raw_server
 
 CALL = ModelCall(model="m", items=[b'{"role":"user","content":"hi"}'], is_stream=True)
@@ -50,7 +50,7 @@ CASES: list[tuple[Callable[..., Provider], bytes]] = [
 async def end_of(provider: Provider) -> str | None:
     """Return how a stream ended."""
     try:
-        answer = await provider.stream(CALL, Deaf())
+        answer = await provider.stream(CALL, DiscardingSink())
     except ProviderFailure as failure:
         return failure.provider_code
     return "answered" if isinstance(answer, Answer) else None

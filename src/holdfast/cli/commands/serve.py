@@ -1,69 +1,26 @@
 """`holdfast serve`: the gateway as a process."""
 
 import asyncio
-import contextlib
 import gc
 import ipaddress
-import math
 import os
 import re
 import shutil
-import signal
-import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import uvicorn
-
-from holdfast.app import open_application
+from holdfast.app import connection_limits, open_application
 from holdfast.core.errors import InvalidSetting
 from holdfast.engine.logging import configure_logging
 from holdfast.http.app import Application
-from holdfast.http.server.protocol import bounded_protocol
+from holdfast.http.server.run import Server, open_listener, server_config
 from holdfast.providers.demo import DEMO_MODEL
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import Settings
 from holdfast.settings.target import DEFAULT_URL
 
 _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
-LAST_WORDS_SECONDS = 5
-"""How long answers may take to leave once their turns have ended."""
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn, with the signals left to us: a second one means now."""
-
-    def __init__(
-        self, config: uvicorn.Config, stop: Callable[[float], Awaitable[None]], grace: float
-    ) -> None:
-        super().__init__(config)
-        self._stop = stop
-        self._grace = grace
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Have nothing new begun; turns end, or are broken off, before their readers are."""
-        stopping = asyncio.ensure_future(self._stop(self._grace))
-        await super().shutdown(sockets)
-        if self.force_exit:
-            stopping.cancel()
-            await self._stop(0.0)
-        await asyncio.gather(stopping, return_exceptions=True)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_stop)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
-
-    def _asked_to_stop(self) -> None:
-        self.force_exit = self.should_exit
-        self.should_exit = True
 
 
 def run(settings: Settings) -> None:
@@ -89,26 +46,19 @@ async def serve(settings: Settings) -> None:
     """Serve until told to stop; say where, and what to try, once requests are accepted."""
     configure_logging(settings.log.level, settings.log.format)
     _warn_of_missing_keys(settings.upstreams)
-    listener = listening(settings.server.host, settings.server.port)
+    listener = open_listener(settings.server.host, settings.server.port)
     host, port = listener.getsockname()[:2]
     grace = settings.server.grace_seconds
     try:
         async with open_application(settings) as application:
             await _stay_home_without_keys(settings.server.host, application)
-            config = uvicorn.Config(
+            config = server_config(
                 application,
-                log_level="warning",
-                access_log=False,
-                # Who asks is found out by key; nobody here looks at addresses.
-                proxy_headers=False,
-                server_header=False,
-                lifespan="off",
-                http=bounded_protocol(application, settings.limits.header_bytes),
-                ws_max_size=settings.limits.body_bytes,
-                # Turns have their grace; those who wait for them get to hear how they ended.
-                timeout_graceful_shutdown=math.ceil(grace) + LAST_WORDS_SECONDS,
+                connection_limits(settings),
+                body_bytes=settings.limits.body_bytes,
+                grace_seconds=grace,
             )
-            server = _Server(config, application.stop, grace)
+            server = Server(config, application.stop, grace)
             _spare_the_collector()
             # Whoever reads that it listens may stop it at once.
             with server.capture_signals():
@@ -144,30 +94,11 @@ async def _stay_home_without_keys(host: str, application: Application) -> None:
         is_home = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_home = False
-    if not is_home and not await application.is_locked():
+    if not is_home and not await application.requires_key():
         raise InvalidSetting(
             f"server.host = {host!r} listens beyond this machine, and there is no API key: "
             "make one with `holdfast keys create`, or listen on 127.0.0.1"
         )
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; what it accepts sends at once."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Head and body are two writes: the second must not wait for the client's late receipt.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as exc:
-        listener.close()
-        raise OSError(exc.errno, exc.strerror or str(exc), f"{host}:{port}") from exc
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 def _program(name: str) -> str:

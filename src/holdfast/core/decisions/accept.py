@@ -13,7 +13,7 @@ from holdfast.core.decisions.idempotency import (
     repeat,
     resubmitted,
 )
-from holdfast.core.decisions.identity import new_draft, tenant_full, unusable
+from holdfast.core.decisions.identity import new_draft, tenant_full, unexpected, unusable
 from holdfast.core.decisions.lane import (
     begin,
     front_position,
@@ -29,6 +29,7 @@ from holdfast.core.errors import (
     HoldfastError,
     LaneFull,
     SessionBusy,
+    SessionChanged,
     SessionMoved,
     SessionNotFound,
 )
@@ -50,16 +51,14 @@ CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 
 def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     """Decide on one arrival."""
-    if command.again and facts.run is not None and facts.run.id == command.run_id:
-        return resubmitted(facts)
-    if command.again and facts.turn is not None and facts.turn.id == command.turn_id:
-        return found_again(command, facts, facts.turn)
-    if facts.repeat is not None:
-        return repeat(command, facts)
+    again = _repeated(command, facts)
+    if again is not None:
+        return again
+    changed = unexpected(command, facts)
+    if changed is not None:
+        return refuse(changed)
     if command.is_internal:
         return _accept_internal(command, facts)
-    if facts.turn is not None and is_unmarked_repeat(command, facts):
-        return repeat(command, facts)
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)
     refusal = (
@@ -74,6 +73,19 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
     return _accept_known(command, facts, facts.session)
+
+
+def _repeated(command: Accept, facts: Facts) -> Decision[Admission] | None:
+    """Return the decision about an arrival that came before, if it did."""
+    if command.again and facts.run is not None and facts.run.id == command.run_id:
+        return resubmitted(facts)
+    if command.again and facts.turn is not None and facts.turn.id == command.turn_id:
+        return found_again(command, facts, facts.turn)
+    if facts.repeat is not None:
+        return repeat(command, facts)
+    if not command.is_internal and facts.turn is not None and is_unmarked_repeat(command, facts):
+        return repeat(command, facts)
+    return None
 
 
 def _moved(command: Accept, facts: Facts) -> HoldfastError | None:
@@ -122,6 +134,9 @@ def _accept_known(command: Accept, facts: Facts, session: Session) -> Decision[A
     if verdict == "hard" and (command.key is None or session.key is None):
         # Whoever names a session by its id means that one; only a key moves on.
         verdict = None
+    if verdict == "hard" and command.expected_id is not None:
+        # The reset policy ends the generation that this message was written for.
+        return refuse(SessionChanged(session.id, None))
     if verdict == "hard":
         return _accept_after_reset(command, facts, session)
     draft = Draft(session, now=facts.now)

@@ -6,6 +6,7 @@ the same: where others came behind it, its block moves to the head with what is 
 
 from msgspec.structs import replace
 
+from holdfast.core.decisions.identity import unexpected
 from holdfast.core.decisions.lane import still_seen, tail_position
 from holdfast.core.errors import (
     HoldfastError,
@@ -34,7 +35,7 @@ def continue_turn(command: Continue, facts: Facts) -> Decision[Appended]:
     is_erased = session is not None and session.deleted_at is not None
     if turn is not None and session is not None and turn.step >= command.ordinal and not is_erased:
         return Decision(Appended(session, turn, is_repeat=True))
-    refusal = _refusal(command, facts)
+    refusal = unexpected(command, facts) or _refusal(command, facts)
     if refusal is not None:
         return refuse(refusal)
     if session is None:
@@ -61,6 +62,8 @@ def foreseen(command: Continue, now: float) -> Decision[Appended] | None:
     if known is None or known.is_repeat or command.again:
         return None
     if command.idempotency_key is not None or command.replaces_upto is not None:
+        return None
+    if command.expected_id is not None:
         return None
     if known.turn.last_seq != known.session.head_seq:
         return None

@@ -2,6 +2,7 @@
 
 from holdfast.core.errors import (
     HoldfastError,
+    SessionChanged,
     SessionNotFound,
     SessionRetired,
     StorageFull,
@@ -9,7 +10,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.model.session import Session, begin_session
 from holdfast.core.transaction.changes import Decision
-from holdfast.core.transaction.commands import Accept, Append, LaneLimits, Reserve
+from holdfast.core.transaction.commands import Accept, Append, Continue, LaneLimits, Reserve
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
@@ -36,6 +37,22 @@ def unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:
     if not session.is_live:
         return SessionRetired(session.id, facts.live_id)
     return None
+
+
+def unexpected(command: Accept | Continue, facts: Facts) -> HoldfastError | None:
+    """Return an error if the live session is not the one that the caller expects."""
+    session = facts.session
+    if command.expected_id is None or (session is not None and _is_foreign(command, session)):
+        return None
+    if session is None or session.id != command.expected_id or not session.is_live:
+        live_id = session.id if session is not None and session.is_live else facts.live_id
+        return SessionChanged(command.expected_id, live_id)
+    return None
+
+
+def _is_foreign(command: Accept | Continue, session: Session) -> bool:
+    """Return whether the session is answered as one that does not exist."""
+    return session.tenant != command.tenant or session.deleted_at is not None
 
 
 def new_draft(command: Accept | Append | Reserve, facts: Facts) -> Draft:

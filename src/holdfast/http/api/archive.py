@@ -1,4 +1,4 @@
-"""Sessions kept as files before they are erased, in the form in which they are exported."""
+"""Archive sessions as files, in the export format, before retention erases them."""
 
 import asyncio
 import os
@@ -24,14 +24,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SessionArchive:
-    """A folder with one file for each session, under its tenant."""
+    """A folder with one file per session, in a sub-folder per tenant."""
 
     def __init__(self, gateway: Gateway, folder: Path) -> None:
         self._read = gateway.read
         self._folder = folder
 
-    async def keep(self, tenant: Tenant, session_id: SessionId) -> None:
-        """Have a session and its whole log on disk, whatever becomes of the machine then."""
+    async def archive(self, tenant: Tenant, session_id: SessionId) -> None:
+        """Write a session and its whole log to disk and sync it."""
         view = await self._read.session(tenant, session_id=session_id)
         if view is None:
             return
@@ -46,33 +46,33 @@ class SessionArchive:
     async def _turns(self, session_id: SessionId) -> AsyncIterator[dict[str, Any]]:
         after = 0
         while True:
-            found = await self._read.turns(session_id, after=after, limit=PAGE)
-            for one in found:
-                yield turn_value(one, await self._read.runs(one.turn.id))
-            if len(found) < PAGE:
+            views = await self._read.turns(session_id, after=after, limit=PAGE)
+            for view in views:
+                yield turn_value(view, await self._read.runs(view.turn.id))
+            if len(views) < PAGE:
                 return
-            after = found[-1].turn.number
+            after = views[-1].turn.number
 
     async def _entries(self, session: Session) -> AsyncIterator[dict[str, Any]]:
         after: int | None = None
         while True:
             query = ItemQuery(after=after, limit=PAGE, view="log")
-            found = await self._read.listing(session, query)
-            for one in found:
-                yield log_entry(one)
-            if len(found) < PAGE:
+            entries = await self._read.listing(session, query)
+            for entry in entries:
+                yield log_entry(entry)
+            if len(entries) < PAGE:
                 return
-            after = found[-1].item.seq
+            after = entries[-1].item.seq
 
 
 def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part")
-    with unfinished.open("wb") as file:
+    partial = path.with_suffix(".part")
+    with partial.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    unfinished.replace(path)
+    partial.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,4 +1,4 @@
-"""The Conversations API: a conversation is a session under its other name, and nothing besides."""
+"""The Conversations API: a conversation is a session with another id prefix."""
 
 from typing import Any
 
@@ -9,12 +9,11 @@ from holdfast.core.model.request import conversation_id
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Annotate, Delete, Reserve
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.api.session_items import Transcripts, item_value, read_flag, read_items
-from holdfast.http.request.body import read_fields
-from holdfast.http.request.metadata import take_metadata
+from holdfast.http.api.session_items import SessionItems, item_value, read_flag, read_items
+from holdfast.http.request.body import pop_metadata, read_fields
 from holdfast.http.request.pagination import read_page
 from holdfast.http.request.session_headers import read_session_headers
-from holdfast.http.request.submit_turn import ConversationNotFound, conversation_session
+from holdfast.http.request.submit_turn import ConversationNotFound, session_id_of
 from holdfast.http.server.types import AnyReply, Request, json_reply
 
 MAX_ITEMS = 20
@@ -25,13 +24,13 @@ class ConversationsApi:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._transcripts = Transcripts(gateway)
+        self._items = SessionItems(gateway)
 
     async def create(self, request: Request) -> AnyReply:
-        """Begin a conversation, with its first items if there are any."""
+        """Create a conversation, with its first items if any are sent."""
         fields = await read_fields(request)
-        items = read_items(fields, most=MAX_ITEMS) or []
-        metadata = take_metadata(fields) or b"{}"
+        items = read_items(fields, limit=MAX_ITEMS) or []
+        metadata = pop_metadata(fields) or b"{}"
         if not items and read_session_headers(request).idempotency_key is None:
             gateway = self._gateway
             session = await gateway.submit(
@@ -42,8 +41,8 @@ class ConversationsApi:
                 )
             )
             return json_reply(conversation_value(session))
-        done = await self._transcripts.append(request, items, metadata=metadata)
-        return json_reply(conversation_value(done.session))
+        appended = await self._items.append(request, items, metadata=metadata)
+        return json_reply(conversation_value(appended.session))
 
     async def get(self, request: Request) -> AnyReply:
         """Return a conversation."""
@@ -52,16 +51,16 @@ class ConversationsApi:
     async def update(self, request: Request) -> AnyReply:
         """Replace a conversation's metadata."""
         session = await self._find(request)
-        metadata = take_metadata(await read_fields(request))
+        metadata = pop_metadata(await read_fields(request))
         if metadata is None:
-            raise InvalidInput("metadata: say what it should be")
+            raise InvalidInput("metadata is needed")
         changed = await self._gateway.submit(
             Annotate(tenant=request.tenant, session_id=session.id, metadata=metadata)
         )
         return json_reply(conversation_value(changed))
 
     async def delete(self, request: Request) -> AnyReply:
-        """Erase a conversation for good."""
+        """Erase a conversation permanently."""
         cascade = read_flag(request.query(), "cascade")
         session = await self._find(request)
         await self._gateway.submit(
@@ -71,45 +70,45 @@ class ConversationsApi:
         return json_reply({"id": name, "object": "conversation.deleted", "deleted": True})
 
     async def add_items(self, request: Request) -> AnyReply:
-        """Add items without a run; they wait their turn behind a running one."""
+        """Append items without a run; wait for a running turn to end."""
         session = await self._find(request)
-        items = read_items(await read_fields(request), most=MAX_ITEMS)
+        items = read_items(await read_fields(request), limit=MAX_ITEMS)
         if not items:
             raise InvalidInput("items: at least one item is needed")
-        done = await self._transcripts.append(request, items, session_id=session.id)
-        return await self._transcripts.reply(request, done, len(items))
+        appended = await self._items.append(request, items, session_id=session.id)
+        return await self._items.reply(request, appended, len(items))
 
     async def items(self, request: Request) -> AnyReply:
-        """Return a page of what the model will be shown next."""
-        asked = read_page(request)
-        return json_reply(await self._transcripts.listed(await self._find(request), asked))
+        """Return a page of the visible items."""
+        page_request = read_page(request)
+        return json_reply(await self._items.page(await self._find(request), page_request))
 
     async def get_item(self, request: Request) -> AnyReply:
         """Return one item."""
         session = await self._find(request)
-        found = await self._transcripts.visible(session, request.params["item_id"])
-        return json_reply(item_value(found))
+        item = await self._items.visible(session, request.params["item_id"])
+        return json_reply(item_value(item))
 
     async def delete_item(self, request: Request) -> AnyReply:
-        """Take an item out of the conversation; answers the conversation."""
+        """Hide or erase an item, and return the conversation."""
         erase = read_flag(request.query(), "erase")
         session = await self._find(request)
-        name = request.params["item_id"]
-        changed = await self._transcripts.hide(request.tenant, session, name, erase=erase)
+        item_id = request.params["item_id"]
+        changed = await self._items.hide(request.tenant, session, item_id, erase=erase)
         return json_reply(conversation_value(changed))
 
     async def _find(self, request: Request) -> Session:
         name = request.params["id"]
         view = None
         if name.startswith("conv_"):
-            view = await self._transcripts.session(request.tenant, conversation_session(name))
+            view = await self._items.session(request.tenant, session_id_of(name))
         if view is None:
             raise ConversationNotFound(name)
         return view.session
 
 
 def conversation_value(session: Session) -> dict[str, Any]:
-    """Return a session as a conversation."""
+    """Return a session as a conversation object."""
     return {
         "id": conversation_id(session.id),
         "object": "conversation",

@@ -1,7 +1,8 @@
-"""Event feeds over HTTP: facts as server-sent events, from any place on, as long as one stays."""
+"""Event feeds: facts as server-sent events, resumable from any cursor."""
 
 import re
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -12,102 +13,129 @@ from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.transaction.changes import Event
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
-from holdfast.engine.streaming.event_feed import EventFeed
-from holdfast.http.api.session_items import Transcripts
+from holdfast.engine.streaming.event_feed import EventFeed, TooManyFollowers
+from holdfast.http.api.session_items import SessionItems
 from holdfast.http.request.pagination import UnknownCursor
 from holdfast.http.server.sse import KEEP_ALIVE
-from holdfast.http.server.types import AnyReply, Request, StreamReply
+from holdfast.http.server.types import AnyReply, IteratorReply, Request
 from holdfast.ports.store import Place
 
 LATEST = "latest"
 MAX_NUMBER = 2**63 - 1
-_PLACE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
+MAX_FEEDS_PER_TENANT = 128
+"""Open feeds of one tenant; the process has at most 512."""
+_CURSOR = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 _encode = msgspec.json.Encoder().encode
 
 
 class EventsApi:
     """GET /v1/events and GET /v1/sessions/{id}/events."""
 
-    def __init__(self, gateway: Gateway, streams: StreamSettings | None = None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        until_revoked: Callable[[Request], Awaitable[None]],
+        streams: StreamSettings | None = None,
+    ) -> None:
         self._gateway = gateway
-        self._transcripts = Transcripts(gateway)
+        self._until_revoked = until_revoked
+        self._open_feeds: Counter[Tenant] = Counter()
+        self._items = SessionItems(gateway)
         self._feed = EventFeed(gateway.read)
-        self._quiet_seconds = (streams or StreamSettings()).keep_alive_seconds
+        self._keep_alive_seconds = (streams or StreamSettings()).keep_alive_seconds
 
     def close(self) -> None:
-        """Have every follower go, so that the server can stop."""
+        """End every feed, so that the server can stop."""
         self._feed.close()
 
     async def all(self, request: Request) -> AnyReply:
-        """Follow everything a tenant may see."""
-        asked = _asked(request)
-        if asked == LATEST:
+        """Stream the events of all sessions of the tenant."""
+        cursor = _cursor(request)
+        if cursor == LATEST:
             after = await self._gateway.read.feed_end(request.tenant)
         else:
-            after = read_place(asked)
-        self._feed.check_room()
-        return StreamReply(self._everything(request.tenant, after))
+            after = parse_cursor(cursor)
+        return self._reply(request.tenant, self._all_events(request.tenant, after))
 
     async def of_session(self, request: Request) -> AnyReply:
-        """Follow one session, until it is erased."""
-        asked, name = _asked(request), SessionId(request.params["id"])
-        view = await self._transcripts.session(request.tenant, name)
+        """Stream the events of one session until it is erased."""
+        cursor, session_id = _cursor(request), SessionId(request.params["id"])
+        view = await self._items.session(request.tenant, session_id)
         if view is None:
-            raise SessionNotFound(f"no session {name}")
+            raise SessionNotFound(f"no session {session_id}")
         newest = view.session.event_no
-        after = newest if asked == LATEST else read_number(asked)
+        after = newest if cursor == LATEST else parse_event_number(cursor)
         if after > newest:
-            raise UnknownCursor(f"after: session {name} has told {newest} events, not {after}")
+            raise UnknownCursor(f"after: session {session_id} has {newest} events, not {after}")
+        events = self._session_events(request.tenant, session_id, after)
+        return self._reply(request.tenant, events)
+
+    def _reply(self, tenant: Tenant, events: AsyncIterator[bytes]) -> AnyReply:
+        """Count a feed towards its tenant for as long as its reply is open."""
         self._feed.check_room()
-        return StreamReply(self._session(request.tenant, name, after))
+        if self._open_feeds[tenant] >= MAX_FEEDS_PER_TENANT:
+            raise TooManyFollowers(f"a tenant has at most {MAX_FEEDS_PER_TENANT} open feeds")
+        self._open_feeds[tenant] += 1
 
-    async def _everything(self, tenant: Tenant, after: Place) -> AsyncIterator[bytes]:
-        yield KEEP_ALIVE
-        following = self._feed.follow(tenant, after, quiet_seconds=self._quiet_seconds)
-        async with aclosing(following):
-            async for batch in following:
-                told = [as_sse(one.event, write_place(one.place)) for one in batch]
-                yield b"".join(told) or KEEP_ALIVE
+        def release() -> None:
+            self._open_feeds[tenant] -= 1
+            if not self._open_feeds[tenant]:
+                del self._open_feeds[tenant]
 
-    async def _session(self, tenant: Tenant, name: SessionId, after: int) -> AsyncIterator[bytes]:
+        reply = IteratorReply(events)
+        reply.on_close = release
+        reply.until_ended = self._until_revoked
+        return reply
+
+    async def _all_events(self, tenant: Tenant, after: Place) -> AsyncIterator[bytes]:
         yield KEEP_ALIVE
-        following = self._feed.follow_session(
-            tenant, name, after, quiet_seconds=self._quiet_seconds
+        batches = self._feed.follow(tenant, after, quiet_seconds=self._keep_alive_seconds)
+        async with aclosing(batches):
+            async for batch in batches:
+                chunks = [as_sse(entry.event, format_cursor(entry.place)) for entry in batch]
+                yield b"".join(chunks) or KEEP_ALIVE
+
+    async def _session_events(
+        self, tenant: Tenant, session_id: SessionId, after: int
+    ) -> AsyncIterator[bytes]:
+        yield KEEP_ALIVE
+        batches = self._feed.follow_session(
+            tenant, session_id, after, quiet_seconds=self._keep_alive_seconds
         )
-        async with aclosing(following):
-            async for batch in following:
-                yield b"".join(as_sse(one, str(one.no)) for one in batch) or KEEP_ALIVE
+        async with aclosing(batches):
+            async for batch in batches:
+                yield b"".join(as_sse(event, str(event.no)) for event in batch) or KEEP_ALIVE
 
 
-def _asked(request: Request) -> str:
-    """Return behind which place to begin; a browser that comes back says it in its own header."""
+def _cursor(request: Request) -> str:
+    """Return the cursor to start after; a browser that reconnects sends it as Last-Event-ID."""
     return request.query().get("after") or request.header(b"last-event-id") or "0"
 
 
-def read_number(raw: str) -> int:
-    """Return the number of a session's event."""
+def parse_event_number(raw: str) -> int:
+    """Parse the number of a session's event."""
     if not (raw.isascii() and raw.isdecimal() and len(raw) < 20 and int(raw) <= MAX_NUMBER):
         raise UnknownCursor(f"after: {raw[:64]!r} is not the number of an event")
     return int(raw)
 
 
-def read_place(raw: str) -> Place:
-    """Return the place that `write_place` wrote; 0 is the beginning."""
+def parse_cursor(raw: str) -> Place:
+    """Parse a cursor of the global feed; 0 is the beginning."""
     if raw == "0":
         return Place()
-    match = _PLACE.fullmatch(raw)
+    match = _CURSOR.fullmatch(raw)
     if match is None or max(int(match[1]), int(match[2])) > MAX_NUMBER:
         raise UnknownCursor(f"after: {raw[:64]!r} is not the id of an event of this feed")
     return Place(int(match[1]), int(match[2]))
 
 
-def write_place(place: Place) -> str:
-    """Return a place as the cursor of a feed."""
+def format_cursor(place: Place) -> str:
+    """Return a position as the cursor of the global feed."""
     return f"{place.txid}-{place.position}"
 
 
 def event_value(event: Event, cursor: str) -> dict[str, Any]:
-    """Return a fact as those who follow it get it."""
+    """Return an event as JSON."""
     return {
         "id": cursor,
         "object": "event",
@@ -121,6 +149,6 @@ def event_value(event: Event, cursor: str) -> dict[str, Any]:
 
 
 def as_sse(event: Event, cursor: str) -> bytes:
-    """Return a fact as one server-sent event."""
+    """Return an event in the format of server-sent events."""
     body = _encode(event_value(event, cursor))
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (cursor.encode(), event.kind.encode(), body)

@@ -1,6 +1,6 @@
-"""The OpenAPI document: made from the routes that are served, so that it cannot list others.
+"""The OpenAPI document, generated from the route table.
 
-Bodies are described as far as they are read here; what else clients send passes through.
+Bodies list only the fields that the gateway reads; other fields pass through to the upstream.
 """
 
 import re
@@ -127,7 +127,7 @@ ERROR: Schema = _object(
 
 
 def document(routes: Iterable[tuple[str, str, Endpoint]]) -> dict[str, Any]:
-    """Return the document of these routes."""
+    """Return the OpenAPI document of these routes."""
     paths: dict[str, dict[str, Any]] = {}
     for method, path, endpoint in routes:
         paths.setdefault(path, {})[method.lower()] = _operation(method, path, endpoint)
@@ -147,14 +147,14 @@ def document(routes: Iterable[tuple[str, str, Endpoint]]) -> dict[str, Any]:
 
 
 def _operation(method: str, path: str, endpoint: Endpoint) -> dict[str, Any]:
-    said = (endpoint.__doc__ or "").strip().splitlines()
+    doc = (endpoint.__doc__ or "").strip().splitlines()
     operation: dict[str, Any] = {
-        "summary": said[0] if said else f"{method} {path}",
+        "summary": doc[0] if doc else f"{method} {path}",
         "parameters": _parameters(method, path),
         "responses": {
-            "200": {"description": "What was asked for."},
+            "200": {"description": "Success."},
             "default": {
-                "description": "Why not.",
+                "description": "An error.",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
             },
         },
@@ -169,12 +169,12 @@ def _operation(method: str, path: str, endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _parameters(method: str, path: str) -> list[dict[str, Any]]:
-    named = [
+    path_parameters = [
         {"name": name, "in": "path", "required": True, "schema": TEXT}
         for name in re.findall(r"{(\w+)}", path)
     ]
     if method != "GET" or not path.endswith(PAGED):
-        return named
-    return named + [
+        return path_parameters
+    return path_parameters + [
         {"name": name, "in": "query", "schema": schema} for name, schema in PAGE_PARAMETERS
     ]

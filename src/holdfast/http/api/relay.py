@@ -1,4 +1,4 @@
-"""Requests of which nothing is kept: answered statelessly, or passed on as they came."""
+"""Requests without a session: answered statelessly, or relayed to the upstream unchanged."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,59 +14,64 @@ from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import write_response
 from holdfast.engine.turns.stateless import StatelessExecutor, StatelessStream
 from holdfast.http.formats.chat import ChatChunks, completion
-from holdfast.http.server.errors import UnsupportedType, problem, problem_value
+from holdfast.http.server.errors import UnsupportedMediaType, error_reply, error_value
 from holdfast.http.server.sse import DONE, KEEP_ALIVE, EventReply
 from holdfast.http.server.types import (
     JSON,
     AnyReply,
     Header,
-    LongReply,
     Reply,
     Request,
-    Send,
-    Wire,
+    StreamingReply,
     json_reply,
 )
 from holdfast.ports.provider import RelayRequest, RelayResponse, Upstreams
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-FORGETTING = frozenset({"embeddings", "moderations", "images", "audio", "completions", "rerank"})
-"""OpenAI's other endpoints that keep nothing, by the first word of their path."""
-KEEPING = frozenset(
+STATELESS_GROUPS = frozenset(
+    {"embeddings", "moderations", "images", "audio", "completions", "rerank"}
+)
+"""Relayed endpoints that store nothing upstream, by the first segment of their path."""
+STATEFUL_GROUPS = frozenset(
     {
         "files", "uploads", "batches", "vector_stores", "fine_tuning", "videos", "containers",
         "evals",
     }
 )  # fmt: skip
-"""Those that keep something in the upstream's account, which all tenants share."""
+"""Relayed endpoints that store data in the upstream account, which all tenants share."""
 
 
-class Relaying:
-    """Requests that take no turn."""
+RELAYED_TYPES = frozenset({"multipart/form-data", "application/octet-stream"})
+"""Types other than JSON that relayed endpoints accept: uploads of files and their parts."""
+
+
+class RelayService:
+    """Answer requests that create no turn."""
 
     def __init__(
-        self, upstreams: Upstreams, passing: StatelessExecutor, *, keep_alive_seconds: float
+        self, upstreams: Upstreams, stateless: StatelessExecutor, *, keep_alive_seconds: float
     ) -> None:
         self._upstreams = upstreams
-        self._passing = passing
+        self._stateless = stateless
         self._keep_alive_seconds = keep_alive_seconds
 
-    def dropped_tools(self, request: TurnRequest) -> Sequence[str]:
+    def dropped_tools(self, turn_request: TurnRequest) -> Sequence[str]:
         """Return the types of hosted tools that the model's upstream does not have."""
-        return self._upstreams.dropped_tools(request.model, request.fields)
+        return self._upstreams.dropped_tools(turn_request.model, turn_request.fields)
 
-    async def response(self, asked: TurnRequest, items: list[NewItem]) -> AnyReply:
-        """Answer a Responses request of which nothing is kept."""
-        if not asked.is_stream:
-            return Reply(write_response(await self._passing.answer(asked, items)))
-        return EventReply(await self.stream(asked, items), self._keep_alive_seconds)
+    async def response(self, turn_request: TurnRequest, items: list[NewItem]) -> AnyReply:
+        """Answer a Responses request without storing anything."""
+        if not turn_request.is_stream:
+            return Reply(write_response(await self._stateless.answer(turn_request, items)))
+        return EventReply(await self.stream(turn_request, items), self._keep_alive_seconds)
 
-    async def stream(self, asked: TurnRequest, items: list[NewItem]) -> StatelessStream:
-        """Return the events, to be closed, once there is one or a while has gone without any.
+    async def stream(self, turn_request: TurnRequest, items: list[NewItem]) -> StatelessStream:
+        """Return the event stream after its first event or `keep_alive_seconds`.
 
-        So a failure that comes at once has a status of its own, and a slow model none to wait for.
+        An early failure thus gets its own HTTP status, and a slow model does not delay the head.
+        The caller closes the stream.
         """
-        stream = self._passing.stream(asked, items)
+        stream = self._stateless.stream(turn_request, items)
         try:
             await stream.begin(self._keep_alive_seconds)
         except BaseException:
@@ -74,36 +79,43 @@ class Relaying:
             raise
         return stream
 
-    async def chat(self, request: Request, asked: TurnRequest, items: list[NewItem]) -> AnyReply:
-        """Answer a Chat request of which nothing is kept: as it is, where Chat is spoken."""
-        if self._upstreams.upstream_api(asked.model) == "chat":
-            return await self._pass_on(request, "/chat/completions", asked.model, may_repeat=True)
-        if not asked.is_stream:
-            return json_reply(completion(await self._passing.answer(asked, items)))
-        stream = await self.stream(asked, items)
-        return EventReply(stream, self._keep_alive_seconds, tell=ChatChunks(asked))
+    async def chat(
+        self, request: Request, turn_request: TurnRequest, items: list[NewItem]
+    ) -> AnyReply:
+        """Answer a Chat request without storing anything; relay it if the upstream speaks Chat."""
+        if self._upstreams.upstream_api(turn_request.model) == "chat":
+            return await self._relay(
+                request, "/chat/completions", turn_request.model, may_repeat=True
+            )
+        if not turn_request.is_stream:
+            return json_reply(completion(await self._stateless.answer(turn_request, items)))
+        stream = await self.stream(turn_request, items)
+        return EventReply(stream, self._keep_alive_seconds, encode=ChatChunks(turn_request))
 
     async def endpoint(self, request: Request) -> AnyReply | None:
-        """Pass one of OpenAI's other endpoints on; None where it is none of them."""
+        """Relay one of OpenAI's other endpoints; return None if the path is not one of them."""
         path = request.path.removeprefix("/v1")
         group = path.strip("/").partition("/")[0]
-        is_known = group in FORGETTING or group in KEEPING
+        is_known = group in STATELESS_GROUPS or group in STATEFUL_GROUPS
         if path == request.path or not is_known or ".." in path.split("/"):
             return None
-        if group in KEEPING and not request.is_admin:
-            raise NotAllowed("what the upstream keeps belongs to all tenants: use an admin key")
+        if group in STATEFUL_GROUPS and not request.is_admin:
+            raise NotAllowed("all tenants share the upstream account: this path needs an admin key")
         kind = _content_type(request)
-        is_json = kind in ("", "application/json") or kind.endswith("+json")
-        if not is_json and request.header(b"origin") is not None:
-            # A web page may post forms to any address; this one is not for it.
-            raise UnsupportedType("a web page may send JSON alone")
-        model = _model_of(await request.body()) if is_json else None
+        is_json = kind == "application/json" or kind.endswith("+json")
+        body = await request.body()
+        if body and not is_json and kind not in RELAYED_TYPES:
+            # Browsers send other types, and none, cross-origin without a preflight request.
+            raise UnsupportedMediaType(
+                f"send the body as application/json or multipart/form-data, not {kind[:128]!r}"
+            )
+        model = _model_of(body) if is_json else None
         query = request.query_string.decode("latin-1")
         path = quote(path, safe="/:@!$&'()*+,;=~")
         target = f"{path}?{query}" if query else path
-        return await self._pass_on(request, target, model, may_repeat=group in FORGETTING)
+        return await self._relay(request, target, model, may_repeat=group in STATELESS_GROUPS)
 
-    async def _pass_on(
+    async def _relay(
         self, request: Request, path: str, model: str | None, *, may_repeat: bool
     ) -> AnyReply:
         body = await request.body()
@@ -119,7 +131,7 @@ class Relaying:
             )
         )
         if relayed is None:
-            return problem(404, f"no upstream serves {request.path}", code="unknown_url")
+            return error_reply(404, f"no upstream serves {request.path}", code="unknown_url")
         return await self._reply(relayed)
 
     async def _reply(self, relayed: RelayResponse) -> AnyReply:
@@ -133,8 +145,8 @@ class Relaying:
         return Reply(body, status=relayed.status, headers=headers or [JSON])
 
 
-class RelayReply(LongReply):
-    """An upstream's stream, passed on as it comes, with comments while it is quiet."""
+class RelayReply(StreamingReply):
+    """Relay an upstream's event stream, with comments while it is idle."""
 
     def __init__(
         self, relayed: RelayResponse, keep_alive_seconds: float, headers: list[Header]
@@ -144,69 +156,68 @@ class RelayReply(LongReply):
         self._relayed = relayed
         self._seconds = keep_alive_seconds
 
-    async def pour(self, send: Send, wire: Wire | None) -> bytes:
-        """Send what comes, by the shortest way while the client keeps up."""
-        passage = _Passage(send, wire, self._seconds)
-        pouring = asyncio.ensure_future(self._relayed.copy_to(passage))
+    async def write_body(self, request: Request) -> bytes:
+        """Relay the upstream's bytes; while the client keeps up, write them at once."""
+        sink = _RelaySink(request, self._seconds)
+        relaying = asyncio.ensure_future(self._relayed.copy_to(sink))
         try:
-            while not pouring.done():
-                await asyncio.wait({pouring}, timeout=passage.seconds_left())
-                if not pouring.done():
-                    await passage.keep_alive()
-            pouring.result()
+            while not relaying.done():
+                await asyncio.wait({relaying}, timeout=sink.seconds_left())
+                if not relaying.done():
+                    await sink.keep_alive()
+            relaying.result()
         except HoldfastError as error:
-            # A stream that broke off must not look like one that ended.
-            value = problem_value(502, error.message, code="upstream_truncated")
+            # A truncated stream must not look like a complete one.
+            value = error_value(502, error.message, code="upstream_truncated")
             return b"data: %s\n\n" % msgspec.json.encode(value) + DONE
         finally:
-            pouring.cancel()
-            await asyncio.gather(pouring, return_exceptions=True)
+            relaying.cancel()
+            await asyncio.gather(relaying, return_exceptions=True)
         return b""
 
     async def close(self) -> None:
-        """Let go of the upstream."""
+        """Close the upstream connection."""
         await self._relayed.close()
 
 
-class _Passage:
-    """Where pieces of a stream pass through."""
+class _RelaySink:
+    """Write the upstream's bytes to the client, with backpressure."""
 
-    def __init__(self, send: Send, wire: Wire | None, seconds: float) -> None:
-        self._send = send
-        self._wire = wire
+    def __init__(self, request: Request, seconds: float) -> None:
+        self._request = request
         self._seconds = seconds
         self._unsent: list[bytes] = []
         self._last = b""
         self._loop = asyncio.get_running_loop()
-        self._heard_at = self._loop.time()
+        self._last_data_at = self._loop.time()
 
     def write(self, piece: bytes) -> bool:
-        """Write a piece out at once, or hold it until there is room."""
+        """Write a piece at once, or buffer it and return False if the client does not keep up."""
         self._last = piece
-        self._heard_at = self._loop.time()
-        if self._wire is not None and not self._unsent and self._wire.is_writable:
-            self._wire.write(piece)
+        self._last_data_at = self._loop.time()
+        if not self._unsent and self._request.is_writable:
+            self._request.write(piece)
             return True
         self._unsent.append(piece)
         return False
 
     async def drain(self) -> None:
-        """Send what is held."""
+        """Send the buffered pieces, waiting for the client."""
         unsent, self._unsent = self._unsent, []
         for piece in unsent:
-            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            await self._request.send(piece)
 
     def seconds_left(self) -> float:
-        """Return for how long it may still be quiet."""
-        return max(self._heard_at + self._seconds - self._loop.time(), 0.0)
+        """Return the time until the next keep-alive comment."""
+        return max(self._last_data_at + self._seconds - self._loop.time(), 0.0)
 
     async def keep_alive(self) -> None:
-        """Send a comment if it has been quiet for long, unless it is the middle of an event."""
+        """Send a comment if the stream is idle and not in the middle of an event."""
         if self.seconds_left() > 0:
             return
-        self._heard_at = self._loop.time()
+        self._last_data_at = self._loop.time()
         if not self._last or self._last.endswith(_EVENT_ENDS):
-            await self._send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+            await self._request.send(KEEP_ALIVE)
 
 
 def _content_type(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""The Responses API: a turn for every request, a range of a session's log for every response."""
+"""The Responses API: each request is a turn, each response a range of a session's log."""
 
 import msgspec
 
@@ -9,19 +9,20 @@ from holdfast.core.openai.encrypted_reasoning import ENCRYPTED_REASONING
 from holdfast.core.openai.response import ResponseFacts, write_response
 from holdfast.core.transaction.commands import DropResponse
 from holdfast.engine.streaming.response_records import given_then
-from holdfast.http.api.relay import Relaying
-from holdfast.http.api.session_items import Transcripts
-from holdfast.http.request.body import read_fields
-from holdfast.http.request.item_references import References
+from holdfast.http.api.relay import RelayService
+from holdfast.http.api.session_items import SessionItems
+from holdfast.http.request.body_decoder import BodyDecoder
+from holdfast.http.request.item_references import ReferenceResolver
 from holdfast.http.request.pagination import page, read_page
-from holdfast.http.request.responses_request import ResponseRequest, read_response_request
+from holdfast.http.request.responses_request import ResponseRequest, parse_response_request
 from holdfast.http.request.session_headers import (
     SessionHeaders,
     answer_headers,
+    check_expectable,
     read_session_headers,
 )
-from holdfast.http.request.session_target import Places
-from holdfast.http.request.submit_turn import Target, TurnDesk, session_of
+from holdfast.http.request.session_target import TargetResolver
+from holdfast.http.request.submit_turn import Target, TurnSubmitter, target_from_headers
 from holdfast.http.server.sse import EventReply
 from holdfast.http.server.types import (
     JSON,
@@ -40,85 +41,91 @@ class ResponseNotFound(NotFound):
 
 
 class ResponsesApi:
-    """POST, GET and DELETE on /v1/responses."""
+    """Everything under /v1/responses except compaction."""
 
-    def __init__(self, turns: TurnDesk, relaying: Relaying) -> None:
+    def __init__(self, turns: TurnSubmitter, relay: RelayService, decoder: BodyDecoder) -> None:
         self._turns = turns
-        self._relaying = relaying
-        self._places = Places(turns.gateway, turns.desk)
-        self._transcripts = Transcripts(turns.gateway)
-        self._references = References(turns.gateway.read)
+        self._decoder = decoder
+        self._relay = relay
+        self._targets = TargetResolver(turns.gateway, turns.desk)
+        self._items = SessionItems(turns.gateway)
+        self._references = ReferenceResolver(turns.gateway.read)
 
     async def create(self, request: Request) -> AnyReply:
-        """Take a turn in, and answer with its response, whole or as a stream."""
-        wanted = read_response_request(await read_fields(request))
-        dropped = self._relaying.dropped_tools(wanted.asked)
-        reply = await self._create(request, wanted)
+        """Run a turn and return its response, whole or streamed."""
+        headers = read_session_headers(request)
+        fields, items = await self._decoder.responses(request)
+        parsed = parse_response_request(fields, items)
+        dropped = self._relay.dropped_tools(parsed.turn_request)
+        reply = await self._create(request, headers, parsed)
         if dropped:
             reply.headers.append((b"x-dropped-tools", ", ".join(dropped).encode("latin-1")))
         return reply
 
-    async def _create(self, request: Request, wanted: ResponseRequest) -> AnyReply:
-        headers = read_session_headers(request)
-        asked = wanted.asked
-        if not (asked.is_stored or headers.is_bound or wanted.is_bound):
-            wanted = await self.resolved(request, wanted, Target())
-            return await self._relaying.response(asked, wanted.items)
+    async def _create(
+        self, request: Request, headers: SessionHeaders, parsed: ResponseRequest
+    ) -> AnyReply:
+        turn_request = parsed.turn_request
+        if not (turn_request.is_stored or headers.is_bound or parsed.is_bound):
+            check_expectable(headers)
+            parsed = await self.resolve_references(request, parsed, Target())
+            return await self._relay.response(turn_request, parsed.items)
         while True:
-            target = session_of(headers)
-            if wanted.is_bound:
-                target = await self.place(request, headers, wanted)
-            items = wanted.items
-            if wanted.refers:
-                items = (await self.resolved(request, wanted, target)).items
+            target = target_from_headers(headers)
+            if parsed.is_bound:
+                target = await self.target(request, headers, parsed)
+            items = parsed.items
+            if parsed.has_references:
+                items = (await self.resolve_references(request, parsed, target)).items
             try:
-                ticket = await self._turns.take(request, asked, headers, target, items)
+                ticket = await self._turns.submit(request, turn_request, headers, target, items)
             except SessionMoved:
                 continue
             break
-        if asked.is_stream:
-            return self._turns.stream(ticket, request.bound)
-        if asked.is_background:
+        if turn_request.is_stream:
+            return self._turns.stream(ticket, request.session_headers)
+        if turn_request.is_background:
             facts = await self._facts(await self._view(request, ticket.response_id))
         else:
             facts = (await self._turns.answer(request, ticket)).response
-        reply = Reply(write_response(facts), headers=[JSON, *request.bound])
+        reply = Reply(write_response(facts), headers=[JSON, *request.session_headers])
         reply.delivers = ticket.turn.id, ticket.step
         return reply
 
-    async def place(
-        self, request: Request, headers: SessionHeaders, wanted: ResponseRequest
+    async def target(
+        self, request: Request, headers: SessionHeaders, parsed: ResponseRequest
     ) -> Target:
-        """Return where a request goes on."""
-        return await self._places.find(request.tenant, headers, wanted)
+        """Return the session that a request continues."""
+        return await self._targets.resolve(request.tenant, headers, parsed)
 
-    async def resolved(
-        self, request: Request, wanted: ResponseRequest, target: Target
+    async def resolve_references(
+        self, request: Request, parsed: ResponseRequest, target: Target
     ) -> ResponseRequest:
-        """Return the request with the items that it refers to."""
-        if not wanted.refers:
-            return wanted
-        items = await self._references.resolve(request.tenant, wanted.items, target)
-        return msgspec.structs.replace(wanted, items=items)
+        """Return the request with its item references replaced by items."""
+        if not parsed.has_references:
+            return parsed
+        items = await self._references.resolve(request.tenant, parsed.items, target)
+        return msgspec.structs.replace(parsed, items=items)
 
     async def get(self, request: Request) -> AnyReply:
-        """Return a response as it is now, or its events, from the first or after a number."""
-        name, asked = request.params["id"], request.query()
-        view = await self._view(request, name)
-        after = _starting_after(asked)
-        if not _flag(asked, "stream"):
+        """Return a response, or its events from the start or after a sequence number."""
+        response_id, query = request.params["id"], request.query()
+        view = await self._view(request, response_id)
+        after = _starting_after(query)
+        if not _flag(query, "stream"):
             if after is not None:
                 raise InvalidInput("starting_after needs stream=true", param="starting_after")
             facts = await self._facts(view)
             if ENCRYPTED_REASONING in request.query_list("include"):
                 facts = msgspec.structs.replace(facts, shows_encrypted=True)
             return Reply(write_response(facts))
-        reader = self._turns.desk.reader(request.tenant, name, -1 if after is None else after)
+        first = -1 if after is None else after
+        reader = self._turns.desk.reader(request.tenant, response_id, first)
         headers = answer_headers(view.session, view.turn.id)
         return EventReply(reader, self._turns.streams.keep_alive_seconds, headers)
 
     async def cancel(self, request: Request) -> AnyReply:
-        """End a background response that has not ended; one that has stays as it is."""
+        """Cancel a background response; one that has ended stays unchanged."""
         view = await self._view(request, request.params["id"])
         if not read_request(view.turn.request).is_background:
             raise InvalidInput("Only responses created with background=true can be cancelled.")
@@ -129,7 +136,7 @@ class ResponsesApi:
         return Reply(write_response(facts))
 
     async def delete(self, request: Request) -> AnyReply:
-        """Take a response out of reach; the session's history stays as it is."""
+        """Delete a response; the session's history stays unchanged."""
         view = await self._view(request, request.params["id"])
         await self._turns.gateway.submit(
             DropResponse(tenant=request.tenant, turn_id=view.turn.id, step=view.step)
@@ -137,49 +144,49 @@ class ResponsesApi:
         return json_reply({"id": request.params["id"], "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> AnyReply:
-        """Return a page of what the model was given: the history it continued, then its input."""
+        """Return a page of a response's input: the history it continued, then its own items."""
         view = await self._view(request, request.params["id"])
-        asked = read_page(request, order="desc")
-        given = given_then(view)
-        if given is None:
-            return json_reply(page([], [], asked.limit))
-        return json_reply(await self._transcripts.listed(given, asked))
+        page_request = read_page(request, order="desc")
+        session = given_then(view)
+        if session is None:
+            return json_reply(page([], [], page_request.limit))
+        return json_reply(await self._items.page(session, page_request))
 
     async def input_tokens(self, request: Request) -> AnyReply:
-        """Return about how many tokens a request would have, its history included."""
+        """Estimate the number of input tokens of a request, with its history."""
         headers = read_session_headers(request)
-        fields = await read_fields(request)
+        fields, items = await self._decoder.responses(request)
         fields.setdefault("model", msgspec.Raw(b'"any"'))
-        wanted = read_response_request(fields)
-        target = await self.place(request, headers, wanted)
-        wanted = await self.resolved(request, wanted, target)
-        items = await self._turns.history(request, target)
-        bodies = [*items, *(item.body for item in wanted.items)]
-        tokens = estimate_tokens(bodies, wanted.asked.fields)
+        parsed = parse_response_request(fields, items)
+        target = await self.target(request, headers, parsed)
+        parsed = await self.resolve_references(request, parsed, target)
+        history = await self._turns.history(request, target)
+        bodies = [*history, *(item.body for item in parsed.items)]
+        tokens = estimate_tokens(bodies, parsed.turn_request.fields)
         return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def _facts(self, view: ResponseView) -> ResponseFacts:
         return await self._turns.desk.records.facts(view)
 
     async def _view(self, request: Request, name: str) -> ResponseView:
-        """Return what is stored under a response id."""
+        """Return the stored response with this id."""
         view = await self._turns.desk.records.find(request.tenant, name)
         if view is None or not read_request(view.turn.request).is_stored:
             raise ResponseNotFound(f"Response with id '{name}' not found.")
         return view
 
 
-def _flag(asked: dict[str, str], name: str) -> bool:
-    raw = asked.get(name, "false").lower()
+def _flag(query: dict[str, str], name: str) -> bool:
+    raw = query.get(name, "false").lower()
     if raw not in ("true", "false", "1", "0"):
-        raise InvalidInput(f"{name} is true or false, not {raw!r}", param=name)
+        raise InvalidInput(f"{name} must be true or false, not {raw!r}", param=name)
     return raw in ("true", "1")
 
 
-def _starting_after(asked: dict[str, str]) -> int | None:
-    raw = asked.get("starting_after")
+def _starting_after(query: dict[str, str]) -> int | None:
+    raw = query.get("starting_after")
     if raw is None:
         return None
     if not (raw.isascii() and raw.isdecimal() and len(raw) < 10):
-        raise InvalidInput("starting_after is a sequence number", param="starting_after")
+        raise InvalidInput("starting_after must be a sequence number", param="starting_after")
     return int(raw)

@@ -1,17 +1,17 @@
-"""The Responses API over WebSocket: one request after the other, events as frames.
+"""The Responses API over WebSocket: requests and events as frames.
 
-A connection remembers its latest unstored responses, so that they can be continued although
-nothing of them is kept. Its turns belong to the server like any others.
+A connection caches its latest unstored responses, so that they can be continued. Its turns run in
+the gateway like any others and do not end with the connection.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.decisions.api_keys import NotAuthenticated
 from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.model.items import NewItem, read_item
 from holdfast.core.model.request import TURN_PREFIX, TurnRequest, response_id
@@ -27,199 +27,252 @@ from holdfast.core.openai.stream_events import (
 )
 from holdfast.engine.logging import log
 from holdfast.engine.turns.turn_service import TurnTicket
-from holdfast.http.api.relay import Relaying
+from holdfast.http.api.relay import RelayService
 from holdfast.http.api.responses import ResponsesApi
-from holdfast.http.request.body import Fields, parse_fields, take
+from holdfast.http.request.auth import Authenticator
+from holdfast.http.request.body import Fields, parse_fields, pop_field
 from holdfast.http.request.responses_request import ResponseRequest, read_response_request
 from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
-from holdfast.http.request.submit_turn import Target, TurnDesk, session_of
-from holdfast.http.request.websocket_memory import ConnectionState
-from holdfast.http.server.errors import problem_value, reply_to
+from holdfast.http.request.submit_turn import Target, TurnSubmitter, target_from_headers
+from holdfast.http.request.websocket_memory import ResponseCache
+from holdfast.http.server.body_budget import UNCOUNTED_BYTES
+from holdfast.http.server.errors import error_value, reply_for_error
 from holdfast.http.server.types import Request
-from holdfast.http.server.websocket import Socket
+from holdfast.http.server.websocket import POLICY, WebSocket
 
-MAX_LANES = 32
-MAX_WAITING = 16
+MAX_STREAMS = 32
+MAX_QUEUED = 16
 LIMIT_CODE = "websocket_connection_limit_reached"
 
-Admit = Callable[[Request], Awaitable[None]]
-"""Finds out who asks, and refuses those who may not: at the handshake, and at every request."""
 
 _encode = msgspec.json.Encoder().encode
 _ENDS = frozenset(TERMINAL.values())
 
 
 class UnknownEvent(InvalidInput):
-    """A frame is of no type that a client may send."""
+    """The frame's type is not one that clients may send."""
 
     code = "unknown_event"
 
 
-class ResponsesSocket:
-    """Serves connections to /v1/responses."""
+class ResponsesWebSocket:
+    """Serve WebSocket connections to /v1/responses."""
 
     def __init__(
-        self, responses: ResponsesApi, turns: TurnDesk, relaying: Relaying, admit: Admit
+        self,
+        responses: ResponsesApi,
+        turns: TurnSubmitter,
+        relay: RelayService,
+        authenticator: Authenticator,
     ) -> None:
         self.responses = responses
-        self.relaying = relaying
+        self.relay = relay
         self.turns = turns
-        self.admit = admit
+        self.authenticator = authenticator
 
-    async def serve(self, request: Request, socket: Socket) -> None:
-        """Serve one connection to its end, or to the end of the time it may last."""
+    async def serve(self, request: Request, websocket: WebSocket) -> None:
+        """Serve one connection until it closes or `websocket_seconds` have passed."""
         headers = replace(read_session_headers(request), idempotency_key=None, retry_count=0)
-        if not await socket.accept([(b"x-request-id", request.id.encode())]):
+        if not await websocket.accept([(b"x-request-id", request.id.encode())]):
             return
-        connection = _Connection(self, request, headers, socket)
+        connection = _Connection(self, request, headers, websocket)
         try:
             async with asyncio.timeout(self.turns.streams.websocket_seconds):
-                await connection.listen()
+                await self._serve_until_revoked(connection, request)
         except TimeoutError:
-            value = problem_value(400, "this connection has lasted its time", code=LIMIT_CODE)
-            await socket.send(_encode({"type": "error", "status": 400, **value}))
-            await socket.close()
+            value = error_value(
+                400, "the connection has reached its maximum duration", code=LIMIT_CODE
+            )
+            await websocket.send(_encode({"type": "error", "status": 400, **value}))
+            await websocket.close()
         finally:
             await connection.close()
+
+    async def _serve_until_revoked(self, connection: "_Connection", request: Request) -> None:
+        receiving = asyncio.ensure_future(connection.receive_frames())
+        revoked = asyncio.ensure_future(self.authenticator.until_revoked(request))
+        try:
+            await asyncio.wait({receiving, revoked}, return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                receiving.result()
+            else:
+                await connection.end(NotAuthenticated("the API key is no longer valid"))
+        finally:
+            for task in (receiving, revoked):
+                task.cancel()
+            await asyncio.gather(receiving, revoked, return_exceptions=True)
 
 
 class _Connection:
     def __init__(
         self,
-        house: ResponsesSocket,
+        server: ResponsesWebSocket,
         request: Request,
         headers: SessionHeaders,
-        socket: Socket,
+        websocket: WebSocket,
     ) -> None:
-        self._responses = house.responses
-        self._relaying = house.relaying
-        self._turns = house.turns
-        self._admit = house.admit
+        self._responses = server.responses
+        self._relay = server.relay
+        self._turns = server.turns
+        self._authenticator = server.authenticator
         self._request = request
         self._headers = headers
-        self._socket = socket
-        self._state = ConnectionState()
-        self._lanes: dict[str | None, asyncio.Queue[tuple[Fields, bytes]]] = {}
+        self._websocket = websocket
+        self._cache = ResponseCache()
+        self._queues: dict[str | None, asyncio.Queue[tuple[Fields, bytes]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._tickets: set[TurnTicket] = set()
+        self._reserved: dict[int, int] = {}
+        """Sizes of the large frames that are not answered yet, by object id."""
 
-    async def listen(self) -> None:
-        """Take frames in until the client leaves."""
-        while (frame := await self._socket.receive()) is not None:
-            lane: str | None = None
+    async def receive_frames(self) -> None:
+        """Queue request frames until the client disconnects."""
+        while (frame := await self._websocket.receive()) is not None:
+            stream_id: str | None = None
             try:
+                await self._reserve(frame)
                 fields = parse_fields(frame)
-                lane = take(fields, "stream_id", str)
-                await self._take(fields, frame, lane)
+                stream_id = pop_field(fields, "stream_id", str)
+                await self._enqueue(fields, frame, stream_id)
             except HoldfastError as error:
-                await self._refuse(error, lane)
+                self._release(frame)
+                await self._send_error(error, stream_id)
+
+    async def _reserve(self, frame: bytes) -> None:
+        """Count a large frame towards the body bytes of the process until it is answered."""
+        budget = self._request.budget
+        if budget is not None and len(frame) > UNCOUNTED_BYTES:
+            await budget.reserve(len(frame))
+            self._reserved[id(frame)] = len(frame)
+
+    def _release(self, frame: bytes) -> None:
+        size = self._reserved.pop(id(frame), 0)
+        if size and self._request.budget is not None:
+            self._request.budget.release(size)
 
     async def close(self) -> None:
-        """Leave the turns to themselves, or cancel them where that is the policy."""
+        """Stop sending; cancel the turns if `on_disconnect` says so."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._request.budget is not None:
+            self._request.budget.release(sum(self._reserved.values()))
         if self._turns.streams.on_disconnect == "cancel":
             for ticket in self._tickets:
                 await ticket.abandon()
 
-    async def _take(self, fields: Fields, frame: bytes, lane: str | None) -> None:
-        kind = take(fields, "type", str)
-        if kind == "response.steer":
-            await self._refuse_steering(fields)
-        elif kind != "response.create":
-            raise UnknownEvent(f"a client may send response.create, not {kind!r}", param="type")
-        else:
-            await self._queue(lane).put((fields, frame))
+    async def end(self, error: HoldfastError) -> None:
+        """Send an error and close the connection."""
+        await self._send_error(error, None)
+        await self._websocket.close(POLICY)
 
-    def _queue(self, lane: str | None) -> "asyncio.Queue[tuple[Fields, bytes]]":
-        """Return the queue of a lane: one request after the other, lanes beside each other."""
-        queue = self._lanes.get(lane)
+    async def _enqueue(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
+        kind = pop_field(fields, "type", str)
+        if kind == "response.steer":
+            await self._reject_steering(fields)
+        elif kind != "response.create":
+            raise UnknownEvent(
+                f"the type of a frame must be response.create, not {kind!r}", param="type"
+            )
+        else:
+            await self._queue(stream_id).put((fields, frame))
+
+    def _queue(self, stream_id: str | None) -> "asyncio.Queue[tuple[Fields, bytes]]":
+        """Return the queue of a stream: serial within a stream, streams in parallel."""
+        queue = self._queues.get(stream_id)
         if queue is None:
-            if len(self._lanes) >= MAX_LANES:
-                raise InvalidInput(f"a connection has at most {MAX_LANES} lanes", param="stream_id")
-            queue = self._lanes[lane] = asyncio.Queue(MAX_WAITING)
-            work = asyncio.create_task(self._work(lane, queue), name="holdfast-socket-lane")
-            self._tasks.append(work)
+            if len(self._queues) >= MAX_STREAMS:
+                raise InvalidInput(
+                    f"a connection has at most {MAX_STREAMS} streams", param="stream_id"
+                )
+            queue = self._queues[stream_id] = asyncio.Queue(MAX_QUEUED)
+            worker = self._answer_queued(stream_id, queue)
+            self._tasks.append(asyncio.create_task(worker, name="holdfast-websocket-stream"))
         return queue
 
-    async def _work(self, lane: str | None, queue: "asyncio.Queue[tuple[Fields, bytes]]") -> None:
+    async def _answer_queued(
+        self, stream_id: str | None, queue: "asyncio.Queue[tuple[Fields, bytes]]"
+    ) -> None:
         while True:
             fields, frame = await queue.get()
             raw = fields.get("previous_response_id")
             parent: Any = msgspec.json.decode(raw) if raw is not None else None
             try:
-                await self._answer(fields, frame, lane)
+                await self._answer(fields, frame, stream_id)
             except HoldfastError as error:
-                self._state.forget(parent if isinstance(parent, str) else None)
-                await self._refuse(error, lane)
-            except Exception:  # noqa: BLE001 - the top of a task: logged, and answered in shape
-                log.exception("socket.broke", request_id=self._request.id)
-                await self._refuse(HoldfastError("something broke on our side"), lane)
+                self._cache.discard(parent if isinstance(parent, str) else None)
+                await self._send_error(error, stream_id)
+            except Exception:  # noqa: BLE001 - top of the task: logged and answered
+                log.exception("websocket.request_failed", request_id=self._request.id)
+                await self._send_error(HoldfastError("internal server error"), stream_id)
+            finally:
+                self._release(frame)
 
-    async def _answer(self, fields: Fields, frame: bytes, lane: str | None) -> None:
-        request = self._request.frame(frame)
-        await self._admit(request)
-        does_generate = take(fields, "generate", bool, True)
+    async def _answer(self, fields: Fields, frame: bytes, stream_id: str | None) -> None:
+        request = self._request.with_body(frame)
+        await self._authenticator.authenticate(request)
+        generates = pop_field(fields, "generate", bool, True)
         fields.pop("stream_options", None)
-        wanted = read_response_request(fields)
-        asked = replace(wanted.asked, is_stream=True)
-        if asked.is_background:
+        parsed = read_response_request(fields)
+        turn_request = replace(parsed.turn_request, is_stream=True)
+        if turn_request.is_background:
             raise InvalidInput("background is not supported over WebSocket", param="background")
-        wanted, target, before = await self._placed(replace(wanted, asked=asked))
-        wanted = await self._responses.resolved(request, wanted, target)
-        if not does_generate:
-            await self._register(wanted, before, lane)
+        parsed, target, history = await self._locate(replace(parsed, turn_request=turn_request))
+        parsed = await self._responses.resolve_references(request, parsed, target)
+        if not generates:
+            await self._register(parsed, history, stream_id)
             return
-        if asked.is_stored or target.session_id is not None or target.key is not None:
-            ticket = await self._turns.take(
-                request, wanted.asked, self._headers, target, wanted.items
+        if turn_request.is_stored or target.session_id is not None or target.key is not None:
+            ticket = await self._turns.submit(
+                request, parsed.turn_request, self._headers, target, parsed.items
             )
             self._tickets.add(ticket)
-            last = await self._forward(ticket, lane)
+            response = await self._forward(ticket, stream_id)
             self._tickets.discard(ticket)
         else:
-            last = await self._pass(wanted, lane)
-        self._remember(asked, (*before, *wanted.items), last)
+            response = await self._answer_stateless(parsed, stream_id)
+        self._remember(turn_request, (*history, *parsed.items), response)
 
-    async def _placed(
-        self, wanted: ResponseRequest
+    async def _locate(
+        self, parsed: ResponseRequest
     ) -> tuple[ResponseRequest, Target, tuple[NewItem, ...]]:
-        """Return the request, where it goes, and the history that only we must remember with it.
+        """Return the request, its target, and the stored history to cache with its response.
 
-        A parent that this connection remembers is brought along in full.
+        A cached parent's items become part of the request.
         """
-        parent = self._state.get(wanted.asked.previous_response_id)
+        parent = self._cache.get(parsed.turn_request.previous_response_id)
         if parent is not None:
-            whole = replace(wanted, items=[*parent.items, *wanted.items])
-            return whole, session_of(self._headers), ()
-        target = await self._responses.place(self._request, self._headers, wanted)
-        before: tuple[NewItem, ...] = ()
-        if not wanted.asked.is_stored and target.parent is not None:
-            history = await self._turns.history(self._request, target)
-            before = tuple(read_item(body) for body in history)
-        return wanted, target, before
+            with_parent = replace(parsed, items=[*parent.items, *parsed.items])
+            return with_parent, target_from_headers(self._headers), ()
+        target = await self._responses.target(self._request, self._headers, parsed)
+        history: tuple[NewItem, ...] = ()
+        if not parsed.turn_request.is_stored and target.parent is not None:
+            bodies = await self._turns.history(self._request, target)
+            history = tuple(read_item(body) for body in bodies)
+        return parsed, target, history
 
-    async def _forward(self, ticket: TurnTicket, lane: str | None) -> dict[str, Any]:
-        """Send a response's events, and return the response as the last one shows it."""
+    async def _forward(self, ticket: TurnTicket, stream_id: str | None) -> dict[str, Any]:
+        """Send a response's events, and return the response of the terminal event."""
         reader = ticket.reader()
         response: dict[str, Any] = {}
         while (events := await reader.take(self._turns.streams.keep_alive_seconds)) is not None:
             for event in events:
-                await self._send(event, lane)
+                await self._send(event, stream_id)
                 if event.type in _ENDS:
                     response = msgspec.json.decode(event.body)["response"]
         self._turns.gateway.delivered(ticket.turn.id, ticket.step)
         return response
 
-    async def _pass(self, wanted: ResponseRequest, lane: str | None) -> dict[str, Any]:
-        """Have a request answered of which nothing is kept but what we remember."""
+    async def _answer_stateless(
+        self, parsed: ResponseRequest, stream_id: str | None
+    ) -> dict[str, Any]:
+        """Answer a request without storing it, and return its response."""
         response: dict[str, Any] = {}
-        stream = await self._relaying.stream(wanted.asked, wanted.items)
+        stream = await self._relay.stream(parsed.turn_request, parsed.items)
         try:
             while (events := await stream.take(self._turns.streams.keep_alive_seconds)) is not None:
                 for event in events:
-                    await self._send(event, lane)
+                    await self._send(event, stream_id)
                     if event.type in _ENDS:
                         response = msgspec.json.decode(event.body)["response"]
         finally:
@@ -227,55 +280,55 @@ class _Connection:
         return response
 
     def _remember(
-        self, asked: TurnRequest, given: tuple[NewItem, ...], response: dict[str, Any]
+        self, request: TurnRequest, items: tuple[NewItem, ...], response: dict[str, Any]
     ) -> None:
         if response.get("status") not in ("completed", "incomplete"):
-            self._state.forget(asked.previous_response_id)
-        elif not asked.is_stored:
-            said = (read_item(_encode(item)) for item in response["output"])
-            self._state.keep(response["id"], (*given, *said))
+            self._cache.discard(request.previous_response_id)
+        elif not request.is_stored:
+            output = (read_item(_encode(item)) for item in response["output"])
+            self._cache.add(response["id"], (*items, *output))
 
     async def _register(
-        self, wanted: ResponseRequest, before: tuple[NewItem, ...], lane: str | None
+        self, parsed: ResponseRequest, history: tuple[NewItem, ...], stream_id: str | None
     ) -> None:
-        """Remember a request without asking the model: its id can be continued from here."""
+        """Cache a request without calling the model: later requests can continue its id."""
         name = response_id(self._turns.gateway.ids.new(TURN_PREFIX.rstrip("_")), 0)
-        self._state.keep(name, (*before, *wanted.items))
+        self._cache.add(name, (*history, *parsed.items))
         now = time.time()
         answer = RecordedAnswer(usage=msgspec.Raw(usage_value(Usage())), completed_at=now)
         facts = ResponseFacts(
-            id=name, request=wanted.asked, created_at=now, status="completed", answer=answer
+            id=name, request=parsed.turn_request, created_at=now, status="completed", answer=answer
         )
-        await self._send(lifecycle_event(CREATED, 0, facts, "in_progress"), lane)
-        await self._send(lifecycle_event(IN_PROGRESS, 1, facts, "in_progress"), lane)
-        await self._send(terminal_event(2, facts), lane)
+        await self._send(lifecycle_event(CREATED, 0, facts, "in_progress"), stream_id)
+        await self._send(lifecycle_event(IN_PROGRESS, 1, facts, "in_progress"), stream_id)
+        await self._send(terminal_event(2, facts), stream_id)
 
-    async def _send(self, event: StreamEvent, lane: str | None) -> None:
+    async def _send(self, event: StreamEvent, stream_id: str | None) -> None:
         body = event.body
-        if lane is not None:
-            body = body[:-1] + b',"stream_id":' + _encode(lane) + b"}"
-        await self._socket.send(body)
+        if stream_id is not None:
+            body = body[:-1] + b',"stream_id":' + _encode(stream_id) + b"}"
+        await self._websocket.send(body)
 
-    async def _refuse(self, error: HoldfastError, lane: str | None) -> None:
-        reply = reply_to(error)
+    async def _send_error(self, error: HoldfastError, stream_id: str | None) -> None:
+        reply = reply_for_error(error)
         value: dict[str, Any] = {"type": "error", "status": reply.status}
         value |= msgspec.json.decode(reply.body)
         value["error"]["headers"] = {
             name.decode(): text.decode() for name, text in reply.headers if name != b"content-type"
         }
-        if lane is not None:
-            value["stream_id"] = lane
-        await self._socket.send(_encode(value))
+        if stream_id is not None:
+            value["stream_id"] = stream_id
+        await self._websocket.send(_encode(value))
 
-    async def _refuse_steering(self, fields: Fields) -> None:
+    async def _reject_steering(self, fields: Fields) -> None:
         steer = {
             "input": fields.get("input"),
             "previous_response_id": fields.get("previous_response_id"),
         }
         error = {
             "code": "steering_not_supported",
-            "message": "a running response cannot be steered; send what you have to say when it "
-            "has ended, or by HTTP with X-On-Busy: interrupt",
+            "message": "a running response cannot be steered over WebSocket; send the input when "
+            "it has ended, or over HTTP with X-On-Busy: interrupt",
             "type": "invalid_request_error",
         }
         event = {
@@ -284,4 +337,4 @@ class _Connection:
             "error": error,
             "steer": steer,
         }
-        await self._socket.send(_encode(event))
+        await self._websocket.send(_encode(event))

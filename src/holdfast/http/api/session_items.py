@@ -1,76 +1,77 @@
-"""Transcripts over HTTP: what the Conversations and the Sessions API do with a session's items."""
+"""Read and write a session's items: shared by the Conversations and Sessions APIs."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import InvalidInput, ItemNotFound, SessionNotFound
+from holdfast.core.errors import InvalidInput, ItemNotFound, SessionChanged, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import shown
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Append, Appended, Hide
 from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.request.body import Fields, take_list
-from holdfast.http.request.item_references import References
-from holdfast.http.request.item_validation import read_sent_item
-from holdfast.http.request.pagination import PageAsked, UnknownCursor, page
+from holdfast.http.request.body import Fields, pop_list
+from holdfast.http.request.item_references import ReferenceResolver
+from holdfast.http.request.item_validation import parse_item
+from holdfast.http.request.pagination import PageRequest, UnknownCursor, page
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.submit_turn import Target, body_hash
 from holdfast.http.server.types import Reply, Request, json_reply
 from holdfast.ports.store import ItemQuery, ListedItem, SessionView
 
 
-class Transcripts:
-    """Reads and writes items of sessions, by the names that lists show."""
+class SessionItems:
+    """Read and write items by their public ids."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._references = References(gateway.read)
+        self._references = ReferenceResolver(gateway.read)
 
     async def session(self, tenant: Tenant, session_id: SessionId) -> SessionView | None:
-        """Return a session that may be seen from outside."""
+        """Return a session; `None` if it does not exist or is internal."""
         if "\0" in session_id:
             return None
         view = await self._gateway.read.session(tenant, session_id=session_id)
         return view if view is not None and view.session.is_visible else None
 
-    async def listed(
-        self, session: Session, asked: PageAsked, *, is_log: bool = False
+    async def page(
+        self, session: Session, request: PageRequest, *, is_log: bool = False
     ) -> dict[str, Any]:
         """Return a page of a session's items."""
         query = ItemQuery(
-            after=await self._place(session, asked.after),
-            limit=asked.limit + 1,
-            order=asked.order,
+            after=await self._sequence(session, request.after),
+            limit=request.limit + 1,
+            order=request.order,
             view="log" if is_log else "visible",
         )
-        found = await self._gateway.read.listing(session, query)
-        entries = [log_entry(one) if is_log else item_value(one) for one in found]
-        return page(entries, [one.name for one in found], asked.limit)
+        entries = await self._gateway.read.listing(session, query)
+        values = [log_entry(entry) if is_log else item_value(entry) for entry in entries]
+        return page(values, [entry.name for entry in entries], request.limit)
 
-    async def _place(self, session: Session, after: str | None) -> int | None:
+    async def _sequence(self, session: Session, after: str | None) -> int | None:
         if after is None:
             return None
-        found = await self.find(session, after)
-        if found is None:
+        entry = await self.find(session, after)
+        if entry is None:
             raise UnknownCursor(f"after: there is no item {after!r} in this list")
-        return found.item.seq
+        return entry.item.seq
 
-    async def find(self, session: Session, name: str) -> ListedItem | None:
-        """Return an item by name, hidden or not."""
-        if "\0" in name:
+    async def find(self, session: Session, item_id: str) -> ListedItem | None:
+        """Return an item by id, hidden or not."""
+        if "\0" in item_id:
             return None
-        return await self._gateway.read.item(session, name)
+        return await self._gateway.read.item(session, item_id)
 
-    async def visible(self, session: Session, name: str) -> ListedItem:
-        """Return an item that the model may be shown."""
-        found = await self.find(session, name)
-        if found is None or found.hidden_by is not None:
-            raise ItemNotFound(f"no item {name}")
-        return found
+    async def visible(self, session: Session, item_id: str) -> ListedItem:
+        """Return a visible item."""
+        entry = await self.find(session, item_id)
+        if entry is None or entry.hidden_by is not None:
+            raise ItemNotFound(f"no item {item_id}")
+        return entry
 
     async def append(
         self,
@@ -80,13 +81,15 @@ class Transcripts:
         session_id: SessionId | None = None,
         metadata: bytes = b"{}",
     ) -> Appended:
-        """Add items with no run, once for each request; without a session, to a new one."""
+        """Append items without a run, once per request; without `session_id`, to a new session."""
         headers, gateway = read_session_headers(request), self._gateway
         items = await self._references.resolve(
             request.tenant, items, Target(session_id=session_id), param="items"
         )
         if headers.is_bound or headers.is_internal:
-            raise InvalidInput("items go to the session in the path; send no session headers")
+            raise InvalidInput("the path names the session; send no session headers")
+        if headers.expected_id is not None and headers.expected_id != session_id:
+            raise SessionChanged(headers.expected_id, session_id)
         command = Append(
             tenant=request.tenant,
             turn_id=TurnId(gateway.ids.new("turn")),
@@ -100,53 +103,56 @@ class Transcripts:
             metadata=metadata,
             limits=await gateway.storage.limits(request.tenant, gateway.limits),
         )
-        done = await append_items(gateway, command, on_busy=headers.on_busy or "enqueue")
+        appended = await append_items(gateway, command, on_busy=headers.on_busy or "enqueue")
         gateway.storage.note(request.tenant, sum(len(item.body) for item in items))
-        return done
+        return appended
 
-    async def reply(self, request: Request, done: Appended, count: int) -> Reply:
-        """Answer with the items that were added, and note when the answer has left."""
-        turn = done.turn
-        reply = json_reply(await self._appended(request, done, count))
+    async def reply(self, request: Request, appended: Appended, count: int) -> Reply:
+        """Return the appended items; the turn is marked as delivered once they were sent."""
+        turn = appended.turn
+        reply = json_reply(await self._appended_page(request, turn, count))
         reply.delivers = turn.id, turn.step
         return reply
 
-    async def _appended(self, request: Request, done: Appended, count: int) -> dict[str, Any]:
-        last = done.turn.last_seq or 0
-        view = await self._gateway.read.session(request.tenant, session_id=done.turn.session_id)
+    async def _appended_page(self, request: Request, turn: Turn, count: int) -> dict[str, Any]:
+        last = turn.last_seq or 0
+        view = await self._gateway.read.session(request.tenant, session_id=turn.session_id)
         if view is None:
-            raise SessionNotFound(f"no session {done.turn.session_id}")
+            raise SessionNotFound(f"no session {turn.session_id}")
         query = ItemQuery(after=last - count, limit=count, view="log")
-        found = await self._gateway.read.listing(view.session, query) if count else []
-        return page([item_value(one) for one in found], [one.name for one in found], max(count, 1))
+        entries = await self._gateway.read.listing(view.session, query) if count else []
+        values = [item_value(entry) for entry in entries]
+        return page(values, [entry.name for entry in entries], max(count, 1))
 
-    async def hide(self, tenant: Tenant, session: Session, name: str, *, erase: bool) -> Session:
-        """Take an item out of the view; with `erase`, blank its content for good."""
-        seq = (await self.visible(session, name)).item.seq
+    async def hide(self, tenant: Tenant, session: Session, item_id: str, *, erase: bool) -> Session:
+        """Hide an item; with `erase`, also remove its content permanently."""
+        seq = (await self.visible(session, item_id)).item.seq
         if erase and seq <= session.parent_seq:
-            raise InvalidInput(f"item {name} is inherited; erase it in the session it was said in")
+            raise InvalidInput(
+                f"item {item_id} is inherited; erase it in the session that it belongs to"
+            )
         return await self._gateway.submit(
             Hide(tenant=tenant, session_id=session.id, from_seq=seq, to_seq=seq, erase=erase)
         )
 
 
-def read_items(fields: Fields, *, most: int) -> list[NewItem] | None:
-    """Take `items` out of a body: each kept as it came."""
-    listed = take_list(fields, "items")
-    if listed is None:
+def read_items(fields: Fields, *, limit: int) -> list[NewItem] | None:
+    """Remove `items` from the fields and return them unchanged."""
+    entries = pop_list(fields, "items")
+    if entries is None:
         return None
-    if len(listed) > most:
-        raise InvalidInput(f"items: at most {most} may be sent at once, these are {len(listed)}")
-    return [read_sent_item(bytes(one), f"items[{index}]") for index, one in enumerate(listed)]
+    if len(entries) > limit:
+        raise InvalidInput(f"items: at most {limit} per request, not {len(entries)}")
+    return [parse_item(bytes(entry), f"items[{index}]") for index, entry in enumerate(entries)]
 
 
 def item_value(listed: ListedItem) -> msgspec.Raw:
-    """Return an item as a list of the visible view shows it."""
+    """Return an item as JSON, as the visible view lists it."""
     return msgspec.Raw(shown(listed.item, listed.name))
 
 
 def log_entry(listed: ListedItem) -> dict[str, Any]:
-    """Return an item as the log's view shows it: where it stands, and what hides it."""
+    """Return an item as the log view lists it: with its sequence and the record that hides it."""
     record, item = listed.hidden_by, listed.item
     hidden_by = None
     if record is not None:
@@ -169,9 +175,9 @@ def log_entry(listed: ListedItem) -> dict[str, Any]:
     }
 
 
-def read_flag(asked: dict[str, str], name: str) -> bool:
-    """Return a yes or no of the query."""
-    raw = asked.get(name, "false").lower()
+def read_flag(query: dict[str, str], name: str) -> bool:
+    """Return a boolean query parameter."""
+    raw = query.get(name, "false").lower()
     if raw not in ("true", "false", "1", "0", ""):
-        raise InvalidInput(f"{name} is true or false, not {raw!r}")
+        raise InvalidInput(f"{name} must be true or false, not {raw!r}")
     return raw in ("true", "1", "")

@@ -1,4 +1,4 @@
-"""Stored chat completions: listed, read, noted on, deleted; the history of their session stays."""
+"""Stored chat completions: list, read, annotate and delete them; their sessions stay."""
 
 from typing import Any
 
@@ -16,41 +16,40 @@ from holdfast.core.transaction.commands import AnnotateCompletion, DropResponse
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.formats.chat import COMPLETION_PREFIX, completion, completion_id
-from holdfast.http.request.body import read_fields
-from holdfast.http.request.metadata import take_metadata
+from holdfast.http.request.body import pop_metadata, read_fields
 from holdfast.http.request.pagination import UnknownCursor, page, read_page
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.store import CompletionQuery, ItemQuery
 
 
 class CompletionsApi:
-    """/v1/chat/completions, what is kept of it."""
+    """Stored completions under /v1/chat/completions."""
 
     def __init__(self, gateway: Gateway, desk: TurnService) -> None:
         self._gateway = gateway
         self._desk = desk
 
-    async def listed(self, request: Request) -> AnyReply:
-        """Return a page of stored completions, oldest first unless asked otherwise."""
-        asked = read_page(request, order="asc")
+    async def list_page(self, request: Request) -> AnyReply:
+        """Return a page of stored completions, oldest first by default."""
+        page_request = read_page(request, order="asc")
         after = None
-        if asked.after is not None:
-            row = await self._row(request, asked.after)
+        if page_request.after is not None:
+            row = await self._row(request, page_request.after)
             if row is None:
-                raise UnknownCursor(f"after: there is no stored completion {asked.after!r}")
+                raise UnknownCursor(f"after: there is no stored completion {page_request.after!r}")
             after = (row.turn_id, row.step)
         rows = await self._gateway.read.completions(
             request.tenant,
             CompletionQuery(
                 model=request.query().get("model"),
-                metadata=_wanted_metadata(request.query()),
+                metadata=_metadata_filter(request.query()),
                 after=after,
-                limit=asked.limit + 1,
-                order=asked.order,
+                limit=page_request.limit + 1,
+                order=page_request.order,
             ),
         )
-        shown = [await self._value(request, row) for row in rows]
-        return json_reply(page(shown, [one["id"] for one in shown], asked.limit))
+        values = [await self._value(request, row) for row in rows]
+        return json_reply(page(values, [value["id"] for value in values], page_request.limit))
 
     async def get(self, request: Request) -> AnyReply:
         """Return one stored completion."""
@@ -61,7 +60,7 @@ class CompletionsApi:
         fields = await read_fields(request)
         if "metadata" not in fields:
             raise InvalidInput("metadata is needed")
-        metadata = take_metadata(fields) or b"{}"
+        metadata = pop_metadata(fields) or b"{}"
         row = await self._find(request)
         changed = await self._gateway.submit(
             AnnotateCompletion(
@@ -71,7 +70,7 @@ class CompletionsApi:
         return json_reply(await self._value(request, changed))
 
     async def delete(self, request: Request) -> AnyReply:
-        """Take a completion out of the list; it can no longer be read."""
+        """Delete a stored completion."""
         row = await self._find(request)
         await self._gateway.submit(
             DropResponse(tenant=request.tenant, turn_id=row.turn_id, step=row.step)
@@ -82,21 +81,21 @@ class CompletionsApi:
     async def messages(self, request: Request) -> AnyReply:
         """Return a page of the messages that a completion answered."""
         row = await self._find(request)
-        asked = read_page(request, order="asc")
+        page_request = read_page(request, order="asc")
         name = completion_id(response_id(row.turn_id, row.step))
-        listed = [
-            {"id": f"{name}-{place}", "content_parts": None, **message}
-            for place, message in enumerate(await self._messages(request, row))
+        messages = [
+            {"id": f"{name}-{index}", "content_parts": None, **message}
+            for index, message in enumerate(await self._messages(request, row))
         ]
-        if asked.order == "desc":
-            listed.reverse()
-        names = [str(one["id"]) for one in listed]
-        if asked.after is not None:
-            if asked.after not in names:
-                raise UnknownCursor(f"after: there is no message {asked.after!r}")
-            start = names.index(asked.after) + 1
-            listed, names = listed[start:], names[start:]
-        return json_reply(page(listed[: asked.limit + 1], names, asked.limit))
+        if page_request.order == "desc":
+            messages.reverse()
+        ids = [str(message["id"]) for message in messages]
+        if page_request.after is not None:
+            if page_request.after not in ids:
+                raise UnknownCursor(f"after: there is no message {page_request.after!r}")
+            start = ids.index(page_request.after) + 1
+            messages, ids = messages[start:], ids[start:]
+        return json_reply(page(messages[: page_request.limit + 1], ids, page_request.limit))
 
     async def _row(self, request: Request, name: str) -> CompletionRow | None:
         if not name.startswith(COMPLETION_PREFIX):
@@ -116,10 +115,10 @@ class CompletionsApi:
     async def _turn_and_run(self, request: Request, row: CompletionRow) -> tuple[Turn, Run]:
         view = await self._gateway.read.turn(request.tenant, row.turn_id)
         runs = await self._gateway.read.runs(row.turn_id)
-        done = [run for run in runs if run.step == row.step and run.outcome == "completed"]
-        if view is None or not done:
+        completed = [run for run in runs if run.step == row.step and run.outcome == "completed"]
+        if view is None or not completed:
             raise CompletionNotFound("no such stored completion")
-        return view.turn, done[-1]
+        return view.turn, completed[-1]
 
     async def _value(self, request: Request, row: CompletionRow) -> dict[str, Any]:
         turn, run = await self._turn_and_run(request, row)
@@ -130,18 +129,18 @@ class CompletionsApi:
         return {**completion(facts), "metadata": msgspec.Raw(row.metadata)}
 
     async def _messages(self, request: Request, row: CompletionRow) -> list[dict[str, Any]]:
-        """Return what the model was shown for this completion, as Chat says it."""
+        """Return the projection that this completion answered, as chat messages."""
         turn, run = await self._turn_and_run(request, row)
         view = await self._gateway.read.session(request.tenant, session_id=row.session_id)
         if view is None:
             raise CompletionNotFound("no such stored completion")
-        as_then = replace(
+        snapshot = replace(
             view.session,
             head_seq=run.first_seq - 1,
             record_no=run.record_no or 0,
             hidden_count=max(view.session.hidden_count, run.record_no or 0),
         )
-        items = await self._gateway.read.items(as_then, ItemQuery())
+        items = await self._gateway.read.items(snapshot, ItemQuery())
         messages = messages_of([msgspec.json.decode(body) for body in project(items)])
         instructions = read_request(turn.request).fields.get("instructions")
         if instructions is None:
@@ -149,10 +148,10 @@ class CompletionsApi:
         return [{"role": "system", "content": msgspec.json.decode(instructions)}, *messages]
 
 
-def _wanted_metadata(asked: dict[str, str]) -> dict[str, str]:
-    """Return the pairs of `metadata[key]=value` in a query."""
+def _metadata_filter(query: dict[str, str]) -> dict[str, str]:
+    """Return the `metadata[key]=value` pairs of a query."""
     return {
         name[len("metadata[") : -1]: value
-        for name, value in asked.items()
+        for name, value in query.items()
         if name.startswith("metadata[") and name.endswith("]")
     }

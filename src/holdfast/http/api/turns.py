@@ -1,4 +1,4 @@
-"""The Turns API: what became of a request, and how to stop it."""
+"""The Turns API: read and cancel turns."""
 
 from holdfast.core.errors import TurnNotFound
 from holdfast.core.ids import Tenant, TurnId
@@ -17,12 +17,12 @@ class TurnsApi:
         self._gateway = gateway
 
     async def get(self, request: Request) -> AnyReply:
-        """Return a turn as it is now."""
+        """Return a turn."""
         view = await self._find(request)
         return json_reply(turn_value(view, await self._gateway.read.runs(view.turn.id)))
 
     async def cancel(self, request: Request) -> AnyReply:
-        """End a turn that has not ended; one that has keeps its end."""
+        """Cancel a turn; one that has ended stays unchanged."""
         view = await self._find(request)
         await read_optional_fields(request)
         await self._gateway.submit(
@@ -42,8 +42,8 @@ class TurnsApi:
         return view
 
 
-async def find_turn(gateway: Gateway, tenant: Tenant, name: str) -> TurnView | None:
-    """Return a turn by what a client calls it."""
-    if "\0" in name:
+async def find_turn(gateway: Gateway, tenant: Tenant, turn_id: str) -> TurnView | None:
+    """Return a turn by its id."""
+    if "\0" in turn_id:
         return None
-    return await gateway.read.turn(tenant, TurnId(name))
+    return await gateway.read.turn(tenant, TurnId(turn_id))

@@ -1,4 +1,4 @@
-"""Responses as Chat Completions: whole, or chunk by chunk."""
+"""Write responses as chat completions, whole or as chunks."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _CALLS = frozenset({"function_call", "custom_tool_call"})
 
 
 def completion_id(response_id: str) -> str:
-    """Return the name that Chat has for a response."""
+    """Return the completion id of a response id."""
     return COMPLETION_PREFIX + response_id.removeprefix("resp_")
 
 
@@ -47,103 +47,103 @@ def completion(facts: ResponseFacts) -> dict[str, Any]:
 
 
 class ChatChunks:
-    """Tells a response's events as chunks of one chat completion."""
+    """Encode a response's events as chunks of one chat completion."""
 
-    def __init__(self, asked: TurnRequest) -> None:
-        self._asked = asked
+    def __init__(self, request: TurnRequest) -> None:
+        self._request = request
         self._writer: _ChunkWriter | None = None
 
     def __call__(self, events: Sequence[StreamEvent]) -> bytes:
-        """Return the chunks that events make; many make none."""
+        """Return the chunks for these events; most event types have none."""
         writer = self._writer
         chunks: list[bytes] = []
         for event in events:
-            if writer is not None and (said := writer.say(event)) is not None:
-                chunks.append(said)
+            if writer is not None and (chunk := writer.text_chunk(event)) is not None:
+                chunks.append(chunk)
                 continue
             value = msgspec.json.decode(event.body)
             if writer is None:
-                writer = self._writer = _ChunkWriter(self._asked, value["response"])
+                writer = self._writer = _ChunkWriter(self._request, value["response"])
                 chunks.append(writer.chunk({"role": "assistant", "content": "", "refusal": None}))
             chunks += writer.write(event.type, value)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-class _Words(msgspec.Struct):
+class _TextDelta(msgspec.Struct):
     delta: str
     logprobs: Any = None
 
 
-_read_words = msgspec.json.Decoder(_Words).decode
+_read_text_delta = msgspec.json.Decoder(_TextDelta).decode
 
 
 class _ChunkWriter:
-    """Writes the chunks of one completion."""
+    """Write the chunks of one completion."""
 
-    def __init__(self, asked: TurnRequest, response: dict[str, Any]) -> None:
-        self._asked = asked
+    def __init__(self, request: TurnRequest, response: dict[str, Any]) -> None:
+        self._request = request
         self._head = {
             "id": completion_id(response["id"]),
             "object": "chat.completion.chunk",
             "created": response["created_at"],
-            "model": asked.model,
+            "model": request.model,
         }
         self._before, _, self._after = self.chunk({"content": ""}).rpartition(b'""')
         self._calls: dict[int, int] = {}
-        self._begun: set[int] = set()
+        self._with_arguments: set[int] = set()
 
     def chunk(
         self, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None
     ) -> bytes:
-        """Return one chunk of the only choice."""
+        """Return a chunk of the only choice."""
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return b"data: %s\n\n" % _encode({**self._head, "choices": [choice]})
 
-    def say(self, event: StreamEvent) -> bytes | None:
-        """Return the chunk of an event that is some more of a text and nothing else."""
+    def text_chunk(self, event: StreamEvent) -> bytes | None:
+        """Return the chunk of a plain text delta; `None` for every other event."""
         if event.type != "response.output_text.delta":
             return None
-        said: Delta | _Words | None = event.delta
-        if said is None:
+        delta: Delta | _TextDelta | None = event.delta
+        if delta is None:
             try:
-                said = _read_words(event.body)
+                delta = _read_text_delta(event.body)
             except msgspec.DecodeError:
                 return None
-        if said.logprobs:
+        if delta.logprobs:
             return None
-        return b"%b%b%b" % (self._before, _encode(said.delta), self._after)
+        return b"%b%b%b" % (self._before, _encode(delta.delta), self._after)
 
     def write(self, kind: str, value: dict[str, Any]) -> Iterator[bytes]:
-        """Return the chunks that an event makes."""
+        """Yield the chunks for an event."""
         match kind:
             case "response.output_text.delta":
-                listed = value.get("logprobs")
-                logprobs = {"content": listed, "refusal": None} if listed else None
+                content = value.get("logprobs")
+                logprobs = {"content": content, "refusal": None} if content else None
                 yield self.chunk({"content": value["delta"]}, logprobs=logprobs)
-            case "response.reasoning_text.delta":
-                yield self.chunk({"reasoning_content": value["delta"]})
             case "response.refusal.delta":
                 yield self.chunk({"refusal": value["delta"]})
+            case "response.reasoning_text.delta":
+                yield self.chunk({"reasoning_content": value["delta"]})
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
-                yield from self._argue(kind, value)
+                yield from self._argument_delta(kind, value)
             case "response.output_item.added":
-                yield from self._call(value)
+                yield from self._start_call(value)
             case "response.output_item.done":
                 yield from self._end_call(value)
             case "response.completed" | "response.incomplete" | "response.failed":
                 yield from self._end(value["response"])
 
-    def _call(self, value: dict[str, Any]) -> Iterator[bytes]:
+    def _start_call(self, value: dict[str, Any]) -> Iterator[bytes]:
         item = value["item"]
         if item.get("type") in _CALLS:
             number = self._calls[value["output_index"]] = len(self._calls)
             empty = {**item, "arguments": "", "input": ""}
             yield self.chunk({"tool_calls": [{"index": number, **call_of(empty)}]})
 
-    def _argue(self, kind: str, value: dict[str, Any]) -> Iterator[bytes]:
+    def _argument_delta(self, kind: str, value: dict[str, Any]) -> Iterator[bytes]:
         number = self._calls.get(value.get("output_index", 0))
         if number is not None:
-            self._begun.add(value["output_index"])
+            self._with_arguments.add(value["output_index"])
             yield self._arguments(number, value["delta"], is_custom="custom" in kind)
 
     def _arguments(self, number: int, text: str, *, is_custom: bool) -> bytes:
@@ -151,15 +151,15 @@ class _ChunkWriter:
         return self.chunk({"tool_calls": [{"index": number, **inner}]})
 
     def _end_call(self, value: dict[str, Any]) -> Iterator[bytes]:
-        """A call whose arguments came all at once gets them now."""
-        item, place = value["item"], value["output_index"]
-        if item.get("type") not in _CALLS or place in self._begun:
+        """Yield the arguments of a call that had no argument deltas."""
+        item, index = value["item"], value["output_index"]
+        if item.get("type") not in _CALLS or index in self._with_arguments:
             return
-        if place not in self._calls:
-            yield from self._call(value)
+        if index not in self._calls:
+            yield from self._start_call(value)
         is_custom = item["type"] == "custom_tool_call"
         text = item.get("input" if is_custom else "arguments") or ""
-        yield self._arguments(self._calls[place], text, is_custom=is_custom)
+        yield self._arguments(self._calls[index], text, is_custom=is_custom)
 
     def _end(self, response: dict[str, Any]) -> Iterator[bytes]:
         if response["status"] in ("failed", "cancelled"):
@@ -170,12 +170,12 @@ class _ChunkWriter:
             return
         reason = (response.get("incomplete_details") or {}).get("reason")
         yield self.chunk({}, finish_reason({"tool_calls": self._calls or None}, reason))
-        if _wants_usage(self._asked):
+        if _wants_usage(self._request):
             usage = chat_usage(response.get("usage"))
             yield b"data: %s\n\n" % _encode({**self._head, "choices": [], "usage": usage})
 
 
-def _wants_usage(asked: TurnRequest) -> bool:
-    raw = asked.chat_fields.get("stream_options")
+def _wants_usage(request: TurnRequest) -> bool:
+    raw = request.chat_fields.get("stream_options")
     options = msgspec.json.decode(raw) if raw is not None else None
     return isinstance(options, dict) and bool(options.get("include_usage"))

@@ -1,4 +1,4 @@
-"""Sessions, turns and runs as the contract shows them."""
+"""Sessions, turns and runs as JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ COUNTERS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"
 
 
 def session_value(view: SessionView) -> dict[str, Any]:
-    """Return a session."""
+    """Return a session object."""
     session = view.session
     return {
         "id": session.id,
@@ -43,12 +43,12 @@ def _last_turn(turn: Turn | None) -> dict[str, Any] | None:
         "error": _error(turn),
         "started_at": _seconds(turn.started_at),
         "ended_at": _seconds(turn.ended_at),
-        "duration_ms": _lasted(turn),
+        "duration_ms": _duration_ms(turn),
     }
 
 
 def turn_value(view: TurnView, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return a turn and every attempt at it; what is not known is `null`, never a guess."""
+    """Return a turn object with its runs; unknown values are `null`."""
     turn = view.turn
     return {
         "id": turn.id,
@@ -66,14 +66,14 @@ def turn_value(view: TurnView, runs: Sequence[Run]) -> dict[str, Any]:
         "accepted_at": int(turn.accepted_at),
         "started_at": _seconds(turn.started_at),
         "ended_at": _seconds(turn.ended_at),
-        "duration_ms": _lasted(turn),
-        "usage": _usage(_sum_of(runs)),
+        "duration_ms": _duration_ms(turn),
+        "usage": _usage(_total_usage(runs)),
         "runs": [run_value(run, view) for run in runs],
     }
 
 
 def run_value(run: Run, view: TurnView) -> dict[str, Any]:
-    """Return one attempt at a turn."""
+    """Return a run object."""
     status = run.outcome or ("running" if view.status == "running" else "interrupted")
     return {
         "id": run.id,
@@ -85,15 +85,15 @@ def run_value(run: Run, view: TurnView) -> dict[str, Any]:
         "error": _error(run),
         "started_at": int(run.started_at),
         "ended_at": _seconds(run.ended_at),
-        "duration_ms": _lasted(run),
+        "duration_ms": _duration_ms(run),
         "usage": _usage({name: getattr(run, name) for name in COUNTERS}),
         "heals": msgspec.Raw(run.heals) if run.heals else None,
         "late": msgspec.Raw(run.late) if run.late else None,
     }
 
 
-def _sum_of(runs: Sequence[Run]) -> dict[str, int | None]:
-    """Add up what ended runs have used; with one that nobody knows of, nobody knows the sum."""
+def _total_usage(runs: Sequence[Run]) -> dict[str, int | None]:
+    """Sum the usage of ended runs; `None` if the usage of one of them is unknown."""
     ended = [run for run in runs if run.outcome is not None]
     sums: dict[str, int | None] = {}
     for name in COUNTERS:
@@ -104,13 +104,14 @@ def _sum_of(runs: Sequence[Run]) -> dict[str, int | None]:
 
 
 def _usage(counts: dict[str, int | None]) -> dict[str, int | None]:
-    given, made = counts["input_tokens"], counts["output_tokens"]
-    total = given + made if given is not None and made is not None else None
+    input_tokens, output_tokens = counts["input_tokens"], counts["output_tokens"]
+    is_known = input_tokens is not None and output_tokens is not None
+    total = (input_tokens or 0) + (output_tokens or 0) if is_known else None
     return {**counts, "total_tokens": total}
 
 
 def _response_id(turn: Turn, runs: Sequence[Run]) -> str | None:
-    """Return the id of the response that the turn's last step gives, if one can be fetched."""
+    """Return the id of the response of the turn's last step, if it is stored."""
     if not turn.request or not runs:
         return None
     request = read_request(turn.request)
@@ -125,7 +126,7 @@ def _error(ended: Turn | Run) -> dict[str, Any] | None:
     return {"code": ended.error_code, "message": ended.error_message}
 
 
-def _lasted(ended: Turn | Run) -> int | None:
+def _duration_ms(ended: Turn | Run) -> int | None:
     if ended.ended_at is None or ended.started_at is None:
         return None
     return round((ended.ended_at - ended.started_at) * 1000)

@@ -1,154 +1,251 @@
-"""Who asks: API keys, the tenants they open, and the rules of a house without keys.
+"""Authentication: API keys, their tenants, rate limits, and the rules while no key exists.
 
-Once there is a key, in the store or in the configuration, every request needs one, also after the
-last was revoked. Without keys the house is open to its own machine only, and to no web page.
+Once a key exists, in the store or in the configuration, every request needs one, even after the
+last key was revoked. Without keys only this machine is served, and no web page of another site.
 """
 
+import asyncio
 import hmac
+import re
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated, hash_key
+from holdfast.core.errors import InvalidInput, StoreError
 from holdfast.core.ids import DEFAULT_TENANT, Tenant
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
-from holdfast.http.request.rate_limit import RequestLimit
+from holdfast.engine.logging import log
+from holdfast.http.server.cors import check_origin
+from holdfast.http.server.errors import RateLimited
 from holdfast.http.server.types import Request
 from holdfast.ports.store import Reader
 
 REFRESH_SECONDS = 2.0
-"""How long a key that was made or revoked in another process may go unnoticed here."""
+"""Maximum age of the cached keys: a key made or revoked elsewhere takes effect this late."""
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
-MOST_HOSTS = 64
+MAX_KNOWN_HOSTS = 64
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:@/\[\]\s]+)(?::[0-9]{1,5})?")
+"""A Host header: a name or bracketed IPv6 address and a port; no user, no path."""
 ADMIN_PATHS = frozenset({"/metrics"})
+DEFAULT_MAX_ITEMS = 20_000
+DEFAULT_BODY_BYTES = 64 * 1024 * 1024
 
 
-class Door(msgspec.Struct, frozen=True):
-    """A key that the configuration names."""
+class ConfiguredKey(msgspec.Struct, frozen=True):
+    """An API key from the configuration."""
 
     hash: bytes
     tenant: Tenant
     is_admin: bool
 
 
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of the HTTP API."""
+
+    keys: tuple[ConfiguredKey, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    body_bytes: int = DEFAULT_BODY_BYTES
+    body_bytes_in_flight: int = 2 * DEFAULT_BODY_BYTES
+    items: int = DEFAULT_MAX_ITEMS
+    requests_per_minute: int = 0
+    reset: ResetPolicy = NEVER
+
+
+DEFAULT_CONFIG = HttpConfig()
+"""No keys, default limits: for this machine only."""
+
+
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks."""
+    """The authenticated caller."""
 
     tenant: Tenant
     is_admin: bool
 
 
-_AT_HOME = Caller(DEFAULT_TENANT, True)
-"""Everybody, in a house without keys."""
-_PASSING_BY = Caller(DEFAULT_TENANT, False)
-"""Who looks from outside whether the house stands."""
+_LOCAL_ADMIN = Caller(DEFAULT_TENANT, True)
+"""Any caller while no key exists."""
+_HEALTH_CHECK = Caller(DEFAULT_TENANT, False)
+"""Health-check caller."""
 
 
-class Doorkeeper:
-    """Lets requests in, or not."""
+class RateLimiter:
+    """Limit requests per minute and tenant in this process, by a token bucket per tenant."""
+
+    def __init__(self, requests_per_minute: int) -> None:
+        self._size = requests_per_minute
+        self.is_set = requests_per_minute > 0
+        self._buckets: dict[Tenant, tuple[float, float]] = {}
+
+    def consume(self, tenant: Tenant) -> None:
+        """Count a request, or raise `RateLimited` with the time until the next one is allowed."""
+        now = time.monotonic()
+        tokens, updated_at = self._buckets.get(tenant, (float(self._size), now))
+        tokens = min(float(self._size), tokens + (now - updated_at) * self._size / 60.0)
+        if tokens < 1.0:
+            self._buckets[tenant] = (tokens, now)
+            seconds = (1.0 - tokens) * 60.0 / self._size
+            raise RateLimited(f"at most {self._size} requests per minute are allowed", seconds)
+        self._buckets[tenant] = (tokens - 1.0, now)
+
+
+class Authenticator:
+    """Identify the caller of each request, or reject the request."""
 
     def __init__(
         self,
         read: Reader,
-        doors: Sequence[Door],
-        allowed_hosts: Sequence[str],
-        limit: RequestLimit,
+        config: HttpConfig,
+        limiter: RateLimiter,
     ) -> None:
         self._read = read
-        self._limit = limit
-        self._doors = tuple(doors)
-        self._hosts = LOOPBACK_HOSTS | {host.lower() for host in allowed_hosts}
-        self._good_hosts: set[bytes | None] = set()
-        """Host headers that were looked into and found to name us."""
-        self._known: dict[bytes, Caller] = {}
-        self._is_locked = bool(doors)
+        self._limiter = limiter
+        self._configured_keys = config.keys
+        self._origins = config.cors_origins
+        self._hosts = LOOPBACK_HOSTS | {host.lower() for host in config.allowed_hosts}
+        self._accepted_hosts: set[bytes | None] = set()
+        """Host header values that were checked and accepted."""
+        self._callers: dict[bytes, Caller] = {}
+        self._requires_key = bool(config.keys)
+        self._is_loaded = False
         self._fresh_until = 0.0
+        self._version = 0
+        self._invalidated = asyncio.Event()
+        self._refreshing: asyncio.Task[None] | None = None
 
-    async def is_locked(self) -> bool:
-        """Whether a key is needed."""
+    async def load(self) -> None:
+        """Read the keys for the first time; call this before the server accepts connections."""
+        await self._refresh()
+
+    async def requires_key(self) -> bool:
+        """Return whether requests need a key."""
         if time.monotonic() >= self._fresh_until:
             await self._refresh()
-        return self._is_locked
+        return self._requires_key
 
-    async def admit(self, request: Request) -> None:
-        """Find out who asks, and whether they may ask more; refuse who may not."""
-        if request.began_at >= self._fresh_until:
+    async def authenticate(self, request: Request) -> None:
+        """Set the request's tenant; reject it without a valid key or beyond the rate limit."""
+        is_open = request.path in OPEN_PATHS
+        # Health checks read no keys: they must be answered while the store is down.
+        if request.started_at >= self._fresh_until and not is_open:
             await self._refresh()
-        caller = _AT_HOME
-        if self._is_locked:
+        caller = _HEALTH_CHECK if is_open else _LOCAL_ADMIN
+        if len(request.by_name) != len(request.headers):
+            _check_single_host(request)
+        if self._requires_key:
             caller = self._caller(request)
-        elif request.by_name.get(b"host") not in self._good_hosts:
-            self._check_host(request)
+        else:
+            if request.by_name.get(b"host") not in self._accepted_hosts:
+                self._check_host(request)
+            if request.method not in SAFE_METHODS:
+                # Without keys, the address alone would let any web page act as the user.
+                check_origin(request, self._origins)
         request.tenant, request.is_admin = caller.tenant, caller.is_admin
-        if self._limit.is_set and request.path not in OPEN_PATHS:
-            self._limit.take(caller.tenant)
+        if self._limiter.is_set and not is_open:
+            self._limiter.consume(caller.tenant)
+
+    async def until_revoked(self, request: Request) -> None:
+        """Return when the request's key is no longer valid; check it at every refresh."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._invalidated.wait()
+            if time.monotonic() >= self._fresh_until:
+                await self._refresh()
+            if not self._requires_key:
+                continue
+            try:
+                self._caller(request)
+            except NotAuthenticated:
+                return
 
     def _caller(self, request: Request) -> Caller:
         if request.path in OPEN_PATHS:
-            return _PASSING_BY
-        caller = self._find(_presented(request))
+            return _HEALTH_CHECK
+        caller = self._find(_bearer_token(request))
         if caller is None:
             raise NotAuthenticated("a valid API key is needed: Authorization: Bearer …")
         if request.path in ADMIN_PATHS and not caller.is_admin:
-            raise NotAllowed("this needs an admin key")
+            raise NotAllowed("this path needs an admin key")
         return caller
 
-    def _find(self, key: str | None) -> Caller | None:
-        if key is None:
+    def _find(self, token: str | None) -> Caller | None:
+        if token is None:
             return None
-        digest = hash_key(key)
-        for door in self._doors:
-            if hmac.compare_digest(door.hash, digest):
-                return Caller(door.tenant, door.is_admin)
-        return self._known.get(digest)
+        digest = hash_key(token)
+        for key in self._configured_keys:
+            if hmac.compare_digest(key.hash, digest):
+                return Caller(key.tenant, key.is_admin)
+        return self._callers.get(digest)
 
     def _check_host(self, request: Request) -> None:
-        """A web page that names us by another name is not our user."""
-        host = (request.header(b"host") or "localhost").lower()
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name not in self._hosts:
-            raise NotAllowed(f"this server does not answer to the name {name!r}")
-        if len(self._good_hosts) < MOST_HOSTS:
-            self._good_hosts.add(request.by_name.get(b"host"))
+        """Reject unknown Host headers (DNS rebinding)."""
+        raw = request.header(b"host")
+        host = "localhost" if raw is None else raw.lower()
+        match = _HOST.fullmatch(host)
+        if match is None or match[1] not in self._hosts:
+            raise NotAllowed(f"the host {host[:128]!r} is not allowed; see server.allowed_hosts")
+        if len(self._accepted_hosts) < MAX_KNOWN_HOSTS:
+            self._accepted_hosts.add(request.by_name.get(b"host"))
 
     async def _refresh(self) -> None:
-        self._fresh_until = time.monotonic() + REFRESH_SECONDS
+        """Read the keys; all requests that find them stale wait for one read.
+
+        Only a successful read marks the keys as loaded. If a later read fails, the last known keys
+        stay in force; before the first successful read nobody is admitted.
+        """
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._read_keys(), name="holdfast-api-keys")
+        refreshing = self._refreshing
+        try:
+            # Shielded: a caller that disconnects must not cancel the read for the others.
+            await asyncio.shield(refreshing)
+        except StoreError as exc:
+            if not self._is_loaded:
+                raise
+            self._fresh_until = time.monotonic() + REFRESH_SECONDS
+            log.warning("api_keys.not_refreshed", code=exc.code, reason=exc.message)
+        finally:
+            if refreshing.done() and self._refreshing is refreshing:
+                self._refreshing = None
+
+    async def _read_keys(self) -> None:
+        started_at, version = time.monotonic(), self._version
         rows = await self._read.api_keys()
-        self._is_locked = self._is_locked or bool(rows)
-        self._known = {
+        if version != self._version:
+            # The keys changed while they were read: a newer read replaces this one.
+            await self._read_keys()
+            return
+        self._requires_key = self._requires_key or bool(rows)
+        self._callers = {
             row.hash: Caller(row.tenant, bool(row.is_admin))
             for row in rows
             if row.revoked_at is None
         }
+        self._is_loaded = True
+        self._fresh_until = started_at + REFRESH_SECONDS
 
-    def forget(self) -> None:
-        """Look at the store again before the next request."""
+    def invalidate(self) -> None:
+        """Read the keys from the store again before the next request."""
+        self._version += 1
         self._fresh_until = 0.0
+        invalidated, self._invalidated = self._invalidated, asyncio.Event()
+        invalidated.set()
 
 
-def _presented(request: Request) -> str | None:
+def _check_single_host(request: Request) -> None:
+    """Reject two Host headers: proxies and servers disagree about which one counts."""
+    if len(request.raw_headers(b"host")) > 1:
+        raise InvalidInput("the Host header was sent more than once")
+
+
+def _bearer_token(request: Request) -> str | None:
     header = request.header(b"authorization")
     if header is None:
         return None
-    scheme, _, key = header.partition(" ")
-    return key.strip() if scheme.lower() == "bearer" and key.strip() else None
-
-
-DEFAULT_BODY_BYTES = 64 * 1024 * 1024
-
-
-class HouseRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may come in, how much they may bring, and when their sessions roll over."""
-
-    doors: tuple[Door, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    cors_origins: tuple[str, ...] = ()
-    body_bytes: int = DEFAULT_BODY_BYTES
-    requests_per_minute: int = 0
-    reset: ResetPolicy = NEVER
-
-
-OPEN_HOUSE = HouseRules()
-"""No keys, no limits beyond the defaults: for the machine itself."""
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else None

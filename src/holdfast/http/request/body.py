@@ -1,4 +1,4 @@
-"""Request bodies: JSON objects whose values stay the bytes they came in."""
+"""Request bodies: JSON objects whose values stay raw bytes until needed, and their metadata."""
 
 from collections.abc import Callable
 from functools import cache
@@ -7,42 +7,54 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidInput
-from holdfast.http.server.errors import UnsupportedType
+from holdfast.http.server.errors import UnsupportedMediaType
 from holdfast.http.server.types import Request
 
 Fields = dict[str, msgspec.Raw]
+MAX_PAIRS = 16
+MAX_KEY = 64
+MAX_VALUE = 512
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 async def read_fields(request: Request) -> Fields:
     """Return the body's top-level fields, each as raw JSON."""
-    sent = request.by_name
-    if b"content-type" not in sent or sent[b"content-type"] != b"application/json":
-        _check_type(request.header(b"content-type") or "")
-    if b"content-encoding" in sent:
-        _check_encoding(request.header(b"content-encoding") or "identity")
+    check_content_type(request)
     return parse_fields(await request.body())
 
 
-def _check_type(given: str) -> None:
-    kind = given.partition(";")[0].strip().lower()
+def check_content_type(request: Request) -> None:
+    """Reject a body that is not plain JSON by its own headers."""
+    headers = request.by_name
+    if headers.get(b"content-type") != b"application/json":
+        _check_type(request.header(b"content-type") or "")
+    if b"content-encoding" in headers:
+        _check_encoding(request.header(b"content-encoding") or "identity")
+
+
+def _check_type(content_type: str) -> None:
+    kind = content_type.partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
-        raise UnsupportedType("send the body as application/json")
+        raise UnsupportedMediaType(
+            f"send the body as application/json, not {kind or 'without a Content-Type'}"
+        )
 
 
-def _check_encoding(given: str) -> None:
-    if given.strip().lower() != "identity":
-        raise UnsupportedType("send the body as it is, without a Content-Encoding")
+def _check_encoding(encoding: str) -> None:
+    if encoding.strip().lower() != "identity":
+        raise UnsupportedMediaType(
+            f"Content-Encoding {encoding!r} is not supported; send the body without one"
+        )
 
 
 async def read_optional_fields(request: Request) -> Fields:
-    """Return the fields of a body that may be left out altogether."""
+    """Return the fields of an optional body."""
     return await read_fields(request) if await request.body() else {}
 
 
 def parse_fields(body: bytes) -> Fields:
-    """Return the fields of a JSON object; every byte of it must be text."""
+    """Return the fields of a JSON object in valid UTF-8."""
     try:
         if not body.isascii():
             body.decode()
@@ -51,8 +63,8 @@ def parse_fields(body: bytes) -> Fields:
         raise InvalidInput(f"the body is not a JSON object: {exc}") from exc
 
 
-def take(fields: Fields, name: str, kind: Any, default: Any = None) -> Any:
-    """Take a field out of the body, decoded; a wrong type is the caller's mistake."""
+def pop_field(fields: Fields, name: str, kind: Any, default: Any = None) -> Any:
+    """Remove a field and return it decoded; null and a missing field give `default`."""
     if name not in fields:
         return default
     try:
@@ -64,12 +76,12 @@ def take(fields: Fields, name: str, kind: Any, default: Any = None) -> Any:
 
 @cache
 def _decoder(kind: Any) -> Callable[[msgspec.Raw], Any]:
-    """Return what reads a value of a type, or null; there are as many as the code names."""
+    """Return a decoder for a type or null; the cache is bounded by the types in the code."""
     return msgspec.json.Decoder(kind | None).decode
 
 
-def take_list(fields: Fields, name: str) -> list[msgspec.Raw] | None:
-    """Take a field that is a list, its entries raw."""
+def pop_list(fields: Fields, name: str) -> list[msgspec.Raw] | None:
+    """Remove a list field and return its entries as raw JSON."""
     raw = fields.pop(name, None)
     if raw is None or bytes(raw) == b"null":
         return None
@@ -77,3 +89,31 @@ def take_list(fields: Fields, name: str) -> list[msgspec.Raw] | None:
         return msgspec.json.decode(raw, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as exc:
         raise InvalidInput(f"{name}: {exc}") from exc
+
+
+_decode_metadata = msgspec.json.Decoder(dict[str, str] | None).decode
+
+
+class InvalidMetadata(InvalidInput):
+    """Metadata has at most 16 pairs; keys have up to 64 characters, values up to 512."""
+
+    code = "invalid_metadata"
+
+
+def pop_metadata(fields: Fields) -> bytes | None:
+    """Remove `metadata` from the fields and return it as stored; `None` if it was not sent."""
+    raw = fields.pop("metadata", None)
+    if raw is None:
+        return None
+    try:
+        pairs = _decode_metadata(raw) or {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidMetadata(f"metadata: {exc}") from exc
+    if len(pairs) > MAX_PAIRS:
+        raise InvalidMetadata(f"metadata has at most {MAX_PAIRS} pairs, not {len(pairs)}")
+    for key, value in pairs.items():
+        if len(key) > MAX_KEY:
+            raise InvalidMetadata(f"a metadata key has at most {MAX_KEY} characters")
+        if len(value) > MAX_VALUE:
+            raise InvalidMetadata(f"metadata[{key!r}] has more than {MAX_VALUE} characters")
+    return msgspec.json.encode(pairs)

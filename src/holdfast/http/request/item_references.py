@@ -1,4 +1,4 @@
-"""References to stored items: a request may name an item instead of sending it again."""
+"""Item references: a request may name a stored item instead of sending it again."""
 
 from collections.abc import Sequence
 
@@ -15,15 +15,15 @@ from holdfast.http.request.submit_turn import Target
 from holdfast.ports.store import ListedItem, Reader
 
 
-class _Named(msgspec.Struct):
+class _ItemReference(msgspec.Struct):
     id: object = None
 
 
-_read_named = msgspec.json.Decoder(_Named).decode
+_read_reference = msgspec.json.Decoder(_ItemReference).decode
 
 
-class References:
-    """Finds the items that references name: in the request, in its session, then elsewhere."""
+class ReferenceResolver:
+    """Find referenced items: in the request, in its session, then in keyless sessions."""
 
     def __init__(self, read: Reader) -> None:
         self._read = read
@@ -31,21 +31,21 @@ class References:
     async def resolve(
         self, tenant: Tenant, items: Sequence[NewItem], target: Target, *, param: str = "input"
     ) -> list[NewItem]:
-        """Return the items with each reference replaced by what it names."""
+        """Return the items with each reference replaced by the item that it names."""
         if REFERENCE not in [item.kind for item in items]:
             return list(items)
         session = await self._session(tenant, target)
-        found: list[NewItem] = []
+        resolved: list[NewItem] = []
         for item in items:
             if item.kind != REFERENCE:
-                found.append(item)
+                resolved.append(item)
                 continue
-            name = _read_named(item.body).id
-            known = await self._find(tenant, name, found, session)
-            if known is None:
-                raise _unknown(name, param)
-            found.append(known)
-        return found
+            name = _read_reference(item.body).id
+            referenced = await self._find(tenant, name, resolved, session)
+            if referenced is None:
+                raise _not_found(name, param)
+            resolved.append(referenced)
+        return resolved
 
     async def _session(self, tenant: Tenant, target: Target) -> Session | None:
         if target.session_id is None and target.key is None:
@@ -56,20 +56,20 @@ class References:
         return shown_records(view.session, target.parent.seq, target.parent.record_no)
 
     async def _find(
-        self, tenant: Tenant, name: object, before: Sequence[NewItem], session: Session | None
+        self, tenant: Tenant, name: object, earlier: Sequence[NewItem], session: Session | None
     ) -> NewItem | None:
         if not isinstance(name, str) or not name or "\0" in name:
             return None
-        for item in before:
+        for item in earlier:
             if item.item_id == name:
                 return item
         listed = await self._read.item(session, name) if session is not None else None
         if listed is None or listed.hidden_by is not None:
-            listed = await self._elsewhere(tenant, name)
-        return named(listed) if listed is not None else None
+            listed = await self._find_in_keyless_sessions(tenant, name)
+        return to_new_item(listed) if listed is not None else None
 
-    async def _elsewhere(self, tenant: Tenant, name: str) -> ListedItem | None:
-        """Return what an answer of a session without a name said under this id."""
+    async def _find_in_keyless_sessions(self, tenant: Tenant, name: str) -> ListedItem | None:
+        """Return a visible item with this id from the answers of keyless sessions."""
         for session_id in await self._read.item_places(tenant, name):
             view = await self._read.session(tenant, session_id=session_id)
             listed = await self._read.item(view.session, name) if view is not None else None
@@ -78,12 +78,12 @@ class References:
         return None
 
 
-def named(listed: ListedItem) -> NewItem:
-    """Return a stored item as one to be sent, under the name that it was found by."""
+def to_new_item(listed: ListedItem) -> NewItem:
+    """Return a stored item as a new one that keeps its public id."""
     return replace(listed.item.anew(), item_id=listed.name)
 
 
-def _unknown(name: object, param: str) -> ItemNotFound:
+def _not_found(name: object, param: str) -> ItemNotFound:
     error = ItemNotFound(f"Item with id '{name}' not found.")
     error.param = param
     return error

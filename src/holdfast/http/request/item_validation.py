@@ -1,6 +1,6 @@
-"""Items as clients send them: what we and every provider read of an item must have its type.
+"""Validation of sent items: fields that the gateway and every provider read must have their type.
 
-Anything else in an item is somebody else's business, and passes through as it came.
+All other fields pass through untouched.
 """
 
 from typing import Any
@@ -38,14 +38,16 @@ _read_output = msgspec.json.Decoder(_Output).decode
 
 
 def _check_role(role: str | None, where: str) -> None:
-    """No server takes a message of anybody else, and a history that has one is stuck with it."""
+    """Reject other roles: every provider would refuse the session's history from then on."""
     if role not in ROLES:
-        allowed = ", ".join(repr(one) for one in ROLES)
-        raise InvalidItem(f"{where}: the role of a message is {allowed}, not {role!r}", param=where)
+        allowed = ", ".join(repr(known) for known in ROLES)
+        raise InvalidItem(
+            f"{where}: the role of a message must be {allowed}, not {role!r}", param=where
+        )
 
 
-def read_sent_item(body: bytes, where: str) -> NewItem:
-    """Return an item as it came, or say what in it has a type that it cannot have."""
+def parse_item(body: bytes, where: str) -> NewItem:
+    """Return an item unchanged; reject fields with a wrong type."""
     item = read_item(body)
     try:
         typed = _read_typed(body)

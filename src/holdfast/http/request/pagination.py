@@ -1,4 +1,4 @@
-"""Pages of a list, as OpenAI's are: a cursor that is an id, exclusive, in the order asked for."""
+"""Pages of a list as in OpenAI's API: an exclusive id as the cursor, ascending or descending."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,56 +13,56 @@ MAX_PAGE = 100
 
 
 class UnknownCursor(InvalidInput):
-    """`after` names nothing in this list."""
+    """`after` does not name an entry of this list."""
 
     code = "unknown_cursor"
 
 
-class PageAsked(msgspec.Struct, frozen=True):
-    """What a request says about the page it wants."""
+class PageRequest(msgspec.Struct, frozen=True):
+    """The page that a request asks for."""
 
     limit: int
     order: Order
     after: str | None
 
 
-def read_page(request: Request, *, order: Order = "desc") -> PageAsked:
-    """Return which page is asked for; `order` is what the list has when nothing is said."""
-    asked = request.query()
-    chosen = read_choice(asked, "order", ("asc", "desc")) or order
-    return PageAsked(
-        read_limit(asked), "asc" if chosen == "asc" else "desc", asked.get("after") or None
+def read_page(request: Request, *, order: Order = "desc") -> PageRequest:
+    """Return the requested page; `order` is the default order."""
+    query = request.query()
+    chosen = read_choice(query, "order", ("asc", "desc")) or order
+    return PageRequest(
+        read_limit(query), "asc" if chosen == "asc" else "desc", query.get("after") or None
     )
 
 
-def read_choice(asked: dict[str, str], name: str, choices: tuple[str, ...]) -> str | None:
-    """Return which of a few words the query says, if it says any."""
-    chosen = asked.get(name)
+def read_choice(query: dict[str, str], name: str, choices: tuple[str, ...]) -> str | None:
+    """Return a query parameter that must be one of `choices`; `None` if it is missing."""
+    chosen = query.get(name)
     if chosen is not None and chosen not in choices:
-        raise InvalidInput(f"{name} is one of {', '.join(choices)}, not {chosen!r}")
+        raise InvalidInput(f"{name} must be one of {', '.join(choices)}, not {chosen!r}")
     return chosen
 
 
-def read_limit(asked: dict[str, str], default: int = 20) -> int:
-    """Return a page's size."""
-    raw = asked.get("limit")
+def read_limit(query: dict[str, str], default: int = 20) -> int:
+    """Return the page size."""
+    raw = query.get("limit")
     if raw is None:
         return default
     is_number = raw.isascii() and raw.isdecimal() and len(raw) < 10
     if not is_number or not 1 <= int(raw) <= MAX_PAGE:
-        raise InvalidInput(f"limit is a number from 1 to {MAX_PAGE}")
+        raise InvalidInput(f"limit must be a number from 1 to {MAX_PAGE}")
     return int(raw)
 
 
 def page(
-    found: Sequence[dict[str, Any] | msgspec.Raw], names: Sequence[str], limit: int
+    entries: Sequence[dict[str, Any] | msgspec.Raw], ids: Sequence[str], limit: int
 ) -> dict[str, Any]:
-    """Return a page; one entry more than asked says that more follow."""
-    shown = names[:limit]
+    """Return a page; an entry beyond `limit` means that more follow."""
+    shown = ids[:limit]
     return {
         "object": "list",
-        "data": list(found[:limit]),
+        "data": list(entries[:limit]),
         "first_id": shown[0] if shown else None,
         "last_id": shown[-1] if shown else None,
-        "has_more": len(found) > limit,
+        "has_more": len(entries) > limit,
     }

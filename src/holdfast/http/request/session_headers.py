@@ -1,4 +1,4 @@
-"""Which session a request speaks to, as its headers say."""
+"""Session headers: parse those of requests, write those of replies."""
 
 from collections.abc import Callable
 from typing import Any, get_args
@@ -12,64 +12,67 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import OnBusy
 from holdfast.http.server.types import Header, Request, header_text
 
-OPENCLAW_REFUSED = ("subagent:", "cron:", "acp:")
+OPENCLAW_RESERVED = ("subagent:", "cron:", "acp:")
 
 
 MAX_DIGITS = 6
+MAX_ID = 255
 _SINGLE = (
     b"x-session-key", b"x-openclaw-session-key", b"x-session-id", b"idempotency-key", b"x-on-busy",
-    b"x-session-internal",
+    b"x-session-internal", b"x-expected-session-id",
 )  # fmt: skip
 
 
 class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
-    """What the session headers of a request say."""
+    """The parsed session headers of a request."""
 
     key: Key | None = None
     session_id: SessionId | None = None
+    expected_id: SessionId | None = None
+    """The session that the caller believes to be live."""
     idempotency_key: str | None = None
     on_busy: OnBusy | None = None
     is_internal: bool = False
     retry_count: int = 0
     sends_everything: bool = False
-    """Whether the client is one that always sends its whole history, whatever is in it."""
+    """Whether the client always sends its whole history (Codex)."""
 
     @property
     def is_bound(self) -> bool:
-        """Whether the request names a session."""
+        """Whether the headers name a session."""
         return self.key is not None or self.session_id is not None
 
 
 def read_session_headers(request: Request) -> SessionHeaders:
-    """Return what the headers say, or refuse what they cannot mean."""
+    """Return the parsed session headers; reject invalid or contradictory ones."""
     if len(request.by_name) != len(request.headers):
-        _refuse_doubled(request)
-    sent = request.by_name
-    said: dict[str, Any] = {}
-    for name in sent:
-        if name in _READERS:
-            field, read = _READERS[name]
-            said[field] = read(sent[name])
-    if "openclaw" in said:
-        if "key" in said:
+        _reject_duplicates(request)
+    headers = request.by_name
+    values: dict[str, Any] = {}
+    for name in headers:
+        if name in _PARSERS:
+            field, parse = _PARSERS[name]
+            values[field] = parse(headers[name])
+    if "openclaw" in values:
+        if "key" in values:
             raise InvalidSessionKey("send X-Session-Key or x-openclaw-session-key, not both")
-        said["key"] = _openclaw_key(said.pop("openclaw"))
-    if "key" in said:
-        if "session_id" in said:
+        values["key"] = _openclaw_key(values.pop("openclaw"))
+    if "key" in values:
+        if "session_id" in values:
             raise InvalidInput("send a session key or X-Session-Id, not both")
-        said["key"] = read_key(said["key"])
-    return SessionHeaders(**said)
+        values["key"] = read_key(values["key"])
+    return SessionHeaders(**values)
 
 
-def _refuse_doubled(request: Request) -> None:
-    """Two headers that say two things leave nothing to go by."""
+def _reject_duplicates(request: Request) -> None:
+    """Reject a session header that was sent more than once."""
     for name in _SINGLE:
         if len(request.raw_headers(name)) > 1:
             raise InvalidInput(f"{name.decode()} was sent more than once")
 
 
 def _key_text(raw: bytes) -> str:
-    """Return a key's text; HTTP strips the blanks around it, and nobody folds the rest."""
+    """Return a key as text, without the outer blanks and otherwise unchanged."""
     try:
         return raw.strip(b" \t").decode()
     except UnicodeDecodeError as exc:
@@ -77,10 +80,17 @@ def _key_text(raw: bytes) -> str:
 
 
 def _openclaw_key(raw: str) -> str:
-    """Name a session as the clients that made it do, so that imported ones are found."""
-    if raw.startswith(OPENCLAW_REFUSED):
-        raise InvalidSessionKey(f"a session key may not begin with {raw.split(':', 1)[0]}:")
+    """Return the key under which OpenClaw's sessions are imported."""
+    if raw.startswith(OPENCLAW_RESERVED):
+        raise InvalidSessionKey(f"a session key must not start with {raw.split(':', 1)[0]}:")
     return raw if raw.startswith("agent:") or not raw else f"agent:main:{raw}"
+
+
+def _expected_id(raw: bytes) -> str:
+    text = header_text(raw)
+    if not text or "\0" in text or len(text) > MAX_ID:
+        raise InvalidInput("X-Expected-Session-Id must be a session id")
+    return text
 
 
 def _idempotency_key(raw: bytes) -> str:
@@ -90,50 +100,57 @@ def _idempotency_key(raw: bytes) -> str:
     return text
 
 
-def _on_busy(given: bytes) -> OnBusy:
-    raw = header_text(given)
+def _on_busy(value: bytes) -> OnBusy:
+    raw = header_text(value)
     choices: tuple[Any, ...] = get_args(OnBusy)
     for choice in choices:
         if raw == choice:
             chosen: OnBusy = choice
             return chosen
-    raise InvalidInput(f"X-On-Busy is one of {', '.join(choices)}, not {raw!r}")
+    raise InvalidInput(f"X-On-Busy must be one of {', '.join(choices)}, not {raw!r}")
 
 
-def _flag(given: bytes) -> bool:
-    raw = header_text(given)
+def _flag(value: bytes) -> bool:
+    raw = header_text(value)
     if raw.lower() in ("false", "0"):
         return False
     if raw.lower() in ("true", "1"):
         return True
-    raise InvalidInput(f"X-Session-Internal is true or false, not {raw!r}")
+    raise InvalidInput(f"X-Session-Internal must be true or false, not {raw!r}")
 
 
 def _count(raw: bytes) -> int:
     return int(raw) if raw.isdigit() and len(raw) <= MAX_DIGITS else 0
 
 
-def _is_there(_: bytes) -> bool:
+def _is_present(_: bytes) -> bool:
     return True
 
 
-_READERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
+_PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
     b"x-session-key": ("key", _key_text),
     b"x-openclaw-session-key": ("openclaw", _key_text),
     b"x-session-id": ("session_id", header_text),
+    b"x-expected-session-id": ("expected_id", _expected_id),
     b"idempotency-key": ("idempotency_key", _idempotency_key),
     b"x-on-busy": ("on_busy", _on_busy),
     b"x-session-internal": ("is_internal", _flag),
     b"x-stainless-retry-count": ("retry_count", _count),
-    # By these Codex is known: it sends everything it has, and less after it compacted that.
-    b"x-codex-turn-metadata": ("sends_everything", _is_there),
-    b"x-codex-window-id": ("sends_everything", _is_there),
+    # Codex: it sends its whole history, which is shorter after it has compacted it.
+    b"x-codex-turn-metadata": ("sends_everything", _is_present),
+    b"x-codex-window-id": ("sends_everything", _is_present),
 }
-"""For each header that says something of a session: what of it, and how it is read."""
+"""Field and parser for each session header."""
+
+
+def check_expectable(headers: SessionHeaders) -> None:
+    """Reject an expected session on a request that belongs to no session."""
+    if headers.expected_id is not None:
+        raise InvalidInput("X-Expected-Session-Id needs a session: send a session header as well")
 
 
 def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]:
-    """Return what every session-bound answer carries."""
+    """Return the headers of every session-bound reply."""
     headers = [
         (b"x-session-id", session.id.encode()),
         (b"x-session-generation", b"%d" % session.generation),
@@ -147,7 +164,7 @@ def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]
 
 
 def echo_key(key: str) -> bytes:
-    """Return a key as a header value: percent-encoded where it is not plain ASCII."""
+    """Return a key as a header value, percent-encoded if it is not ASCII."""
     if key.isascii():
         return key.encode()
     return quote(key, safe=":/@!$&'()*+,;=?#[]~ ").encode()

@@ -1,4 +1,4 @@
-"""Where a request of the Responses API goes on: behind a response, in a conversation, by key."""
+"""Find the session that a Responses request continues: by parent, conversation or header."""
 
 from holdfast.core.errors import InvalidInput, ParentNotFound, SessionDeleted, TurnNotFound
 from holdfast.core.ids import Tenant
@@ -8,30 +8,32 @@ from holdfast.engine.streaming.response_records import parent_of
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.request.responses_request import ResponseRequest
 from holdfast.http.request.session_headers import SessionHeaders
-from holdfast.http.request.submit_turn import Target, conversation_session, session_of
+from holdfast.http.request.submit_turn import Target, session_id_of, target_from_headers
 from holdfast.ports.store import ResponseView
 
 
-class Places:
-    """Finds the session that a request speaks to."""
+class TargetResolver:
+    """Resolve the session that a request continues."""
 
     def __init__(self, gateway: Gateway, desk: TurnService) -> None:
         self._gateway = gateway
         self._desk = desk
 
-    async def find(
-        self, tenant: Tenant, headers: SessionHeaders, wanted: ResponseRequest
+    async def resolve(
+        self, tenant: Tenant, headers: SessionHeaders, parsed: ResponseRequest
     ) -> Target:
-        """Return the one place that headers and body name; two different ones are refused."""
-        if wanted.conversation is not None:
+        """Return the target that headers and body name; reject two different ones."""
+        if parsed.conversation is not None:
             param = "conversation"
-            name = wanted.conversation
-            target = Target(session_id=conversation_session(name), conversation=name)
-        elif wanted.asked.previous_response_id is not None:
+            name = parsed.conversation
+            target = Target(session_id=session_id_of(name), conversation=name)
+        elif parsed.turn_request.previous_response_id is not None:
             param = "previous_response_id"
-            target = await self._behind(tenant, wanted, wanted.asked.previous_response_id)
+            target = await self._after_response(
+                tenant, parsed, parsed.turn_request.previous_response_id
+            )
         else:
-            return session_of(headers)
+            return target_from_headers(headers)
         await self._check_same(tenant, headers, target, param)
         return target
 
@@ -40,22 +42,24 @@ class Places:
     ) -> None:
         if not headers.is_bound:
             return
-        named = headers.session_id
+        session_id = headers.session_id
         if headers.key is not None:
             view = await self._gateway.read.session(tenant, key=headers.key)
-            named = view.session.id if view is not None else None
-        if named != target.session_id:
-            raise InvalidInput(f"{param} and the session header name two sessions", param=param)
+            session_id = view.session.id if view is not None else None
+        if session_id != target.session_id:
+            raise InvalidInput(
+                f"{param} and the session header name different sessions", param=param
+            )
 
-    async def _behind(self, tenant: Tenant, wanted: ResponseRequest, name: str) -> Target:
-        """Return the place behind an earlier response; one still being made is waited for.
+    async def _after_response(self, tenant: Tenant, parsed: ResponseRequest, name: str) -> Target:
+        """Return the target after an earlier response; wait for one that is in progress.
 
-        Who asks for something to be done in the background waits for it in the lane, not here.
+        A background request waits for its parent in the lane instead.
         """
         find = self._desk.records.find
         view = await find(tenant, name)
         if view is not None and view.turn.is_open and view.turn.step == view.step:
-            if wanted.asked.is_background and await self._is_last(view):
+            if parsed.turn_request.is_background and await self._is_last(view):
                 return Target(session_id=view.session.id, after_turn=view.turn.number)
             try:
                 await self._gateway.wait_until_ended(tenant, view.turn.id, step=view.step)
@@ -68,6 +72,6 @@ class Places:
         return Target(session_id=view.session.id, parent=parent)
 
     async def _is_last(self, view: ResponseView) -> bool:
-        """Whether nothing else waits between a response and the end of its lane."""
+        """Return whether the response's turn is the last one in its lane."""
         is_stored = read_request(view.turn.request).is_stored
         return is_stored and view.session.turn_count == view.turn.number

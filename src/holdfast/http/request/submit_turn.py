@@ -1,4 +1,4 @@
-"""From a request to a turn at the desk: what the Responses and Chat APIs have in common."""
+"""Submit a request as a turn: shared by the Responses and Chat APIs."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
@@ -36,10 +36,11 @@ from holdfast.engine.turns.input_matching import (
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.http.request.session_headers import SessionHeaders, answer_headers
-from holdfast.http.server.sse import EventReply, Tell, event_texts
-from holdfast.http.server.types import Header, LongReply, Request
+from holdfast.http.server.sse import EventEncoder, EventReply, encode_events
+from holdfast.http.server.types import Header, Request, StreamingReply
 
-RECOGNITION_TRIES = 16
+MAX_MATCH_ATTEMPTS = 16
+INLINE_HASH_BYTES = 1024 * 1024
 
 
 class ConversationNotFound(NotFound):
@@ -48,23 +49,23 @@ class ConversationNotFound(NotFound):
     code = "conversation_not_found"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Conversation with id '{name}' not found.")
+        super().__init__(f"Conversation with id '{name}' not matched.")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The session a turn goes to: a key's, a named one, behind an answer, or a new one."""
+    """The session of a turn: by key, by id, after a parent response, or a new one."""
 
     key: Key | None = None
     session_id: SessionId | None = None
     parent: Parent | None = None
     after_turn: int | None = None
-    """The turn, by its number, that this one comes right behind, in its lane."""
+    """The number of the turn that this one must directly follow in the lane."""
     conversation: str | None = None
-    """What the client calls the session, where it takes it for a conversation."""
+    """The conversation id that the client sent, if it named the session by one."""
 
 
-class TurnDesk:
-    """Hands turns of HTTP requests in."""
+class TurnSubmitter:
+    """Submit the turns of HTTP requests."""
 
     def __init__(
         self,
@@ -78,69 +79,71 @@ class TurnDesk:
         self.streams = streams or StreamSettings()
         self._reset = reset
 
-    async def take(
+    async def submit(
         self,
         request: Request,
-        asked: TurnRequest,
+        turn_request: TurnRequest,
         headers: SessionHeaders,
         target: Target,
         items: Sequence[NewItem],
     ) -> TurnTicket:
-        """Accept the turn and set it going; what the log has already is not stored twice."""
+        """Accept and start the turn; items that the log already has are not stored again."""
         storage, is_new = self.gateway.storage, _is_new(headers, target, items)
-        for _ in range(RECOGNITION_TRIES):
+        digest = await body_hash(request)
+        for _ in range(MAX_MATCH_ATTEMPTS):
             if is_new:
-                found = MatchedInput(tuple(items))
+                matched = MatchedInput(tuple(items))
             else:
-                found = await self._recognise(request, headers, target, items)
-            if found.trail or target.after_turn is not None:
+                matched = await self._match(request, headers, target, items)
+            if matched.trail or target.after_turn is not None:
                 waits = target.after_turn is not None
-                asked = replace(asked, waits_for_parent=waits, trail=found.trail)
-            accept = self._accept(request, asked, headers, target, found)
+                turn_request = replace(turn_request, waits_for_parent=waits, trail=matched.trail)
+            accept = self._accept(request, turn_request, headers, target, matched, digest)
             if storage.is_bounded:
                 limits = await storage.limits(request.tenant, accept.limits)
                 accept = replace(accept, limits=limits)
             try:
-                is_live = asked.is_stream or asked.is_background
-                ticket = await self.desk.accept(accept, asked, is_live=is_live)
+                is_live = turn_request.is_stream or turn_request.is_background
+                ticket = await self.desk.accept(accept, turn_request, is_live=is_live)
             except HoldfastError as exc:
-                await self._look_into(exc, request, target, found)
+                await self._reraise_or_retry(exc, request, target, matched)
                 continue
             if storage.is_bounded:
-                storage.note(request.tenant, sum(len(item.body) for item in found.items))
-            request.bound = answer_headers(ticket.session, ticket.turn.id)
+                storage.note(request.tenant, sum(len(item.body) for item in matched.items))
+            request.session_headers = answer_headers(ticket.session, ticket.turn.id)
+            request.release_body()
             return ticket
-        raise SessionBusy("the session keeps moving; try again")
+        raise SessionBusy("the session changed concurrently; retry")
 
-    async def _look_into(
-        self, refusal: HoldfastError, request: Request, target: Target, found: MatchedInput
+    async def _reraise_or_retry(
+        self, error: HoldfastError, request: Request, target: Target, matched: MatchedInput
     ) -> None:
-        """Raise what the client is to be told; return where asking again may go better."""
-        match refusal:
+        """Raise the error that the client gets; return if the submission should be retried."""
+        match error:
             case SessionBusy() | LaneFull():
                 await self._name_session(request, target)
             case SessionMoved() if target.after_turn is None:
                 return
-            case SessionNotFound() if found.repeated is not None:
+            case SessionNotFound() if matched.repeated is not None:
                 return
             case SessionNotFound() if target.conversation is not None:
-                raise ConversationNotFound(target.conversation) from refusal
-        raise refusal
+                raise ConversationNotFound(target.conversation) from error
+        raise error
 
     async def _name_session(self, request: Request, target: Target) -> None:
-        """Have a refusal say which session it speaks of; there is no turn to name."""
+        """Name the session in the headers of an error reply; there is no turn."""
         session = await self.known_session(request, target)
         if session is not None:
-            request.bound = answer_headers(session)
+            request.session_headers = answer_headers(session)
 
-    async def _recognise(
+    async def _match(
         self,
         request: Request,
         headers: SessionHeaders,
         target: Target,
         items: Sequence[NewItem],
     ) -> MatchedInput:
-        """Compare with the session that is named by header, or look for the history elsewhere."""
+        """Match the items with the named session, or with keyless histories."""
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
         return await match_input(
@@ -155,15 +158,16 @@ class TurnDesk:
     def _accept(
         self,
         request: Request,
-        asked: TurnRequest,
+        turn_request: TurnRequest,
         headers: SessionHeaders,
         target: Target,
-        found: MatchedInput,
+        matched: MatchedInput,
+        digest: bytes,
     ) -> Accept:
         gateway, new_id = self.gateway, self.gateway.ids.new
-        if found.repeated is not None:
-            target = _behind(found.repeated)
-        source: Source = "background" if asked.is_background else "user"
+        if matched.repeated is not None:
+            target = _after_parent(matched.repeated)
+        source: Source = "background" if turn_request.is_background else "user"
         accept = Accept(
             tenant=request.tenant,
             turn_id=TurnId(new_id("turn")),
@@ -172,40 +176,43 @@ class TurnDesk:
             candidate_id=SessionId(new_id("ses")),
             key=target.key,
             session_id=target.session_id,
-            items=found.items,
-            request=write_request(asked),
+            items=matched.items,
+            request=write_request(turn_request),
             source="internal" if headers.is_internal else source,
             on_busy=headers.on_busy or gateway.settings.on_busy,
             is_internal=headers.is_internal,
             idempotency_key=headers.idempotency_key,
-            body_hash=hash_request(request),
+            body_hash=digest,
             retry_count=headers.retry_count,
         )
-        # In two steps: with more than fifteen names, Python makes a dictionary for a call.
+        # Two steps: a call with more than fifteen keywords makes CPython build a dictionary.
         return replace(
             accept,
-            rewind=found.rewind,
-            seen_seq=found.seen_seq,
+            rewind=matched.rewind,
+            seen_seq=matched.seen_seq,
             parent=target.parent,
-            after_turn=found.after_turn if target.after_turn is None else target.after_turn,
-            same_as=found.same_as,
-            brought=self._brought(found.brought, found.trail) if found.brought else None,
+            expected_id=headers.expected_id,
+            after_turn=matched.after_turn if target.after_turn is None else target.after_turn,
+            same_as=matched.same_as,
+            brought=self._imported_prefix(matched.brought, matched.trail)
+            if matched.brought
+            else None,
             limits=gateway.limits,
             reset=self._reset,
         )
 
-    def _brought(self, stone: PrefixHash, trail: bytes) -> Brought:
-        """Return the history that comes with a request, to be found by others if it may be."""
+    def _imported_prefix(self, prefix: PrefixHash, trail: bytes) -> Brought:
+        """Return the history that the request brings, indexed if others may share it."""
         turn_id = TurnId(self.gateway.ids.new("turn"))
-        return Brought(turn_id, stone.count, stone.trail if trail else NO_TRAIL)
+        return Brought(turn_id, prefix.count, prefix.trail if trail else NO_TRAIL)
 
     async def history(self, request: Request, target: Target) -> list[bytes]:
-        """Return what a model would be shown before a turn's own input."""
+        """Return the projection that a turn's input would be appended to."""
         session = await self.known_session(request, target)
         return [] if session is None else project(await self.gateway.read.context(session))
 
     async def known_session(self, request: Request, target: Target) -> Session | None:
-        """Return the session that a turn would go on in, as it reads there; None: a new one."""
+        """Return the session at the target's position; `None` if the turn would create one."""
         if target.session_id is None and target.key is None:
             return None
         view = await self.gateway.read.session(
@@ -220,42 +227,41 @@ class TurnDesk:
         return shown_records(view.session, target.parent.seq, target.parent.record_no)
 
     def stream(
-        self, ticket: TurnTicket, headers: Iterable[Header], tell: Tell = event_texts
-    ) -> LongReply:
-        """Return a stream of a turn; what its client's leaving means is a setting."""
+        self, ticket: TurnTicket, headers: Iterable[Header], encode: EventEncoder = encode_events
+    ) -> StreamingReply:
+        """Return a turn's event stream; `on_disconnect` decides what a disconnect does."""
         seconds = self.streams.keep_alive_seconds
-        reply = EventReply(ticket.reader(), seconds, headers, tell=tell)
+        reply = EventReply(ticket.reader(), seconds, headers, encode=encode)
         reply.delivers = ticket.turn.id, ticket.step
-        is_kept = self.streams.on_disconnect == "complete" or ticket.turn.source != "user"
-        if not is_kept:
-            reply.on_left = ticket.abandon
+        if self.streams.on_disconnect == "cancel" and ticket.turn.source == "user":
+            reply.on_disconnect = ticket.abandon
         return reply
 
     def answer(self, request: Request, ticket: TurnTicket) -> Awaitable[TurnResult]:
-        """Return a turn's answer to a client that waits for it."""
+        """Wait for a turn's answer; cancel the turn on a disconnect if so configured."""
         if self.streams.on_disconnect == "complete":
             return ticket.answer()
         return self._answer_or_abandon(request, ticket)
 
     async def _answer_or_abandon(self, request: Request, ticket: TurnTicket) -> TurnResult:
-        answering = asyncio.ensure_future(ticket.answer())
-        left = asyncio.ensure_future(request.until_left())
+        answer = asyncio.ensure_future(ticket.answer())
+        disconnect = asyncio.ensure_future(request.wait_disconnected(or_half_closed=True))
         try:
-            await asyncio.wait({answering, left}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
+            await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
                 await ticket.abandon()
-            return await answering
+            return await answer
         finally:
-            left.cancel()
-            await asyncio.gather(left, return_exceptions=True)
+            disconnect.cancel()
+            await asyncio.gather(disconnect, return_exceptions=True)
 
 
-def _behind(end: TrailRow) -> Target:
+def _after_parent(end: TrailRow) -> Target:
     return Target(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
 
 
 def _is_new(headers: SessionHeaders, target: Target, items: Sequence[NewItem]) -> bool:
-    """Whether a request is known to repeat nothing, without a look at what is stored."""
+    """Return whether all items are new without comparing them with the log."""
     if headers.is_internal or target.parent is not None:
         return True
     if headers.key is None and headers.session_id is None:
@@ -264,26 +270,31 @@ def _is_new(headers: SessionHeaders, target: Target, items: Sequence[NewItem]) -
 
 
 async def body_hash(request: Request) -> bytes:
-    """Return what makes two requests the same: path, session headers, raw body."""
+    """Read the body and return the request's hash."""
     await request.body()
-    return hash_request(request)
+    if len(request.content) <= INLINE_HASH_BYTES:
+        return hash_request(request)
+    # The hash of a large body takes long, and hashlib releases the interpreter lock.
+    return await asyncio.to_thread(hash_request, request)
 
 
 def hash_request(request: Request) -> bytes:
-    """Return the same for a request whose body has been read."""
-    sent = request.by_name
-    hashed = (
+    """Return the hash of path, session headers and raw body, by which repeats are recognised."""
+    headers = request.by_name
+    hashed = blake2b(digest_size=16)
+    for part in (
         request.path.encode(),
-        sent.get(b"x-session-key", b""),
-        sent.get(b"x-openclaw-session-key", b""),
-        sent.get(b"x-session-id", b""),
-        request.content,
-    )
-    return blake2b(b"\0".join(hashed), digest_size=16).digest()
+        headers.get(b"x-session-key", b""),
+        headers.get(b"x-openclaw-session-key", b""),
+        headers.get(b"x-session-id", b""),
+    ):
+        hashed.update(part + b"\0")
+    hashed.update(request.content)
+    return hashed.digest()
 
 
-def conversation_session(name: str) -> SessionId:
-    """Return the session that a conversation id names."""
+def session_id_of(name: str) -> SessionId:
+    """Return the session id of a conversation id."""
     if "\0" in name:
         raise ConversationNotFound(name)
     if name.startswith("conv_"):
@@ -293,6 +304,6 @@ def conversation_session(name: str) -> SessionId:
     raise ConversationNotFound(name)
 
 
-def session_of(headers: SessionHeaders) -> Target:
-    """Return the target that the headers alone name."""
+def target_from_headers(headers: SessionHeaders) -> Target:
+    """Return the target that the headers name."""
     return Target(key=headers.key, session_id=headers.session_id)

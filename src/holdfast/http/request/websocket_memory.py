@@ -1,4 +1,4 @@
-"""What a WebSocket connection remembers of responses that are stored nowhere else."""
+"""Unstored responses of one WebSocket connection, kept so that they can be continued."""
 
 from collections import OrderedDict
 
@@ -6,42 +6,44 @@ import msgspec
 
 from holdfast.core.model.items import NewItem
 
-KEPT_RESPONSES = 8
-KEPT_BYTES = 16 * 1024 * 1024
+MAX_RESPONSES = 8
+MAX_BYTES = 16 * 1024 * 1024
 
 
-class Remembered(msgspec.Struct, frozen=True):
-    """Everything that a model was shown and said, up to the end of a response."""
+class CachedResponse(msgspec.Struct, frozen=True):
+    """A response's input and output items."""
 
     items: tuple[NewItem, ...]
 
     @property
     def size(self) -> int:
-        """How many bytes it holds."""
+        """The size of the items in bytes."""
         return sum(len(item.body) for item in self.items)
 
 
-class ConnectionState:
-    """The latest responses of one connection, bounded; gone with it."""
+class ResponseCache:
+    """The latest responses of one connection, bounded in number and bytes."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Remembered] = OrderedDict()
+        self._responses: OrderedDict[str, CachedResponse] = OrderedDict()
 
-    def get(self, name: str | None) -> Remembered | None:
-        """Return what is remembered of a response."""
-        return self._kept.get(name) if name is not None else None
+    def get(self, name: str | None) -> CachedResponse | None:
+        """Return a cached response."""
+        return self._responses.get(name) if name is not None else None
 
-    def keep(self, name: str, items: tuple[NewItem, ...]) -> None:
-        """Remember a response; older ones make room for it."""
-        self._kept[name] = Remembered(items)
-        while len(self._kept) > KEPT_RESPONSES or (len(self._kept) > 1 and self._is_too_much):
-            self._kept.popitem(last=False)
+    def add(self, name: str, items: tuple[NewItem, ...]) -> None:
+        """Cache a response; drop the oldest ones beyond the bounds."""
+        self._responses[name] = CachedResponse(items)
+        while len(self._responses) > MAX_RESPONSES or (
+            len(self._responses) > 1 and self._is_over_limit
+        ):
+            self._responses.popitem(last=False)
 
     @property
-    def _is_too_much(self) -> bool:
-        return sum(one.size for one in self._kept.values()) > KEPT_BYTES
+    def _is_over_limit(self) -> bool:
+        return sum(response.size for response in self._responses.values()) > MAX_BYTES
 
-    def forget(self, name: str | None) -> None:
-        """Forget a response that could not be continued."""
+    def discard(self, name: str | None) -> None:
+        """Drop a response that could not be continued."""
         if name is not None:
-            self._kept.pop(name, None)
+            self._responses.pop(name, None)

@@ -1,7 +1,9 @@
-"""Web pages of other origins: refused by the browser unless the configuration names them."""
+"""Cross-origin requests: browsers may read replies only from configured origins."""
 
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
+from holdfast.core.decisions.api_keys import NotAllowed
 from holdfast.http.server.types import Header, Request
 
 ALLOWED_METHODS = b"GET, POST, DELETE"
@@ -11,8 +13,27 @@ EXPOSED = (
 )
 
 
+class ForeignOrigin(NotAllowed):
+    """A page of another site sends the request; browsers do not stop it, so the server does."""
+
+    code = "origin_not_allowed"
+
+
+def check_origin(request: Request, allowed: Sequence[str]) -> None:
+    """Reject pages of other sites.
+
+    The same-origin policy covers neither WebSocket handshakes nor simple POST requests: the
+    browser only hides the reply from the page.
+    """
+    origin = request.header(b"origin")
+    if origin is None or origin in allowed or "*" in allowed:
+        return
+    if urlsplit(origin).netloc.lower() != (request.header(b"host") or "").lower():
+        raise ForeignOrigin(f"the origin {origin[:128]!r} is not allowed; see server.cors_origins")
+
+
 def is_preflight(request: Request) -> bool:
-    """Whether a browser asks if it may ask."""
+    """Return whether this is a browser's CORS preflight request."""
     return (
         request.method == "OPTIONS"
         and request.raw_header(b"access-control-request-method") is not None
@@ -20,7 +41,7 @@ def is_preflight(request: Request) -> bool:
 
 
 def cors_headers(request: Request, origins: Sequence[str]) -> list[Header]:
-    """Return what lets a page of a named origin read the answer; nothing for any other."""
+    """Return the headers that let an allowed origin read the reply; none for other origins."""
     origin = request.header(b"origin")
     if origin is None or (origin not in origins and "*" not in origins):
         return []
@@ -30,7 +51,7 @@ def cors_headers(request: Request, origins: Sequence[str]) -> list[Header]:
         (b"access-control-expose-headers", EXPOSED),
     ]
     if is_preflight(request):
-        wanted = request.raw_header(b"access-control-request-headers") or b""
+        requested = request.raw_header(b"access-control-request-headers") or b""
         headers.append((b"access-control-allow-methods", ALLOWED_METHODS))
-        headers.append((b"access-control-allow-headers", wanted))
+        headers.append((b"access-control-allow-headers", requested))
     return headers

@@ -1,4 +1,4 @@
-"""Errors as clients of OpenAI's APIs expect them: one shape, a status that means something."""
+"""Error replies in the shape that clients of OpenAI's APIs expect, with the right status."""
 
 import math
 from typing import Any
@@ -8,17 +8,24 @@ import msgspec
 from holdfast.core import errors as err
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated
 from holdfast.engine.streaming.event_feed import TooManyFollowers
+from holdfast.http.server.body_budget import ServerBusy
 from holdfast.http.server.types import JSON, BodyTooLarge, Header, Reply
 
 
-class UnsupportedType(err.InvalidInput):
-    """The body is not JSON by its own account."""
+class UnsupportedMediaType(err.InvalidInput):
+    """The request's Content-Type or Content-Encoding is not accepted."""
 
     code = "unsupported_media_type"
 
 
+class TooManyItems(err.InvalidInput):
+    """The request has more items or JSON values than the gateway decodes."""
+
+    code = "too_many_items"
+
+
 class RateLimited(err.HoldfastError):
-    """The tenant sent more requests in a minute than it may."""
+    """The tenant exceeded `limits.requests_per_minute`."""
 
     code = "rate_limit_exceeded"
     retryable = True
@@ -30,7 +37,9 @@ class RateLimited(err.HoldfastError):
 
 STATUS: dict[type[err.HoldfastError], int] = {
     BodyTooLarge: 413,
-    UnsupportedType: 415,
+    TooManyItems: 413,
+    UnsupportedMediaType: 415,
+    ServerBusy: 503,
     NotAuthenticated: 401,
     NotAllowed: 403,
     RateLimited: 429,
@@ -59,9 +68,10 @@ STATUS: dict[type[err.HoldfastError], int] = {
     err.StoreClosed: 503,
     err.StoreError: 500,
 }
-"""The nearest class in an error's line decides."""
+"""Status by error class; the nearest class in the MRO decides."""
 
 RETRY_AFTER: dict[type[err.HoldfastError], int] = {
+    ServerBusy: 5,
     err.SessionBusy: 1,
     err.LaneFull: 2,
     TooManyFollowers: 5,
@@ -70,24 +80,24 @@ RETRY_AFTER: dict[type[err.HoldfastError], int] = {
     err.LaneTimeout: 2,
     err.TenantFull: 2,
 }
-_NOT_AGAIN = (err.TurnCancelled, err.SessionRetired, err.SessionChanged, err.StorageFull)
-LONG_SECONDS = 60.0
-"""More than this, no client waits by itself."""
+_NEVER_RETRY = (err.TurnCancelled, err.SessionRetired, err.SessionChanged, err.StorageFull)
+MAX_CLIENT_WAIT_SECONDS = 60.0
+"""SDKs ignore a Retry-After longer than this and retry at once."""
 NO_RETRY: Header = (b"x-should-retry", b"false")
 
 _encode = msgspec.json.Encoder().encode
 
 
-def problem(
+def error_reply(
     status: int, message: str, *, code: str | None, param: str | None = None,
     kind: str | None = None, headers: tuple[Header, ...] = (),
 ) -> Reply:  # fmt: skip
-    """Return an error answer in the one shape there is."""
-    body = problem_value(status, message, code=code, param=param, kind=kind)
+    """Return an error reply."""
+    body = error_value(status, message, code=code, param=param, kind=kind)
     return Reply(_encode(body), status=status, headers=[JSON, *headers])
 
 
-def problem_value(
+def error_value(
     status: int, message: str, *, code: str | None, param: str | None = None,
     kind: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -114,10 +124,10 @@ def _type_of(status: int) -> str:
     return "invalid_request_error" if status < 500 else "server_error"
 
 
-def reply_to(error: err.HoldfastError) -> Reply:
-    """Return the answer to an error of ours."""
+def reply_for_error(error: err.HoldfastError) -> Reply:
+    """Return the reply for one of our errors."""
     if isinstance(error, err.ProviderFailure):
-        return _provider_problem(error)
+        return _provider_reply(error)
     status = _status(type(error))
     if isinstance(error, err.TurnFailed):
         status = _recorded_status(error.failure_code, status)
@@ -131,38 +141,38 @@ def reply_to(error: err.HoldfastError) -> Reply:
         headers.append((b"connection", b"close"))
     if isinstance(error, NotAuthenticated):
         headers.append((b"www-authenticate", b"Bearer"))
-    if isinstance(error, _NOT_AGAIN):
+    if isinstance(error, _NEVER_RETRY):
         headers.append(NO_RETRY)
     if isinstance(error, err.SessionRetired | err.SessionChanged) and error.live_id is not None:
         headers.append((b"x-session-id", error.live_id.encode()))
     code = error.failure_code if isinstance(error, err.TurnFailed) else error.code
-    return problem(status, error.message, code=code, param=error.param, headers=tuple(headers))
+    return error_reply(status, error.message, code=code, param=error.param, headers=tuple(headers))
 
 
 def _status(kind: type[err.HoldfastError]) -> int:
-    return next((STATUS[one] for one in kind.__mro__ if one in STATUS), 500)
+    return next((STATUS[base] for base in kind.__mro__ if base in STATUS), 500)
 
 
-def _recorded_status(code: str, otherwise: int) -> int:
-    """Return the status of the error that was recorded by its code, if it is one of ours."""
+def _recorded_status(code: str, default: int) -> int:
+    """Return the status of a recorded error code, if the code is one of ours."""
     kinds = [err.HoldfastError]
     for kind in kinds:
         if kind.code == code and kind is not err.HoldfastError:
             return _status(kind)
         kinds += kind.__subclasses__()
-    return otherwise
+    return default
 
 
-def _provider_problem(error: err.ProviderFailure) -> Reply:
-    """Pass a provider's refusal on in its own words; its breakdowns are a bad gateway."""
+def _provider_reply(error: err.ProviderFailure) -> Reply:
+    """Pass on a provider's own error; failures without a usable status become 502."""
     headers: list[Header] = []
     if error.retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
-        if error.retry_after > LONG_SECONDS:
-            # Clients take so long a time for none, and would be back in a moment.
+        if error.retry_after > MAX_CLIENT_WAIT_SECONDS:
+            # SDKs ignore so long a Retry-After and would retry at once.
             headers.append(NO_RETRY)
     status = error.status if error.status is not None and 400 <= error.status < 600 else 502
-    return problem(
+    return error_reply(
         status,
         error.message,
         code=error.provider_code or error.code,

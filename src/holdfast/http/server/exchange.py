@@ -1,153 +1,175 @@
-"""One request over a connection of ours, and its answer.
+"""One request on a connection, and the response to it.
 
-A whole answer leaves in one write; the head of any other leaves with what there is of its body,
-or at once.
+A complete response is one write. The head of a streamed response is written together with the
+first chunk if that comes in the same iteration of the event loop.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from holdfast.http.server.types import ClientLeft, Header, Request, Wire
+from holdfast.http.server.types import ClientDisconnected, Header, Request
 
-HELD_BYTES = 64 * 1024
-"""How much of a body is held unread before its client has to wait."""
+MAX_BUFFERED_BYTES = 64 * 1024
+"""Unread body bytes per request; beyond them, reading from the socket pauses."""
 _CLOSE = (b"connection", b"close")
 _BODILESS = (204, 304)
-_FIT = bytes(byte for byte in range(256) if (byte >= 0x20 and byte != 0x7F) or byte == 0x09)
-"""What a line of a head may have in it: no control character but a tab."""
-_line = b": ".join
+_ALLOWED = bytes(byte for byte in range(256) if (byte >= 0x20 and byte != 0x7F) or byte == 0x09)
+"""Bytes that a header line may contain: no control character except tab."""
+_join_header = b": ".join
 _log = logging.getLogger("uvicorn.error")
 
 
 class Connection(Protocol):
-    """Where requests come from, one after the other."""
+    """The connection that an exchange belongs to."""
 
     loop: asyncio.AbstractEventLoop
-    """Kept, because finding the running one is a call of the system."""
+    """Stored, because looking up the running loop costs a system call."""
     server_state: ServerState
     tasks: set[asyncio.Task[None]]
 
     def finish(self, exchange: "Exchange") -> None:
-        """Go on with what comes behind an exchange whose answer has been written."""
+        """Continue with the next request, now that this exchange's response is written."""
         ...
 
-    def break_off(self, exchange: "Exchange") -> None:
-        """Leave nobody waiting for the rest of an answer, or for all of it."""
+    def abort(self, exchange: "Exchange") -> None:
+        """Close the connection; answer 500 first if no response has started."""
         ...
 
 
 class Exchange(Request):
-    """Gives the application what came, and writes out what it answers."""
+    """Pass the request to the application and write its response to the socket."""
 
     connection: Connection
     transport: asyncio.Transport
     flow: FlowControl
     keep_alive = True
     waiting_for_100_continue = False
+    is_http_1_0 = False
     disconnected = False
     more_body = True
     response_started = False
     response_complete = False
-    news: asyncio.Event | None = None
-    """Set when something happens, for whoever waits for that."""
-    _held_bytes = 0
+    changed: asyncio.Event | None = None
+    """Set when body bytes arrive, the client disconnects or the response is complete."""
+    _buffered_bytes = 0
     _pieces: list[bytes] | None = None
-    """What of the body nobody has been told of; none at its end."""
+    """Body bytes that `receive` has not returned yet; `None` if there is nothing to report."""
     _unsent = b""
     _has_body = True
 
-    # ── what the connection calls ───────────────────────────────────────────────────────────
+    # ── called by the connection ────────────────────────────────────────────────────────────
 
-    def take(self, piece: bytes) -> None:
-        """Take in what came of the body."""
+    def feed_body(self, piece: bytes) -> None:
+        """Buffer bytes of the body."""
         if self._pieces is None:
             self._pieces = [piece]
         else:
             self._pieces.append(piece)
-        self._held_bytes += len(piece)
-        if self._held_bytes > HELD_BYTES:
+        self._buffered_bytes += len(piece)
+        if self._buffered_bytes > MAX_BUFFERED_BYTES:
             self.flow.pause_reading()
-        if self.news is not None:
-            self.news.set()
+        self.notify()
 
     def end_body(self) -> None:
-        """All of the body has come."""
+        """Note that the body is complete."""
         self.more_body = False
         if self._pieces is None:
             self._pieces = []
-        if self.news is not None:
-            self.news.set()
+        self.notify()
 
-    def ended(self, task: asyncio.Task[None]) -> None:
-        """See what came of the application's work: a client must not wait for what never comes."""
+    def half_close(self) -> None:
+        """Note that the client sends nothing more; `receive` reports it as an empty piece."""
+        self.is_half_closed = True
+        self.end_body()
+
+    def notify(self) -> None:
+        """Wake whoever waits in `receive`."""
+        if self.changed is not None:
+            self.changed.set()
+
+    def on_task_done(self, task: asyncio.Task[None]) -> None:
+        """Close the connection if the application ended without a complete response."""
         self.connection.tasks.discard(task)
         failure = None if task.cancelled() else task.exception()
         if task.cancelled() or failure is not None:
-            _log.error("a request broke", exc_info=failure)
+            _log.error("request failed", exc_info=failure)
         elif self.response_complete or self.disconnected:
             return
         else:
-            _log.error("a request was left without the end of its answer")
-        self.connection.break_off(self)
+            _log.error("request ended without a complete response")
+        self.connection.abort(self)
 
-    # ── what the application calls ──────────────────────────────────────────────────────────
+    # ── called by the application ───────────────────────────────────────────────────────────
 
     async def receive(self) -> tuple[bytes, bool]:
-        """Return what has come of the body since the last call, and whether there is more."""
+        """Return the body bytes since the last call, and whether more follow."""
         if self.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         while not (self.disconnected or self.response_complete):
             pieces = self._pieces
             if pieces is not None:
-                self._pieces, self._held_bytes = None, 0
+                self._pieces, self._buffered_bytes = None, 0
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces), self.more_body
             self.flow.resume_reading()
-            if self.news is None:
-                self.news = asyncio.Event()
-            await self.news.wait()
-            self.news.clear()
-        raise ClientLeft
+            if self.changed is None:
+                self.changed = asyncio.Event()
+            await self.changed.wait()
+            self.changed.clear()
+        raise ClientDisconnected
 
-    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """Write out a whole answer, in one piece."""
+    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
+        """Write a complete response in one write; return whether the client was connected."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
-            return
+            return False
         length = (b"content-length", b"%d" % len(body))
-        head = self._write_head(status, (*headers, length))
+        head = self._encode_head(status, (*headers, length))
         self.response_started = True
         self.transport.write(head if self.method == "HEAD" else head + body)
         self.connection.finish(self)
+        return True
 
-    async def send(self, message: Any) -> None:
-        """Write out a head, or a piece of the body."""
+    async def start(self, status: int, headers: Sequence[Header]) -> None:
+        """Write the head of a streamed response."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
             return
-        if not self.response_started:
-            self._begin(message["status"], message["headers"])
-        elif not self.response_complete:
-            self._go_on(message["body"], is_last=not message.get("more_body", False))
-        else:
-            raise RuntimeError(f"{message['type']} was sent behind the end of the answer")
+        self._has_body = self.method != "HEAD" and status not in _BODILESS
+        if self._has_body and not self.is_http_1_0:
+            headers = (*headers, (b"transfer-encoding", b"chunked"))
+        self._unsent = self._encode_head(status, headers)
+        self.response_started = True
+        self.connection.loop.call_soon(self._flush)
 
-    @property
-    def wire(self) -> Wire:
-        """What the pieces of an answer can be written to at once."""
-        return self
+    async def send(self, chunk: bytes, *, is_last: bool = False) -> None:
+        """Write a chunk of a streamed body; wait while the client does not keep up."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if self.response_complete:
+            raise RuntimeError("a chunk was sent after the end of the response")
+        unsent, self._unsent = self._unsent, b""
+        data = unsent + self._frame(chunk) if self._has_body and chunk else unsent
+        if self._has_body and is_last and not self.is_http_1_0:
+            data += b"0\r\n\r\n"
+        if data:
+            self.transport.write(data)
+        if is_last:
+            self.connection.finish(self)
 
     @property
     def is_writable(self) -> bool:
-        """Whether a body of any length has begun, and its client is there and keeps up."""
+        """Whether a stream has started and its client is connected and keeps up."""
         return (
             not self.flow.write_paused
             and not self.disconnected
@@ -156,46 +178,33 @@ class Exchange(Request):
             and self._has_body
         )
 
-    def write(self, body: bytes) -> None:
-        """Have a piece of such a body leave before the event loop looks for more.
+    def write(self, chunk: bytes) -> None:
+        """Write a chunk at the end of this iteration of the event loop.
 
-        What comes in one round of the loop leaves one behind the other: a client that is woken
-        by the first finds others there.
+        Chunks of one iteration are one write, so that a client that wakes up for the first one
+        finds the others too.
         """
         if not self._unsent:
-            self.connection.loop.call_soon(self._leave)
-        self._unsent += b"%x\r\n%b\r\n" % (len(body), body)
+            self.connection.loop.call_soon(self._flush)
+        self._unsent += self._frame(chunk)
 
-    def _begin(self, status: int, headers: Sequence[Header]) -> None:
-        chunked = ((b"transfer-encoding", b"chunked"),)
-        self._has_body = self.method != "HEAD" and status not in _BODILESS
-        self._unsent = self._write_head(status, (*headers, *chunked) if self._has_body else headers)
-        self.response_started = True
-        self.connection.loop.call_soon(self._leave)
+    def _frame(self, chunk: bytes) -> bytes:
+        """Return a chunk as it is written: HTTP/1.0 knows no chunks, the body ends with close."""
+        return chunk if self.is_http_1_0 else b"%x\r\n%b\r\n" % (len(chunk), chunk)
 
-    def _write_head(self, status: int, headers: Iterable[Header]) -> bytes:
+    def _encode_head(self, status: int, headers: Iterable[Header]) -> bytes:
         lines = [*self.connection.server_state.default_headers, *headers]
         if _CLOSE in lines:
             self.keep_alive = False
         elif not self.keep_alive:
             lines.append(_CLOSE)
-        head = STATUS_LINE[status] + b"\r\n".join((*map(_line, lines), b"", b""))
-        if head.translate(None, _FIT) != b"\r\n" * (len(lines) + 2):
-            raise RuntimeError("a header of the answer has characters that no header may have")
+        head = STATUS_LINE[status] + b"\r\n".join((*map(_join_header, lines), b"", b""))
+        # Response splitting: the only control characters are the line ends written here.
+        if head.translate(None, _ALLOWED) != b"\r\n" * (len(lines) + 2):
+            raise RuntimeError("a response header contains a control character")
         return head
 
-    def _leave(self) -> None:
-        """Write out what there is."""
+    def _flush(self) -> None:
         unsent, self._unsent = self._unsent, b""
         if unsent and not self.disconnected:
             self.transport.write(unsent)
-
-    def _go_on(self, body: bytes, *, is_last: bool) -> None:
-        unsent, self._unsent = self._unsent, b""
-        if self._has_body:
-            data = b"%b%x\r\n%b\r\n" % (unsent, len(body), body) if body else unsent
-            self.transport.write(data + b"0\r\n\r\n" if is_last else data)
-        elif unsent:
-            self.transport.write(unsent)
-        if is_last:
-            self.connection.finish(self)

@@ -1,10 +1,13 @@
-"""The wire below HTTP: heads that are bounded, and refusals of what is no HTTP in the one shape.
+"""The HTTP/1.1 server protocol: bounded request heads, errors as JSON, one timer per connection.
 
-Uvicorn reads a head of any length, refuses in plain text, and sets a timer for every answer; this
-is its protocol with all three mended. The application is given each request as it is, and not in
-the words of ASGI, which only WebSocket connections speak here.
+Uvicorn's protocol accepts heads of any size, rejects invalid requests in plain text and sets a
+timer for every response. This subclass changes all three. It passes requests to the application
+as `Exchange` values; only WebSocket connections use ASGI.
 """
 
+import asyncio
+import ipaddress
+from collections import Counter
 from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -13,282 +16,479 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from holdfast.http.server.errors import problem_value
+from holdfast.http.server.errors import error_value
 from holdfast.http.server.exchange import Exchange
 from holdfast.http.server.types import Request
 
 _encode = msgspec.json.Encoder().encode
-MOST_NAMES, MOST_NAME_BYTES = 512, 64
-"""How many names of headers are remembered, and how long each is at most."""
+MAX_CACHED_NAMES, MAX_CACHED_NAME_BYTES = 512, 64
+"""Bounds of the cache of lower-case header names."""
 
 
 class Application(Protocol):
-    """Who answers requests."""
+    """The application that answers requests."""
 
     async def serve(self, request: Request) -> None:
-        """Answer one."""
+        """Answer one request."""
         ...
 
 
-class HeadTooLong(Exception):
-    """More came than a head may have."""
+class HeadTooLarge(Exception):
+    """The request head is larger than `max_head_bytes`."""
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """One connection; a request's path and headers have a length that they do not go beyond."""
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of one client connection; `docs/explanation/limits.md` lists them."""
+
+    head_bytes: int = 64 * 1024
+    """Size of a request line with its headers, and of chunked trailers."""
+    head_seconds: float = 30.0
+    """Time for a request head, and for the first byte of a new connection."""
+    body_seconds: float = 30.0
+    """Time for a body; each KiB that arrives extends it, see `body_bytes_per_second`."""
+    body_bytes_per_second: int = 1024
+    """The average rate below which a body is given up after `body_seconds`."""
+    stall_seconds: float = 60.0
+    """A client that accepts no byte of its response for this long is disconnected."""
+    connections_per_address: int = 1000
+    """Open connections of one client address (an IPv6 /64 network counts as one); 0: no limit."""
+
+
+LINGER_SECONDS = 2.0
+"""How long the input of a rejected client is discarded before its connection is closed."""
+CHECK_SECONDS = 5.0
+"""How often the deadlines of a connection are checked at least."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One client connection."""
 
     application: Application
-    max_head_bytes: int
+    limits: ConnectionLimits
+    addresses: Counter[str]
+    """Open connections by client address, shared by all connections of a server."""
+    exchange_class: type[Exchange] = Exchange
 
     cycle: Any
     parser: Any
     scope: Any
     pipeline: Any
 
-    _came_bytes = 0
-    """What came since the head that is being read began, without the piece it began in."""
+    _head_bytes = 0
+    """Bytes received since the current head began, without the piece that it began in."""
     _piece_bytes = 0
-    """How long the piece is that is being read."""
-    _most_bytes = 0
-    """What the head that is being read has at most: the pieces it came in."""
+    """Size of the piece that is being parsed."""
+    _max_possible_head = 0
+    """Upper bound of the current head's size: the pieces that it came in."""
+    _framing_bytes = 0
+    """Bytes since the last body byte: chunk headers, extensions and trailers."""
+    _trailer_bytes = 0
     _is_in_head = False
-    _is_head_too_long = False
-    _is_refused = False
+    _is_head_too_large = False
+    _is_closing = False
+    """Whether the last response is written and further input is discarded."""
     _is_upgrading = False
-    """Whether the connection is about to speak something else than HTTP."""
-    _is_declining = False
-    """Whether it was asked to, and will not: the request is read anew, without that wish."""
-    _is_deaf = False
-    """Whether what comes now is no request, whatever it looks like."""
+    """Whether the connection is about to become a WebSocket."""
+    _reparse_without_upgrade = False
+    """Whether the request asks for an upgrade that is declined: it is parsed again without it."""
+    _ignore_input = False
+    """Whether further bytes are not HTTP requests (after CONNECT, an error or end of input)."""
+    _running: Exchange | None = None
+    """The exchange whose response is in progress; `cycle` is the one that is being received."""
     _idle_since: float | None = None
+    _head_since: float | None = None
+    _body_since = 0.0
+    """When the current body began, moved forward while we do not read from the socket."""
+    _body_bytes = 0
+    _unsent_bytes = 0
+    _stalled_since: float | None = None
+    _checked_at = 0.0
+    _address = ""
+    _is_released = False
 
-    # ── what the event loop calls ───────────────────────────────────────────────────────────
+    # ── called by the event loop ────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection towards its address and start its timer."""
+        super().connection_made(transport)
+        self._head_since = self._checked_at = self.loop.time()
+        self._schedule_check()
+        self._address = client_network(self.client[0] if self.client else "")
+        self.addresses[self._address] += 1
+        limit = self.limits.connections_per_address
+        if limit and self.addresses[self._address] > limit:
+            message = f"at most {limit} connections per client address are allowed"
+            self._reject(429, message, code="too_many_connections")
 
     def data_received(self, data: bytes) -> None:
-        """Read on; what came of a head that has not ended yet counts, whatever it will be."""
-        if self._is_deaf:
+        """Parse the bytes, and check that head and framing stay within their limit."""
+        if self._ignore_input or self._is_closing:
             return
-        self._idle_since = None
+        if self._idle_since is not None:
+            self._idle_since = None
+            if not self._is_receiving_body():
+                self._head_since = self.loop.time()
         was_in_head = self._is_in_head
         self._piece_bytes = len(data)
+        self._framing_bytes += len(data)
         if was_in_head:
-            self._most_bytes += len(data)
+            self._max_possible_head += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("")
-            return
-        except httptools.HttpParserUpgrade as wish:
+        except httptools.HttpParserUpgrade as upgrade:
             if self._is_upgrading:
                 self.handle_websocket_upgrade()
-            elif self._is_declining:
-                self._read_without_upgrade(data[wish.args[0] :])
-                return
-        if not (was_in_head and self._is_in_head) or self._is_refused:
-            return
-        self._came_bytes += len(data)
-        if self._came_bytes > self.max_head_bytes:
-            self._refuse_head()
+            elif self._reparse_without_upgrade:
+                self._reparse(data[upgrade.args[0] :])
+        else:
+            self._check_sizes(was_in_head=was_in_head)
+
+    def _check_sizes(self, *, was_in_head: bool) -> None:
+        """Reject a head, chunk extension or trailer that goes on over several pieces."""
+        if was_in_head and self._is_in_head:
+            self._head_bytes += self._piece_bytes
+            if self._head_bytes > self.limits.head_bytes:
+                self._reject_head()
+        elif self._is_receiving_body() and self._framing_bytes > self.limits.head_bytes:
+            # `on_header` sees only complete trailers.
+            self._reject_head()
+
+    def eof_received(self) -> bool:  # type: ignore[override] # uvicorn always closes
+        """Return whether to keep the connection: a half-closed client still gets its response.
+
+        A client that closes while it receives a stream is taken for gone: a half-close and a close
+        look the same, and the stop button of chat clients closes the connection.
+        """
+        running = self._running
+        if self._is_closing or running is None or running.more_body or running.response_started:
+            return False
+        self._ignore_input = True
+        running.half_close()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone, or we have."""
+        """Tell every exchange of the connection that its client is gone."""
         self.connections.discard(self)
-        exchange: Exchange | None = self.cycle
-        if exchange is not None:  # there is none before the first request
-            if not exchange.response_complete:
-                exchange.disconnected = True
-            if exchange.news is not None:
-                exchange.news.set()
-            # Nothing is left in a circle: an exchange knows its connection.
-            self.cycle = None
-            self.pipeline.clear()
+        self._release_address()
+        for exchange in (self._running, self.cycle, *self.pipeline):
+            if exchange is not None:
+                exchange.disconnected = exchange.disconnected or not exchange.response_complete
+                exchange.notify()
+        # Break the reference cycle: an exchange refers to its connection.
+        self.cycle = self._running = None
+        self.pipeline.clear()
         self.flow.resume_writing()
         if exc is None:
             self.transport.close()
         self._unset_keepalive_if_required()
         self.parser = None
 
-    # ── what the parser calls ───────────────────────────────────────────────────────────────
+    def _release_address(self) -> None:
+        if self._address and not self._is_released:
+            self._is_released = True
+            self.addresses[self._address] -= 1
+            if not self.addresses[self._address]:
+                del self.addresses[self._address]
+
+    # ── called by the parser ────────────────────────────────────────────────────────────────
 
     def on_message_begin(self) -> None:
-        """Begin with a new request's head."""
+        """Start a new request head."""
         self._is_in_head = True
-        self._came_bytes = 0
-        self._most_bytes = self._piece_bytes
+        self._head_since = self.loop.time()
+        self._head_bytes = 0
+        self._max_possible_head = self._piece_bytes
         self.url = b""
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a whole header."""
-        # Clients send the same few with every request: their names are lowered once.
-        name = _LOWERED[name] if name in _LOWERED else _lowered(name)
+        """Store a header under its lower-case name; drop trailers, which nothing reads."""
+        if not self._is_in_head:
+            self._trailer_bytes += len(name) + len(value)
+            if self._trailer_bytes > self.limits.head_bytes:
+                self._is_head_too_large = True
+                raise HeadTooLarge
+            return
+        # Clients repeat the same few names: convert each spelling once.
+        name = _LOWER_CASE[name] if name in _LOWER_CASE else _lower(name)
         self.headers += ((name, value),)
 
     def on_headers_complete(self) -> None:
-        """Go on to what the request asks for."""
+        """Start the request, or queue it behind the one in progress (pipelining)."""
         self._is_in_head = False
-        if self._most_bytes > self.max_head_bytes:
+        if self._max_possible_head > self.limits.head_bytes:
             self._measure_head()
+        self._head_since = None
+        self._body_since, self._body_bytes = self.loop.time(), 0
+        self._framing_bytes = self._trailer_bytes = 0
         parser = self.parser
         path, query = _read_url(self.url)
         method = parser.get_method().decode("ascii")
-        if parser.should_upgrade() and self._is_diverted(method):
+        if parser.should_upgrade() and self._is_upgrade(method):
             return
-        exchange = Exchange(method, path, query, self.headers)
+        exchange = self.exchange_class(method, path, query, self.headers)
         exchange.connection, exchange.transport, exchange.flow = self, self.transport, self.flow
-        if not parser.should_keep_alive() or parser.get_http_version() == "1.0" or self._is_deaf:
+        exchange.is_http_1_0 = parser.get_http_version() == "1.0"
+        if not parser.should_keep_alive() or exchange.is_http_1_0 or self._ignore_input:
             exchange.keep_alive = False
         if exchange.by_name.get(b"expect", b"").lower() == b"100-continue":
             exchange.waiting_for_100_continue = True
-        before: Exchange | None = self.cycle
+        previous: Exchange | None = self.cycle
         self.cycle = exchange
-        if before is None or before.response_complete:
+        if previous is None or previous.response_complete:
             self._start(exchange)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft(exchange)
 
-    def _is_diverted(self, method: str) -> bool:
-        """Whether this is no request yet: the parser takes a wish to upgrade for the end of one.
+    def _is_upgrade(self, method: str) -> bool:
+        """Decide about an Upgrade or CONNECT; return whether there is no request to start yet.
 
-        Its body would be read as requests of their own, with what a proxy lets nobody send.
+        The parser treats an upgrade as the end of the request. If we decline it, the body would be
+        parsed as further requests (request smuggling), so the request is parsed again without it.
         """
         if method == "CONNECT":
-            self._is_deaf = True
+            self._ignore_input = True
             return False
         names = {name for name, _ in self.headers}
         has_body = b"transfer-encoding" in names or b"content-length" in names
         self._is_upgrading = method == "GET" and not has_body and self._should_upgrade()
-        self._is_declining = not self._is_upgrading
+        self._reparse_without_upgrade = not self._is_upgrading
         self.scope = {"method": method, "headers": self.headers}
         return True
 
-    def _read_without_upgrade(self, rest: bytes) -> None:
-        """Read the same head again as one that wishes for nothing else, and what is behind it."""
-        asked = self.parser
-        wishes = b",".join(value for name, value in self.headers if name == b"connection")
+    def _reparse(self, rest: bytes) -> None:
+        """Parse the same head again without its upgrade headers, then the bytes after it."""
+        previous = self.parser
+        options = b",".join(value for name, value in self.headers if name == b"connection")
         lines = [
-            b"%b %b HTTP/%b" % (asked.get_method(), self.url, asked.get_http_version().encode()),
-            *(b"%b: %b" % field for field in self.headers if field[0] not in _OF_UPGRADES),
+            b"%b %b HTTP/%b"
+            % (previous.get_method(), self.url, previous.get_http_version().encode()),
+            *(b"%b: %b" % field for field in self.headers if field[0] not in _UPGRADE_HEADERS),
         ]
-        if b"close" in {wish.strip().lower() for wish in wishes.split(b",")}:
+        if b"close" in {option.strip().lower() for option in options.split(b",")}:
             lines.append(b"connection: close")
-        self._is_declining = False
+        self._reparse_without_upgrade = False
         self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as for the first
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
         self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def _measure_head(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > self.max_head_bytes:
-            self._is_head_too_long = True
-            raise HeadTooLong
+        if size > self.limits.head_bytes:
+            self._is_head_too_large = True
+            raise HeadTooLarge
 
     def _start(self, exchange: Exchange) -> None:
+        self._running = exchange
         task = self.loop.create_task(self.application.serve(exchange))
         self.tasks.add(task)
-        task.add_done_callback(exchange.ended)
+        task.add_done_callback(exchange.on_task_done)
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body; nobody wants what comes behind the answer."""
+        """Pass body bytes on, unless the response is already complete."""
+        self._framing_bytes = 0
+        self._body_bytes += len(body)
         exchange = self.cycle
-        if not (self._is_upgrading or self._is_declining or exchange.response_complete):
-            exchange.take(body)
+        if not (self._is_upgrading or self._reparse_without_upgrade or exchange.response_complete):
+            exchange.feed_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is all there."""
+        """Note that the request is complete."""
         exchange = self.cycle
-        if not (self._is_upgrading or self._is_declining or exchange.response_complete):
+        if not (self._is_upgrading or self._reparse_without_upgrade):
             exchange.end_body()
+            if exchange.response_complete:
+                self._idle_since = self.loop.time()
+
+    def _is_receiving_body(self) -> bool:
+        exchange: Exchange | None = self.cycle
+        return exchange is not None and exchange.more_body and not self._is_in_head
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection to the WebSocket protocol, which counts it from now on."""
+        self._unset_keepalive_if_required()
+        self._release_address()
+        super().handle_websocket_upgrade()
 
     # ── between two requests ────────────────────────────────────────────────────────────────
 
     def finish(self, exchange: Exchange) -> None:
-        """Go on with the next request, or wait for one: one timer serves a whole connection."""
+        """Start the next pipelined request, or wait for one."""
         exchange.response_complete = True
-        if exchange.news is not None:
-            exchange.news.set()
+        exchange.notify()
+        self._running = None
         self.server_state.total_requests += 1
-        if not exchange.keep_alive:
-            self.transport.close()
-        if self.transport.is_closing():
+        if not exchange.keep_alive or (self._ignore_input and not self.pipeline):
+            self._close()
+        if self._is_closing or self.transport.is_closing():
             return
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self.pipeline:
-            self._start(self.pipeline.pop())
+            following = self.pipeline.pop()
+            following.is_half_closed = exchange.is_half_closed
+            self._start(following)
             return
         self._idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._look_again_in(self.timeout_keep_alive)
 
-    def break_off(self, exchange: Exchange) -> None:
-        """Close the connection; who has seen nothing of an answer is told that there is none."""
+    def abort(self, exchange: Exchange) -> None:
+        """Close the connection; answer 500 first if no response has started."""
         if exchange.response_started or exchange.disconnected:
             self.transport.close()
         else:
-            self._refuse(500, "something broke on our side", code="internal_error")
+            self._reject(500, "internal server error", code="internal_error")
 
-    def _look_again_in(self, seconds: float) -> None:
-        look = self.timeout_keep_alive_handler
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, look)
+    # ── time limits ─────────────────────────────────────────────────────────────────────────
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that nobody has used for long."""
-        self.timeout_keep_alive_task = None
-        if self._idle_since is None or self.transport.is_closing():
+    def _schedule_check(self) -> None:
+        """Check the deadlines again in a while: one timer serves the whole connection."""
+        limits = self.limits
+        seconds = min(
+            CHECK_SECONDS,
+            limits.head_seconds,
+            limits.body_seconds,
+            limits.stall_seconds,
+            self.timeout_keep_alive,
+        )
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.check_deadlines)
+
+    def check_deadlines(self) -> None:
+        """Close the connection if its client is idle, too slow to send, or does not read."""
+        now, limits = self.loop.time(), self.limits
+        elapsed, self._checked_at = now - self._checked_at, now
+        if self._is_stalled(now):
+            self.transport.abort()
             return
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left > 0:
-            self._look_again_in(left)
-        else:
+        self._schedule_check()
+        if self.transport.is_closing():
+            return
+        if self._idle_since is not None:
+            if now >= self._idle_since + self.timeout_keep_alive:
+                self.transport.close()
+        elif self._head_since is not None:
+            if now >= self._head_since + limits.head_seconds:
+                self._time_out_head()
+        elif self._is_receiving_body():
+            if self.flow.read_paused or self.cycle.waiting_for_100_continue:
+                self._body_since += elapsed
+            extension = self._body_bytes / limits.body_bytes_per_second
+            if now >= self._body_since + limits.body_seconds + extension:
+                self._reject(408, "the request body came too slowly", code="request_timeout")
+
+    def _time_out_head(self) -> None:
+        if self._is_in_head:
+            self._reject(408, "the request head came too slowly", code="request_timeout")
+        elif self._running is None:
             self.transport.close()
 
-    # ── refusals ────────────────────────────────────────────────────────────────────────────
-
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the shape says it better
-        """Refuse what cannot be read; the parser says so of a head that was too long as well."""
-        if self._is_head_too_long:
-            self._refuse_head()
-        else:
-            self._refuse(400, "the request is not valid HTTP", code="invalid_http")
-
-    def _refuse_head(self) -> None:
-        limit = f"the headers of a request have at most {self.max_head_bytes} bytes"
-        self._refuse(431, limit, code="headers_too_large")
-
-    def _refuse(self, status: int, message: str, *, code: str) -> None:
-        self._is_refused = True
-        body = _encode(problem_value(status, message, code=code))
-        head = (
-            b"%bcontent-type: application/json\r\ncontent-length: %d\r\n"
-            b"connection: close\r\n\r\n" % (STATUS_LINE[status], len(body))
+    def _is_stalled(self, now: float) -> bool:
+        """Return whether the client has accepted no byte for `stall_seconds`."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent:
+            self._stalled_since = None
+        elif self._stalled_since is None or unsent < self._unsent_bytes:
+            self._stalled_since = now
+        self._unsent_bytes = unsent
+        return (
+            self._stalled_since is not None
+            and now >= self._stalled_since + self.limits.stall_seconds
         )
-        self.transport.write(head + body)
-        self.transport.close()
+
+    # ── rejecting requests ──────────────────────────────────────────────────────────────────
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - replaced by a JSON error
+        """Reject a request that cannot be parsed; a head over the limit ends up here as well."""
+        if self._is_head_too_large:
+            self._reject_head()
+        else:
+            self._reject(400, "the request is not valid HTTP", code="invalid_http")
+
+    def _reject_head(self) -> None:
+        limit = self.limits.head_bytes
+        message = f"request line and headers, or trailers, have at most {limit} bytes"
+        self._reject(431, message, code="headers_too_large")
+
+    def _reject(self, status: int, message: str, *, code: str) -> None:
+        """Answer with an error and close the connection.
+
+        Bytes after a complete request must not spoil its response: then the input is ignored
+        and the connection is closed after the responses in progress.
+        """
+        running = self._running
+        if running is not None and not running.more_body and status != 500:
+            self._ignore_input = True
+            if self.cycle is not running and self.cycle in self.pipeline and self.cycle.more_body:
+                self.pipeline.remove(self.cycle)
+            return
+        self._is_closing = True
+        for exchange in (running, self.cycle):
+            if exchange is not None and not exchange.response_complete:
+                exchange.disconnected = True
+                exchange.notify()
+        if running is None or not running.response_started:
+            body = _encode(error_value(status, message, code=code))
+            head = (
+                b"%bcontent-type: application/json\r\ncontent-length: %d\r\n"
+                b"connection: close\r\n\r\n" % (STATUS_LINE[status], len(body))
+            )
+            self.transport.write(head + body)
+        self._close()
+
+    def _close(self) -> None:
+        """Close the connection; if the client may still be sending, discard its input for a while.
+
+        Closing a socket with unread input resets the connection, and the client would lose the
+        response that tells it what is wrong.
+        """
+        self._is_closing = True
+        is_sending = self._is_in_head or self._is_receiving_body()
+        if not is_sending or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._unset_keepalive_if_required()
+        end = self.transport.abort
+        self.timeout_keep_alive_task = self.loop.call_later(LINGER_SECONDS, end)
 
 
-_OF_UPGRADES = frozenset({b"upgrade", b"connection", b"http2-settings"})
-_LOWERED: dict[bytes, bytes] = {}
+_UPGRADE_HEADERS = frozenset({b"upgrade", b"connection", b"http2-settings"})
+_LOWER_CASE: dict[bytes, bytes] = {}
 
 
-def _lowered(name: bytes) -> bytes:
+def _lower(name: bytes) -> bytes:
     lowered = name.lower()
-    if len(_LOWERED) < MOST_NAMES and len(name) <= MOST_NAME_BYTES:
-        _LOWERED[name] = lowered
+    if len(_LOWER_CASE) < MAX_CACHED_NAMES and len(name) <= MAX_CACHED_NAME_BYTES:
+        _LOWER_CASE[name] = lowered
     return lowered
 
 
 @lru_cache(maxsize=256)
 def _read_url(url: bytes) -> tuple[str, bytes]:
-    """Return the path of a URL, and the query."""
+    """Return the decoded path and the raw query of a URL."""
     parsed = httptools.parse_url(url)
     path = parsed.path.decode("ascii")
     return unquote(path) if "%" in path else path, parsed.query or b""
 
 
-def bounded_protocol(application: Application, max_head_bytes: int) -> type[BoundedProtocol]:
-    """Return the protocol that brings an application requests, with heads of so many bytes."""
-    made: dict[str, Any] = {"application": application, "max_head_bytes": max_head_bytes}
-    return type("BoundedProtocol", (BoundedProtocol,), made)
+def client_network(address: str) -> str:
+    """Return what connections are counted by: an IPv4 address, or the /64 of an IPv6 address."""
+    if ":" not in address or "." in address:
+        return address.rpartition(":")[2]
+    return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
+
+
+def protocol_class(
+    application: Application, limits: ConnectionLimits, addresses: Counter[str] | None = None
+) -> type[HttpProtocol]:
+    """Return a protocol class that is bound to an application and its limits."""
+    attributes: dict[str, Any] = {
+        "application": application,
+        "limits": limits,
+        "addresses": Counter() if addresses is None else addresses,
+    }
+    return type("HttpProtocol", (HttpProtocol,), attributes)

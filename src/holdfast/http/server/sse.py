@@ -1,84 +1,85 @@
-"""Server-sent events: events as text, comments while it is quiet, one last mark."""
+"""Server-sent events: encode events, send comments while idle, end with `[DONE]`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.engine.streaming.stream_reader import PushCallback
-from holdfast.http.server.types import SSE, Header, LongReply, Send, Wire
+from holdfast.http.server.types import SSE, Header, Request, StreamingReply
 
 DONE = b"data: [DONE]\n\n"
 _EVENT = b"event: %b\ndata: %b\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
-Tell = Callable[[Sequence[StreamEvent]], bytes]
-"""Writes events as text; those of which nothing is told make none."""
+EventEncoder = Callable[[Sequence[StreamEvent]], bytes]
+"""Encode events as bytes; empty where the events have no representation."""
 
 
-class Source(Protocol):
-    """Where the events of a response come from; see `StreamReader`."""
+class EventSource(Protocol):
+    """The events of a response; see `StreamReader`."""
 
     is_over: bool
-    """Whether the last of them has been taken."""
+    """Whether the last event has been taken."""
 
     async def take(
         self, seconds: float, push: PushCallback | None = None
     ) -> Sequence[StreamEvent] | None:
-        """Return the next events; none if there were none for so long; `None` at the end."""
+        """Return the next events; an empty list after `seconds` without any; `None` at the end."""
         ...
 
     async def close(self) -> None:
-        """Take no more."""
+        """Stop reading."""
         ...
 
 
-def event_texts(events: Sequence[StreamEvent]) -> bytes:
-    """Return events as they are written."""
+def encode_events(events: Sequence[StreamEvent]) -> bytes:
+    """Return events in the format of server-sent events."""
     if len(events) == 1:
         return _EVENT % (events[0].type.encode(), events[0].body)
-    return b"".join([_EVENT % (one.type.encode(), one.body) for one in events])
+    return b"".join([_EVENT % (event.type.encode(), event.body) for event in events])
 
 
-class EventReply(LongReply):
-    """A response's events, as many at once as there are, and the mark that ends them."""
+class EventReply(StreamingReply):
+    """Stream a response's events in batches, followed by `[DONE]`."""
 
     def __init__(
         self,
-        source: Source,
+        source: EventSource,
         keep_alive_seconds: float,
         headers: Iterable[Header] = (),
         *,
-        tell: Tell = event_texts,
+        encode: EventEncoder = encode_events,
     ) -> None:
         super().__init__((SSE, *headers))
         self._source = source
         self._keep_alive_seconds = keep_alive_seconds
-        self._tell = tell
+        self._encode = encode
 
-    async def pour(self, send: Send, wire: Wire | None) -> bytes:
-        """Send the events, by the shortest way while the client keeps up."""
-        source, tell, seconds = self._source, self._tell, self._keep_alive_seconds
-        push = _push_callback(wire, tell) if wire is not None else None
+    async def write_body(self, request: Request) -> bytes:
+        """Send the events; while the client keeps up, the source pushes them to the socket."""
+        source, encode, seconds = self._source, self._encode, self._keep_alive_seconds
+        push = _push_to(request, encode)
         while (events := await source.take(seconds, push)) is not None:
-            text = tell(events) if events else KEEP_ALIVE
+            chunk = encode(events) if events else KEEP_ALIVE
             if source.is_over:
-                return text + DONE
-            if text:
-                await send({"type": "http.response.body", "body": text, "more_body": True})
+                return chunk + DONE
+            if chunk:
+                await request.send(chunk)
         return DONE
 
     async def close(self) -> None:
-        """Read no further."""
+        """Stop reading the source."""
         await self._source.close()
 
 
-def _push_callback(wire: Wire, tell: Tell) -> PushCallback:
+def _push_to(request: Request, encode: EventEncoder) -> PushCallback:
     def push(events: Sequence[StreamEvent]) -> bool:
-        if not wire.is_writable:
+        """Write events at once; return False where the caller must queue them instead."""
+        if not request.is_writable:
             return False
-        text = tell(events)
-        if text:
-            wire.write(text)
+        chunk = encode(events)
+        if chunk:
+            request.write(chunk)
         return True
 
     return push

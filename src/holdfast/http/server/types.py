@@ -1,4 +1,4 @@
-"""The little of a web framework that we need: requests, replies, a table of routes."""
+"""Requests, replies and the route table: what endpoints and the server share."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from collections.abc import (
 )
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -22,103 +22,104 @@ import msgspec
 from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.ids import DEFAULT_TENANT, Tenant, TurnId
 from holdfast.engine.logging import log
+from holdfast.http.server.body_budget import UNCOUNTED_BYTES, BodyBudget
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 JSON = (b"content-type", b"application/json")
 SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+MAX_DIGITS = 18
+RESERVE_STEP_BYTES = 1024 * 1024
 
 
-class Wire(Protocol):
-    """A connection over which a body of any length goes out."""
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether the client keeps up; otherwise what is to be sent has to wait."""
-        ...
-
-    def write(self, body: bytes) -> None:
-        """Write a piece of the body out at once."""
-        ...
-
-
-class ClientLeft(Exception):
+class ClientDisconnected(Exception):
     """The client closed the connection."""
 
 
-MAX_DIGITS = 18
-
-
 class BodyTooLarge(InvalidInput):
-    """The body is longer than a body may be."""
+    """The request body is larger than `limits.body_bytes`."""
 
     code = "body_too_large"
 
 
 class Request:
-    """One HTTP request, and the way back to who sent it. The body is read once, when asked for."""
+    """One HTTP request and its connection. The body is read at most once, on demand."""
 
     id = ""
     tenant: Tenant = DEFAULT_TENANT
     is_admin = False
     route = "unknown"
     params: Mapping[str, str] = MappingProxyType({})
-    bound: Sequence[Header] = ()
-    """What an answer says of the session and turn that this request belongs to, once known."""
+    session_headers: Sequence[Header] = ()
+    """Reply headers that name the request's session and turn, once they are known."""
     content = b""
     """The body, once it has been read."""
+    is_half_closed = False
+    """Whether the client has shut down its sending side; it may be gone altogether."""
     max_body_bytes: int
+    budget: BodyBudget | None = None
     _is_read = False
+    _reserved_bytes = 0
 
     def __init__(self, method: str, path: str, query_string: bytes, headers: list[Header]) -> None:
         self.method = method
         self.path = path
         self.query_string = query_string
-        self.began_at = time.monotonic()
+        self.started_at = time.monotonic()
         self.headers = headers
-        # Of several headers of a name the last one counts, as in a dictionary made of them.
+        # The last of several headers with one name wins.
         self.by_name = dict(headers)
 
+    # ── the connection; implemented by the server ───────────────────────────────────────────
+
     async def receive(self) -> tuple[bytes, bool]:
-        """Return what has come of the body, and whether there is more; or raise `ClientLeft`."""
+        """Return the next bytes of the body and whether more follow.
+
+        Raise `ClientDisconnected` when the client is gone.
+        """
         raise NotImplementedError
 
-    async def send(self, message: dict[str, Any]) -> None:
-        """Write out a head, or a piece of the body, as ASGI has them."""
+    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
+        """Write a complete response; return whether the client was still connected."""
+        raise NotImplementedError
+
+    async def start(self, status: int, headers: Sequence[Header]) -> None:
+        """Write the head of a streamed response."""
+        raise NotImplementedError
+
+    async def send(self, chunk: bytes, *, is_last: bool = False) -> None:
+        """Write a chunk of a streamed body; wait while the client does not keep up."""
         raise NotImplementedError
 
     @property
-    def wire(self) -> Wire | None:
-        """What the pieces of an answer can be written to at once, if there is such a thing."""
-        return None
+    def is_writable(self) -> bool:
+        """Whether `write` may be called: the stream has started and the client keeps up."""
+        raise NotImplementedError
 
-    async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """Write out a whole answer."""
-        listed = [*headers, (b"content-length", b"%d" % len(body))]
-        await self.send({"type": "http.response.start", "status": status, "headers": listed})
-        await self.send({"type": "http.response.body", "body": body})
+    def write(self, chunk: bytes) -> None:
+        """Write a chunk without waiting; allowed only while `is_writable`."""
+        raise NotImplementedError
 
-    def frame(self, body: bytes) -> "Request":
-        """Return a request with this one's headers and caller, and a body of its own."""
+    # ── what was sent ───────────────────────────────────────────────────────────────────────
+
+    def with_body(self, body: bytes) -> "Request":
+        """Return a request with this one's headers and caller, and another body."""
         request = Request("POST", self.path, b"", self.headers)
-        request.id, request.tenant = self.id, self.tenant
+        request.id, request.tenant, request.budget = self.id, self.tenant, self.budget
         request.content, request._is_read = body, True
         return request
 
     def header(self, name: bytes) -> str | None:
-        """Return a header's text, as UTF-8 where it is."""
+        """Return a header as text, decoded as UTF-8 where possible."""
         value = self.by_name.get(name)
         return header_text(value) if value is not None else None
 
     def raw_header(self, name: bytes) -> bytes | None:
-        """Return a header's bytes; of several, the last one."""
+        """Return a header's bytes; the last one if there are several."""
         return self.by_name.get(name)
 
     def raw_headers(self, name: bytes) -> list[bytes]:
-        """Return the bytes of every header of a name."""
+        """Return the values of every header with this name."""
         return [value for key, value in self.headers if key == name]
 
     def query(self) -> dict[str, str]:
@@ -126,70 +127,69 @@ class Request:
         return dict(self._parameters())
 
     def query_list(self, name: str) -> list[str]:
-        """Return every value of a parameter, also as clients write lists: `name[]`."""
+        """Return every value of a parameter, written as `name` or `name[]`."""
         return [value for key, value in self._parameters() if key in (name, f"{name}[]")]
 
     def _parameters(self) -> list[tuple[str, str]]:
         try:
             pairs = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
         except ValueError as exc:
-            raise InvalidInput(f"the query cannot be read: {exc}") from exc
+            raise InvalidInput(f"the query string is not valid: {exc}") from exc
         if any("\0" in part for pair in pairs for part in pair):
-            raise InvalidInput("the query has a NUL in it, which no parameter may have")
+            raise InvalidInput("the query string contains a NUL character")
         return pairs
 
     async def body(self) -> bytes:
-        """Return the whole body, bounded."""
+        """Return the whole body, up to `max_body_bytes`."""
         if self._is_read:
             return self.content
-        most, size = self.max_body_bytes, 0
+        limit, size = self.max_body_bytes, 0
         length = self.by_name.get(b"content-length")
-        # The wire has seen to it that this is a number.
-        if length is not None and length.isdigit() and int(length[:MAX_DIGITS]) > most:
-            raise BodyTooLarge(f"a request body has at most {most} bytes")
+        # The parser has rejected any Content-Length that is not a number.
+        if length is not None and length.isdigit() and int(length[:MAX_DIGITS]) > limit:
+            raise BodyTooLarge(f"a request body has at most {limit} bytes")
+        if length is not None and length.isdigit():
+            await self._reserve(int(length[:MAX_DIGITS]), may_wait=True)
         pieces: list[bytes] = []
-        is_more = True
-        while is_more:
-            piece, is_more = await self.receive()
+        has_more = True
+        while has_more:
+            piece, has_more = await self.receive()
             pieces.append(piece)
             size += len(piece)
-            if size > most:
-                raise BodyTooLarge(f"a request body has at most {most} bytes")
-        # Most bodies come in one piece, and stay the bytes they came in.
+            if size > limit:
+                raise BodyTooLarge(f"a request body has at most {limit} bytes")
+            if size > self._reserved_bytes:
+                await self._reserve(size, may_wait=False)
+        # Most bodies arrive in one piece: do not copy them.
         self.content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._is_read = True
         return self.content
 
-    async def until_left(self) -> None:
-        """Return when the client has gone."""
-        with suppress(ClientLeft):
-            while True:
+    async def _reserve(self, size: int, *, may_wait: bool) -> None:
+        """Count the body towards the bytes that the process may hold, in steps if it grows."""
+        if self.budget is None or size <= UNCOUNTED_BYTES:
+            return
+        if not may_wait:
+            size = min(size + RESERVE_STEP_BYTES, self.max_body_bytes)
+        await self.budget.reserve(size - self._reserved_bytes, may_wait=may_wait)
+        self._reserved_bytes = size
+
+    def release_body(self) -> None:
+        """Drop the body: its items are stored, or the request has ended."""
+        self.content = b""
+        reserved, self._reserved_bytes = self._reserved_bytes, 0
+        if self.budget is not None and reserved:
+            self.budget.release(reserved)
+
+    async def wait_disconnected(self, *, or_half_closed: bool = False) -> None:
+        """Return when the client has disconnected, or has shut down its sending side."""
+        with suppress(ClientDisconnected):
+            while not (or_half_closed and self.is_half_closed):
                 await self.receive()
 
 
-class AsgiRequest(Request):
-    """A request that any server brings, by ASGI."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        query, headers = scope.get("query_string", b""), list(scope["headers"])
-        super().__init__(scope["method"], scope["path"], query, headers)
-        self._receive = receive
-        self._send = send
-
-    async def receive(self) -> tuple[bytes, bool]:
-        """Return what has come of the body, and whether there is more; or raise `ClientLeft`."""
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        return message.get("body", b""), message.get("more_body", False)
-
-    async def send(self, message: dict[str, Any]) -> None:
-        """Write out a head, or a piece of the body, as ASGI has them."""
-        await self._send(message)
-
-
 def header_text(value: bytes) -> str:
-    """Return a header's text: UTF-8 where it is, else as old clients write."""
+    """Return a header value as text: UTF-8, or Latin-1 where it is not valid UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -197,10 +197,10 @@ def header_text(value: bytes) -> str:
 
 
 class Reply:
-    """A whole answer."""
+    """A complete response."""
 
     delivers: tuple[TurnId, int] | None = None
-    """The turn and step that it answers, which is noted once all of it has left."""
+    """The turn and step that this reply answers; marked as delivered once it was sent."""
 
     def __init__(
         self, body: bytes, *, status: int = 200, headers: Iterable[Header] = (JSON,)
@@ -210,21 +210,24 @@ class Reply:
         self.headers = list(headers)
 
 
-class LongReply(ABC):
-    """An answer that comes bit by bit."""
+class StreamingReply(ABC):
+    """A response whose body is sent piece by piece."""
 
     delivers: tuple[TurnId, int] | None = None
-    """The turn and step that it answers, which is noted once all of it has left."""
+    """The turn and step that this reply answers; marked as delivered once it was sent."""
 
     def __init__(self, headers: Iterable[Header] = (SSE,)) -> None:
         self.status = 200
-        self.on_left: Callable[[], Awaitable[None]] | None = None
+        self.on_disconnect: Callable[[], Awaitable[None]] | None = None
+        self.until_ended: Callable[[Request], Awaitable[None]] | None = None
+        """Waits for a reason to end the stream early, such as a revoked key."""
         self.headers = [*headers, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
     async def send(self, request: Request) -> bool:
-        """Write it out as it comes, until it ends or the client leaves; return whether it ended.
+        """Send the body until it ends or the client disconnects; return whether it ended.
 
-        What cannot be continued is broken off: a client must not take it for the end.
+        If the body cannot be continued, close the connection without the final chunk, so that
+        the client does not take the truncated stream for a complete one.
         """
         try:
             return await self._send(request)
@@ -232,79 +235,88 @@ class LongReply(ABC):
             await self.close()
 
     async def _send(self, request: Request) -> bool:
-        pump = asyncio.create_task(self._pump(request), name="holdfast-stream")
-        left = asyncio.create_task(request.until_left(), name="holdfast-client")
+        sender = asyncio.create_task(self._send_body(request), name="holdfast-stream")
+        watcher = asyncio.create_task(request.wait_disconnected(), name="holdfast-client")
+        tasks: list[asyncio.Future[Any]] = [sender, watcher]
+        if self.until_ended is not None:
+            tasks.append(asyncio.ensure_future(self.until_ended(request)))
         try:
-            await asyncio.wait({pump, left}, return_when=asyncio.FIRST_COMPLETED)
-            if pump.done():
-                return pump.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if sender.done():
+                return sender.result()
+            is_disconnected = watcher.done()
         finally:
-            for task in (pump, left):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(pump, left, return_exceptions=True)
-        if self.on_left is not None:
-            await self.on_left()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not is_disconnected:
+            await request.send(b"", is_last=True)
+        elif self.on_disconnect is not None:
+            await self.on_disconnect()
         return False
 
-    async def _pump(self, request: Request) -> bool:
-        send = request.send
-        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+    async def _send_body(self, request: Request) -> bool:
+        await request.start(self.status, self.headers)
         try:
-            last = await self.pour(send, request.wire)
+            last = await self.write_body(request)
         except HoldfastError as exc:
-            log.info("stream.broken_off", code=exc.code, reason=exc.message)
+            log.info("stream.aborted", code=exc.code, reason=exc.message)
             return False
-        await send({"type": "http.response.body", "body": last})
+        await request.send(last, is_last=True)
         return True
 
     @abstractmethod
-    async def pour(self, send: Send, wire: Wire | None) -> bytes:
-        """Send the body but for its last piece, and return that; a wire may be written to."""
+    async def write_body(self, request: Request) -> bytes:
+        """Send all of the body except its last chunk, and return that one."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of what the body is made of, whether all of it was sent or not."""
+        """Release the source of the body, whether all of it was sent or not."""
 
 
-class StreamReply(LongReply):
-    """An answer that comes chunk by chunk."""
+class IteratorReply(StreamingReply):
+    """A streamed response whose chunks come from an async iterator."""
 
     def __init__(self, chunks: AsyncIterator[bytes], headers: Iterable[Header] = (SSE,)) -> None:
         super().__init__(headers)
         self.chunks = chunks
+        self.on_close: Callable[[], None] | None = None
 
-    async def pour(self, send: Send, wire: Wire | None) -> bytes:  # noqa: ARG002 - one at a time
+    async def write_body(self, request: Request) -> bytes:
         """Send the chunks."""
         async for chunk in self.chunks:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await request.send(chunk)
         return b""
 
     async def close(self) -> None:
-        """Leave none of it in the middle: it would hold on to what it holds."""
+        """Close the generator now: it may hold a lane or a subscription."""
+        if self.on_close is not None:
+            self.on_close()
+            self.on_close = None
         if isinstance(self.chunks, AsyncGenerator):
             await self.chunks.aclose()
 
 
-AnyReply = Reply | LongReply
+AnyReply = Reply | StreamingReply
 Endpoint = Callable[[Request], Awaitable[AnyReply]]
 
 _encode = msgspec.json.Encoder().encode
 
 
 def json_reply(value: Any, *, status: int = 200, headers: Iterable[Header] = ()) -> Reply:
-    """Return a value as a JSON answer."""
+    """Return a value as a JSON response."""
     return Reply(_encode(value), status=status, headers=[JSON, *headers])
 
 
 class Routes:
-    """Which endpoint serves which method and path."""
+    """Map methods and paths to endpoints."""
 
     def __init__(self) -> None:
         self._exact: dict[str, dict[str, Endpoint]] = {}
         self._patterns: dict[int, list[tuple[list[str], dict[str, Endpoint]]]] = {}
 
     def add(self, method: str, path: str, endpoint: Endpoint) -> None:
-        """Serve `method` on `path`; a segment in braces matches any one segment."""
+        """Serve `method` on `path`; a segment in braces matches any single segment."""
         if "{" not in path:
             self._exact.setdefault(path, {})[method] = endpoint
             return
@@ -316,8 +328,8 @@ class Routes:
                 return
         same_length.append((segments, {method: endpoint}))
 
-    def listed(self) -> list[tuple[str, str, Endpoint]]:
-        """Return every method, path and endpoint that is served."""
+    def entries(self) -> list[tuple[str, str, Endpoint]]:
+        """Return every served method, path and endpoint, sorted."""
         found = [
             (method, path, endpoint)
             for path, methods in self._exact.items()
@@ -325,11 +337,12 @@ class Routes:
         ]
         for patterns in self._patterns.values():
             for segments, methods in patterns:
-                found += [(method, "/".join(segments), one) for method, one in methods.items()]
+                path = "/".join(segments)
+                found += [(method, path, endpoint) for method, endpoint in methods.items()]
         return sorted(found, key=lambda route: (route[1], route[0]))
 
     def find(self, request: Request) -> dict[str, Endpoint] | None:
-        """Return the endpoints of a request's path by method; the request is told its route."""
+        """Return the endpoints of the request's path by method, and set the request's route."""
         path = request.path
         exact = self._exact.get(path)
         if exact is not None:
@@ -346,11 +359,11 @@ class Routes:
 
 def _match(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
     params: dict[str, str] = {}
-    for want, got in zip(pattern, segments, strict=True):
-        if want.startswith("{"):
-            if not got:
+    for expected, actual in zip(pattern, segments, strict=True):
+        if expected.startswith("{"):
+            if not actual:
                 return None
-            params[want[1:-1]] = unquote(got)
-        elif want != got:
+            params[expected[1:-1]] = unquote(actual)
+        elif expected != actual:
             return None
     return params

@@ -16,6 +16,8 @@ Connect = Callable[[], sqlite3.Connection]
 BUSY_SECONDS = 5.0
 RETRY_SECONDS = 0.01
 CACHED_STATEMENTS = 256
+WAL_BYTES = 64 * 1024 * 1024
+"""A checkpoint that empties a larger log also shrinks its file to this size."""
 CHECKPOINT_PAGES = 10_000
 """The log is moved into the database at the latest when it has so many pages: 40 MB."""
 
@@ -51,6 +53,7 @@ class DatabaseFile:
             connection.execute("pragma synchronous = full")
             connection.execute("pragma foreign_keys = on")
             connection.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute(f"pragma journal_size_limit = {WAL_BYTES}")
         except BaseException:
             connection.close()
             raise

@@ -24,7 +24,7 @@ from holdfast.stores.sql import migrations
 from holdfast.stores.sql.command_plans import plan
 from holdfast.stores.sql.optimistic import foresee
 from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
-from holdfast.stores.sqlite.connection import Connect, Link
+from holdfast.stores.sqlite.connection import CHECKPOINT_PAGES, Connect, Link
 from holdfast.stores.sqlite.inline_commit import Pace, is_short
 
 ResultT = TypeVar("ResultT")
@@ -53,11 +53,19 @@ DIALECT = {
 }
 
 
+MAX_WAL_PAGES = 2 * CHECKPOINT_PAGES
+"""A log of more pages is emptied at once, waiting for readers."""
 CHECKPOINT_ROWS = 1_000
 """After so many rows, the thread moves the log into the database, between transactions."""
 
 
 _Work = Callable[[], list[Result]]
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    """Return whether the disk, or the file, had no room for a write."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF == sqlite3.SQLITE_FULL
 
 
 class _LostUpdate(Exception):
@@ -103,6 +111,8 @@ class SqliteDriver:
     async def migrate(self) -> None:
         """Bring the schema up to date; two processes that start together do it once."""
         await self._writer.run(self._migrate)
+        # A log that filled the disk before the restart gives its space back now.
+        await self._writer.run(self._empty_log)
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out a batch in one transaction, or each on its own where that fails."""
@@ -257,6 +267,9 @@ class SqliteDriver:
             is_faulty = True
         if is_faulty:
             self._forget_writer()
+        if isinstance(exc, sqlite3.Error) and _is_full(exc):
+            # The log itself may have filled the disk: its space is needed for the next write.
+            self._empty_log()
 
     def _forget_writer(self) -> None:
         self._data_version = self._lanes_version = None
@@ -267,7 +280,20 @@ class SqliteDriver:
     def _move_log(self) -> None:
         """Move the log into the database, so that it begins anew and does not grow."""
         try:
-            self._write_link.connection().execute("pragma wal_checkpoint(passive)").fetchall()
+            connection = self._write_link.connection()
+            _, pages, _ = connection.execute("pragma wal_checkpoint(passive)").fetchone()
+        except sqlite3.Error:
+            self._forget_writer()
+            return
+        if pages > MAX_WAL_PAGES:
+            # Readers kept the log from starting over: wait for them instead.
+            self._empty_log()
+
+    def _empty_log(self) -> None:
+        """Move the whole log into the database and truncate its file, if no reader prevents it."""
+        try:
+            connection = self._write_link.connection()
+            connection.execute("pragma wal_checkpoint(truncate)").fetchall()
         except sqlite3.Error:
             self._forget_writer()
 

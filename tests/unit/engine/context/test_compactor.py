@@ -23,7 +23,7 @@ from holdfast.engine.context.model_limits import ModelLimits
 from holdfast.engine.settings import ContextSettings
 from holdfast.ports.provider import ModelCall
 from holdfast.ports.store import Store
-from tests.in_process import House, Item, ScriptedModel, open_house, text_of
+from tests.in_process import Item, RunningGateway, ScriptedModel, open_gateway, text_of
 
 LONG = "word " * 200
 ELIDE = ContextSettings(mode="elide", reserve_tokens=100)
@@ -54,15 +54,15 @@ class Faulty:
         return await self._store.submit(command)
 
 
-async def talk(house: House, turns: int) -> None:
+async def talk(gateway: RunningGateway, turns: int) -> None:
     for number in range(turns):
-        answer = await house.respond(f"turn {number} {LONG}")
+        answer = await gateway.respond(f"turn {number} {LONG}")
         assert answer.status_code == 200, answer.text
 
 
-async def compactions(house: House) -> list[Item]:
-    [session] = (await house.client.get("/v1/sessions")).json()["data"]
-    listed = await house.client.get(f"/v1/sessions/{session['id']}/compactions")
+async def compactions(gateway: RunningGateway) -> list[Item]:
+    [session] = (await gateway.client.get("/v1/sessions")).json()["data"]
+    listed = await gateway.client.get(f"/v1/sessions/{session['id']}/compactions")
     found: list[Item] = listed.json()["data"]
     return found
 
@@ -77,20 +77,20 @@ async def test_a_compaction_whose_outcome_is_unknown_is_asked_about_and_made_onc
         stores.append(Faulty(store, is_done=is_done))
         return stores[0]
 
-    async with open_house(context=ELIDE, window=1000, wrap=wrap) as house:
-        await talk(house, 2)
+    async with open_gateway(context=ELIDE, window=1000, wrap=wrap) as gateway:
+        await talk(gateway, 2)
         assert stores[0].seen[:2] == [False, True]
-        assert len(await compactions(house)) == stores[0].seen.count(False)
-        view = await house.gateway.read.session(DEFAULT_TENANT, key=Key("k"))
+        assert len(await compactions(gateway)) == stores[0].seen.count(False)
+        view = await gateway.engine.read.session(DEFAULT_TENANT, key=Key("k"))
         assert view is not None
-        records = await house.gateway.read.records(view.session)
+        records = await gateway.engine.read.records(view.session)
         assert len({(record.kind, record.body) for record in records}) == len(records)
 
 
 async def test_f68_what_arrives_while_a_summary_is_made_is_shown_word_for_word() -> None:
     held = asyncio.Event()
     model = ScriptedModel()
-    async with open_house(model, context=BY_MODEL, window=1000) as house:
+    async with open_gateway(model, context=BY_MODEL, window=1000) as gateway:
         answer, is_asked = model.answer, asyncio.Event()
 
         async def slow(call: ModelCall) -> Any:
@@ -100,22 +100,22 @@ async def test_f68_what_arrives_while_a_summary_is_made_is_shown_word_for_word()
             return await answer(call)
 
         model.answer = slow  # type: ignore[method-assign]  # a model that can be held
-        await house.respond(f"first {LONG}")
-        running = asyncio.create_task(house.respond(f"second {LONG}"))
+        await gateway.respond(f"first {LONG}")
+        running = asyncio.create_task(gateway.respond(f"second {LONG}"))
         await is_asked.wait()
-        waiting = asyncio.create_task(house.respond("third, while they sum up"))
-        await house.until_queued(1)
+        waiting = asyncio.create_task(gateway.respond("third, while they sum up"))
+        await gateway.until_queued(1)
         held.set()
         assert (await running).status_code == (await waiting).status_code == 200
         assert model.shown[-1][-1] == "third, while they sum up"
-        assert await house.log() != model.shown[-1]
-        assert [text for text in await house.log() if text.startswith("third")]
+        assert await gateway.log() != model.shown[-1]
+        assert [text for text in await gateway.log() if text.startswith("third")]
 
 
 async def test_f69_a_reset_while_a_summary_is_made_wins_and_nothing_is_recorded() -> None:
     held, is_asked = asyncio.Event(), asyncio.Event()
     model = ScriptedModel()
-    async with open_house(model, context=BY_MODEL, window=1000) as house:
+    async with open_gateway(model, context=BY_MODEL, window=1000) as gateway:
         answer = model.answer
 
         async def slow(call: ModelCall) -> Any:
@@ -125,36 +125,36 @@ async def test_f69_a_reset_while_a_summary_is_made_wins_and_nothing_is_recorded(
             return await answer(call)
 
         model.answer = slow  # type: ignore[method-assign]  # a model that can be held
-        await house.respond(f"first {LONG}")
-        [old] = (await house.client.get("/v1/sessions")).json()["data"]
-        running = asyncio.create_task(house.respond(f"second {LONG}"))
+        await gateway.respond(f"first {LONG}")
+        [old] = (await gateway.client.get("/v1/sessions")).json()["data"]
+        running = asyncio.create_task(gateway.respond(f"second {LONG}"))
         await is_asked.wait()
-        await house.client.post(f"/v1/sessions/{old['id']}/reset")
+        await gateway.client.post(f"/v1/sessions/{old['id']}/reset")
         held.set()
         assert (await running).json()["error"]["code"] == "turn_cancelled"
-        listed = await house.client.get(f"/v1/sessions/{old['id']}/compactions")
+        listed = await gateway.client.get(f"/v1/sessions/{old['id']}/compactions")
         assert listed.json()["data"] == []
-        assert (await house.respond("fresh")).status_code == 200
+        assert (await gateway.respond("fresh")).status_code == 200
         assert model.shown[-1] == ["fresh"]
 
 
-async def _reset(house: House, session_id: str) -> None:
-    await house.client.post(f"/v1/sessions/{session_id}/reset")
+async def _reset(gateway: RunningGateway, session_id: str) -> None:
+    await gateway.client.post(f"/v1/sessions/{session_id}/reset")
 
 
-async def _delete(house: House, session_id: str) -> None:
-    await house.client.delete(f"/v1/sessions/{session_id}")
+async def _delete(gateway: RunningGateway, session_id: str) -> None:
+    await gateway.client.delete(f"/v1/sessions/{session_id}")
 
 
-async def _interrupt(house: House, session_id: str) -> None:
+async def _interrupt(gateway: RunningGateway, session_id: str) -> None:
     headers = {"X-On-Busy": "interrupt", "X-Session-Id": session_id}
-    answer = await house.respond("out of the way", None, headers=headers)
+    answer = await gateway.respond("out of the way", None, headers=headers)
     assert answer.status_code == 200, answer.text
 
 
-async def _cancel(house: House, session_id: str) -> None:
-    shown = (await house.client.get(f"/v1/sessions/{session_id}")).json()
-    await house.client.post(f"/v1/turns/{shown['active_turn_id']}/cancel")
+async def _cancel(gateway: RunningGateway, session_id: str) -> None:
+    shown = (await gateway.client.get(f"/v1/sessions/{session_id}")).json()
+    await gateway.client.post(f"/v1/turns/{shown['active_turn_id']}/cancel")
 
 
 @pytest.mark.parametrize(
@@ -168,11 +168,11 @@ async def _cancel(house: House, session_id: str) -> None:
     ids=["reset", "interrupt", "cancel", "delete"],
 )
 async def test_f69_a_compaction_that_is_called_off_says_so_at_once_and_leaves_its_model(
-    end: Callable[[House, str], Awaitable[None]], said: tuple[int, str]
+    end: Callable[[RunningGateway, str], Awaitable[None]], said: tuple[int, str]
 ) -> None:
     is_asked, is_left = asyncio.Event(), asyncio.Event()
     model = ScriptedModel()
-    async with open_house(model, context=BY_MODEL, window=100_000) as house:
+    async with open_gateway(model, context=BY_MODEL, window=100_000) as gateway:
         answer = model.answer
 
         async def never(call: ModelCall) -> Any:
@@ -185,12 +185,12 @@ async def test_f69_a_compaction_that_is_called_off_says_so_at_once_and_leaves_it
                 is_left.set()
 
         model.answer = never  # type: ignore[method-assign]  # a model that never answers
-        await talk(house, 3)
-        [session] = (await house.client.get("/v1/sessions")).json()["data"]
+        await talk(gateway, 3)
+        [session] = (await gateway.client.get("/v1/sessions")).json()["data"]
         path = f"/v1/sessions/{session['id']}/compact"
-        running = asyncio.create_task(house.client.post(path))
+        running = asyncio.create_task(gateway.client.post(path))
         await is_asked.wait()
-        await end(house, session["id"])
+        await end(gateway, session["id"])
         async with asyncio.timeout(20):
             told = await running
             await is_left.wait()
@@ -199,11 +199,11 @@ async def test_f69_a_compaction_that_is_called_off_says_so_at_once_and_leaves_it
 
 
 async def test_f69_nothing_is_deleted_and_every_item_stays_listed() -> None:
-    async with open_house(context=ELIDE, window=1000) as house:
-        await talk(house, 6)
-        assert len(await compactions(house)) >= 2
-        assert [text.split()[0] for text in await house.log()] == ["turn", "re:turn"] * 6
-        assert await house.log(view="log") == await house.log()
+    async with open_gateway(context=ELIDE, window=1000) as gateway:
+        await talk(gateway, 6)
+        assert len(await compactions(gateway)) >= 2
+        assert [text.split()[0] for text in await gateway.log()] == ["turn", "re:turn"] * 6
+        assert await gateway.log(view="log") == await gateway.log()
 
 
 @asynccontextmanager
@@ -292,13 +292,13 @@ def test_a_refusal_teaches_where_the_window_ends(words: str, window: int) -> Non
 
 
 async def test_a_wish_that_means_nothing_is_refused_before_anything_is_kept() -> None:
-    async with open_house() as house:
+    async with open_gateway() as gateway:
         wrong: list[Item] = [{"truncation": "maybe"}, {"context_management": [{"type": "x"}]}]
         for fields in wrong:
             [field] = fields
-            refused = await house.respond("hi", **fields)
+            refused = await gateway.respond("hi", **fields)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
-        assert (await house.client.get("/v1/sessions")).json()["data"] == []
+        assert (await gateway.client.get("/v1/sessions")).json()["data"] == []
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The wire: what a connection reads, and in how many writes it answers."""
+"""The server protocol: what a connection reads, and with which writes it answers."""
 
 import asyncio
 from collections.abc import Iterable
@@ -8,11 +8,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from holdfast.http.server.protocol import BoundedProtocol, bounded_protocol
-from holdfast.http.server.types import ClientLeft, Header, Request
+from holdfast.http.server.protocol import ConnectionLimits, HttpProtocol, protocol_class
+from holdfast.http.server.types import ClientDisconnected, Header, Request
 
 
-class Line(asyncio.Transport):
+class RecordingTransport(asyncio.Transport):
     """The other end of a connection: what was written, and whether it was closed."""
 
     def __init__(self) -> None:
@@ -29,6 +29,18 @@ class Line(asyncio.Transport):
 
     def close(self) -> None:
         self.closed.set()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.closed.set()
+
+    def abort(self) -> None:
+        self.closed.set()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def is_closing(self) -> bool:
         return self.is_closed
@@ -58,7 +70,7 @@ class Seen:
         self.paths.append(request.path)
         try:
             self.bodies.append(await request.body())
-        except ClientLeft:
+        except ClientDisconnected:
             self.is_left = True
         else:
             await self.answer(request)
@@ -67,17 +79,17 @@ class Seen:
         await request.answer(200, self.headers, self.body)
 
 
-def connect(app: Seen) -> tuple[BoundedProtocol, Line]:
+def connect(app: Seen) -> tuple[HttpProtocol, RecordingTransport]:
     config = uvicorn.Config(cast(Any, app), lifespan="off", log_config=None)
-    protocol = bounded_protocol(app, 64 * 1024)(
+    protocol = protocol_class(app, ConnectionLimits())(
         config, ServerState(), {}, asyncio.get_running_loop()
     )
-    line = Line()
-    protocol.connection_made(line)
-    return protocol, line
+    transport = RecordingTransport()
+    protocol.connection_made(transport)
+    return protocol, transport
 
 
-async def settled(protocol: BoundedProtocol) -> None:
+async def settled(protocol: HttpProtocol) -> None:
     while protocol.tasks:
         await asyncio.gather(*protocol.tasks, return_exceptions=True)
 
@@ -88,14 +100,14 @@ def asked(body: bytes = b"", *, method: bytes = b"POST", path: bytes = b"/a") ->
     )  # fmt: skip
 
 
-async def test_a_whole_answer_leaves_in_one_write() -> None:
+async def test_a_complete_response_is_one_write() -> None:
     app = Seen(b"hello", (b"x-a", b"1"))
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     protocol.data_received(asked(b"what?"))
     await settled(protocol)
-    assert line.written == [b"HTTP/1.1 200 OK\r\nx-a: 1\r\ncontent-length: 5\r\n\r\nhello"]
+    assert transport.written == [b"HTTP/1.1 200 OK\r\nx-a: 1\r\ncontent-length: 5\r\n\r\nhello"]
     assert app.bodies == [b"what?"]
-    assert not line.is_closed
+    assert not transport.is_closed
     protocol.connection_lost(None)
 
 
@@ -104,12 +116,12 @@ def streamed(*, has_pause: bool) -> Seen:
 
     class Streaming(Seen):
         async def answer(self, request: Request) -> None:
-            await request.send({"type": "http.response.start", "status": 200, "headers": []})
+            await request.start(200, [])
             if has_pause:
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-            await request.send({"type": "http.response.body", "body": b"one", "more_body": True})
-            await request.send({"type": "http.response.body", "body": b"", "more_body": False})
+            await request.send(b"one")
+            await request.send(b"", is_last=True)
 
     return Streaming()
 
@@ -117,25 +129,25 @@ def streamed(*, has_pause: bool) -> Seen:
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-async def test_the_head_of_a_stream_does_not_wait_for_its_body() -> None:
-    protocol, line = connect(streamed(has_pause=True))
+async def test_the_head_of_a_stream_is_sent_before_its_first_chunk() -> None:
+    protocol, transport = connect(streamed(has_pause=True))
     protocol.data_received(asked())
     await settled(protocol)
-    assert line.written == [STREAM_HEAD, b"3\r\none\r\n", b"0\r\n\r\n"]
+    assert transport.written == [STREAM_HEAD, b"3\r\none\r\n", b"0\r\n\r\n"]
     protocol.connection_lost(None)
 
 
-async def test_a_piece_that_comes_with_the_head_leaves_with_it() -> None:
-    protocol, line = connect(streamed(has_pause=False))
+async def test_a_chunk_in_the_same_iteration_is_sent_with_the_head() -> None:
+    protocol, transport = connect(streamed(has_pause=False))
     protocol.data_received(asked())
     await settled(protocol)
-    assert line.written == [STREAM_HEAD + b"3\r\none\r\n", b"0\r\n\r\n"]
+    assert transport.written == [STREAM_HEAD + b"3\r\none\r\n", b"0\r\n\r\n"]
     protocol.connection_lost(None)
 
 
-async def test_a_body_in_pieces_is_read_to_its_end() -> None:
+async def test_a_body_in_pieces_is_read_completely() -> None:
     app = Seen(b"")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     sent = asked(b"a long question")
     protocol.data_received(sent[:-8])
     await asyncio.sleep(0)
@@ -144,154 +156,154 @@ async def test_a_body_in_pieces_is_read_to_its_end() -> None:
     protocol.data_received(sent[-4:])
     await settled(protocol)
     assert app.bodies == [b"a long question"]
-    assert len(line.written) == 1
+    assert len(transport.written) == 1
     protocol.connection_lost(None)
 
 
-async def test_requests_sent_at_once_are_answered_one_after_the_other() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     app = Seen(b"x")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     protocol.data_received(asked(b"1", path=b"/one%20") + asked(b"2", path=b"/two?q=1"))
     await settled(protocol)
     assert (app.paths, app.bodies) == (["/one ", "/two"], [b"1", b"2"])
-    assert len(line.written) == 2
+    assert len(transport.written) == 2
     protocol.connection_lost(None)
 
 
-async def test_the_body_of_an_answer_to_head_stays_here() -> None:
-    protocol, line = connect(Seen(b"hello"))
+async def test_a_response_to_head_has_no_body() -> None:
+    protocol, transport = connect(Seen(b"hello"))
     protocol.data_received(asked(method=b"HEAD"))
     await settled(protocol)
-    assert line.written == [b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"]
+    assert transport.written == [b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"]
     protocol.connection_lost(None)
 
 
-async def test_who_asks_whether_to_go_on_is_told_to() -> None:
+async def test_expect_100_continue_is_answered() -> None:
     app = Seen(b"")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     head = b"POST /a HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
     protocol.data_received(head)
     await asyncio.sleep(0)
-    assert line.written == [b"HTTP/1.1 100 Continue\r\n\r\n"]
+    assert transport.written == [b"HTTP/1.1 100 Continue\r\n\r\n"]
     protocol.data_received(b"hi")
     await settled(protocol)
     assert app.bodies == [b"hi"]
     protocol.connection_lost(None)
 
 
-async def test_who_wants_the_connection_closed_has_it_closed() -> None:
-    protocol, line = connect(Seen(b"x"))
+async def test_connection_close_is_honoured() -> None:
+    protocol, transport = connect(Seen(b"x"))
     protocol.data_received(b"GET /a HTTP/1.1\r\nconnection: close\r\n\r\n")
     await settled(protocol)
-    assert b"connection: close\r\n" in line.written[0]
-    assert line.is_closed
+    assert b"connection: close\r\n" in transport.written[0]
+    assert transport.is_closed
     protocol.connection_lost(None)
 
 
-async def test_a_header_that_would_begin_a_line_of_its_own_is_never_written() -> None:
+async def test_a_response_header_with_control_characters_is_never_written() -> None:
     for unfit in (b"a\r\nx-evil: 1", b"a\nb", b"a\rb", b"a\0b"):
-        protocol, line = connect(Seen(b"x", (b"x-a", unfit)))
+        protocol, transport = connect(Seen(b"x", (b"x-a", unfit)))
         protocol.data_received(asked())
         await settled(protocol)
-        assert b"".join(line.written).startswith(b"HTTP/1.1 200") is False
-        assert line.is_closed
+        assert b"".join(transport.written).startswith(b"HTTP/1.1 200") is False
+        assert transport.is_closed
         protocol.connection_lost(None)
 
 
-async def test_the_body_of_a_stream_to_head_stays_here() -> None:
-    protocol, line = connect(streamed(has_pause=False))
+async def test_a_streamed_response_to_head_has_no_body() -> None:
+    protocol, transport = connect(streamed(has_pause=False))
     protocol.data_received(asked(method=b"HEAD"))
     await settled(protocol)
-    assert line.written == [b"HTTP/1.1 200 OK\r\n\r\n"]
+    assert transport.written == [b"HTTP/1.1 200 OK\r\n\r\n"]
     protocol.connection_lost(None)
 
 
 @pytest.mark.parametrize("has_begun", [False, True], ids=["unanswered", "in_the_middle"])
-async def test_who_waits_for_an_application_that_broke_is_not_left_waiting(has_begun: bool) -> None:
+async def test_an_application_error_answers_500_or_closes_the_connection(has_begun: bool) -> None:
     class Breaking(Seen):
         async def answer(self, request: Request) -> None:
             if has_begun:
-                await request.send({"type": "http.response.start", "status": 200, "headers": []})
-                await request.send({"type": "http.response.body", "body": b"1", "more_body": True})
+                await request.start(200, [])
+                await request.send(b"1")
             raise RuntimeError("broke")
 
-    protocol, line = connect(Breaking())
+    protocol, transport = connect(Breaking())
     protocol.data_received(asked())
-    await asyncio.wait_for(line.closed.wait(), timeout=30)
-    assert line.written[0].startswith(b"HTTP/1.1 200" if has_begun else b"HTTP/1.1 500")
-    assert (len(line.written), protocol.tasks) == (1, set())
+    await asyncio.wait_for(transport.closed.wait(), timeout=30)
+    assert transport.written[0].startswith(b"HTTP/1.1 200" if has_begun else b"HTTP/1.1 500")
+    assert (len(transport.written), protocol.tasks) == (1, set())
     protocol.connection_lost(None)
 
 
-async def test_an_application_that_leaves_in_the_middle_leaves_nobody_waiting() -> None:
+async def test_an_application_without_a_response_answers_500() -> None:
     class Leaving(Seen):
         async def answer(self, request: Request) -> None:
             """Nothing."""
 
-    protocol, line = connect(Leaving())
+    protocol, transport = connect(Leaving())
     protocol.data_received(asked())
-    await asyncio.wait_for(line.closed.wait(), timeout=30)
-    assert line.written[0].startswith(b"HTTP/1.1 500")
+    await asyncio.wait_for(transport.closed.wait(), timeout=30)
+    assert transport.written[0].startswith(b"HTTP/1.1 500")
     protocol.connection_lost(None)
 
 
-async def test_the_application_hears_that_its_client_has_gone() -> None:
+async def test_the_application_is_told_about_a_disconnect() -> None:
     app = Seen(b"x")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     protocol.data_received(asked(b"a question")[:-3])
     await asyncio.sleep(0)
     protocol.connection_lost(None)
     await settled(protocol)
     assert app.is_left
-    assert line.written == []
+    assert transport.written == []
 
 
-async def test_a_long_body_that_nobody_reads_makes_its_client_wait() -> None:
+async def test_an_unread_body_pauses_reading_from_the_socket() -> None:
     app = Seen(b"x")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     sent = asked(b"a" * 300_000)
     protocol.data_received(sent[:200_000])
-    was_paused = line.is_reading_paused
+    was_paused = transport.is_reading_paused
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert (was_paused, line.is_reading_paused) == (True, False)
+    assert (was_paused, transport.is_reading_paused) == (True, False)
     protocol.data_received(sent[200_000:])
     await settled(protocol)
     assert app.bodies == [b"a" * 300_000]
     protocol.connection_lost(None)
 
 
-async def test_a_head_in_pieces_counts_as_a_whole() -> None:
-    protocol, line = connect(Seen(b"x"))
+async def test_the_head_limit_counts_all_pieces_of_a_head() -> None:
+    protocol, transport = connect(Seen(b"x"))
     first = b"GET /a HTTP/1.1\r\nx-a: " + b"a" * 60_000 + b"\r\n"
     protocol.data_received(first)
     protocol.data_received(b"x-b: " + b"b" * 10_000 + b"\r\n\r\n")
-    assert line.written[0].startswith(b"HTTP/1.1 431 ")
-    assert line.is_closed
+    assert transport.written[0].startswith(b"HTTP/1.1 431 ")
+    assert transport.is_closed
     protocol.connection_lost(None)
 
 
-async def test_a_long_body_behind_a_short_head_is_no_long_head() -> None:
+async def test_body_bytes_do_not_count_towards_the_head_limit() -> None:
     app = Seen(b"x")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     protocol.data_received(asked(b"a" * 100_000))
     await settled(protocol)
-    assert (len(app.bodies[0]), len(line.written)) == (100_000, 1)
+    assert (len(app.bodies[0]), len(transport.written)) == (100_000, 1)
     protocol.connection_lost(None)
 
 
-async def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not() -> None:
+async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     app = Seen(b"x")
-    protocol, line = connect(app)
+    protocol, transport = connect(app)
     protocol.timeout_keep_alive = cast(Any, 0.05)
     protocol.data_received(asked())
     await settled(protocol)
     protocol.data_received(asked(b"half of it")[:-3])
-    protocol.timeout_keep_alive_handler()
-    assert not line.is_closed
+    protocol.check_deadlines()
+    assert not transport.is_closed
     protocol.data_received(b" it")
     await settled(protocol)
-    await asyncio.wait_for(line.closed.wait(), timeout=30)
+    await asyncio.wait_for(transport.closed.wait(), timeout=30)
     protocol.connection_lost(None)
 
 
@@ -300,33 +312,31 @@ def poured(*pieces: bytes) -> Seen:
 
     class Pouring(Seen):
         async def answer(self, request: Request) -> None:
-            wire = request.wire
-            assert wire is not None
-            await request.send({"type": "http.response.start", "status": 200, "headers": []})
+            await request.start(200, [])
             for piece in pieces:
-                wire.write(piece)
+                request.write(piece)
             await asyncio.sleep(0)
-            wire.write(b"last")
-            await request.send({"type": "http.response.body", "body": b""})
+            request.write(b"last")
+            await request.send(b"", is_last=True)
 
     return Pouring()
 
 
-async def test_pieces_of_one_round_of_the_loop_leave_in_one_write_and_in_order() -> None:
-    protocol, line = connect(poured(b"one", b"two"))
+async def test_chunks_of_one_loop_iteration_are_one_write_in_order() -> None:
+    protocol, transport = connect(poured(b"one", b"two"))
     protocol.data_received(asked())
     await settled(protocol)
-    assert line.written == [
+    assert transport.written == [
         STREAM_HEAD + b"3\r\none\r\n3\r\ntwo\r\n",
         b"4\r\nlast\r\n0\r\n\r\n",
     ]
     protocol.connection_lost(None)
 
 
-async def test_pieces_for_a_client_that_has_gone_are_not_written() -> None:
-    protocol, line = connect(poured(b"one"))
+async def test_chunks_for_a_disconnected_client_are_not_written() -> None:
+    protocol, transport = connect(poured(b"one"))
     protocol.data_received(asked())
     await asyncio.sleep(0)
     protocol.connection_lost(None)
     await settled(protocol)
-    assert line.written == []
+    assert transport.written == []

@@ -11,8 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.errors import RunFenced, StoreClosed, StoreError, StoreUnavailable
-from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId
-from holdfast.core.transaction.commands import Append, Appended, Queued, Started
+from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId, WorkerId
+from holdfast.core.transaction.commands import (
+    AddApiKey,
+    Append,
+    Appended,
+    Queued,
+    Renew,
+    Started,
+)
 from holdfast.stores.commit.executors import InlineExecutor, ThreadExecutor
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlStore
@@ -318,3 +325,48 @@ async def test_a_transaction_that_failed_leaves_no_lane_in_memory(tmp_path: Path
         await Caller(other, "other").append("b", key="k")
         run = await caller.start("c", key="k")
         assert await caller.texts(run.session) == ["a", "A", "b", "c"]
+
+
+async def test_a_full_disk_empties_the_log_so_that_the_next_write_has_room(tmp_path: Path) -> None:
+    path, log = tmp_path / "store.db", tmp_path / "store.db-wal"
+    limit: list[int] = []
+
+    def connect() -> sqlite3.Connection:
+        connection = DatabaseFile(str(path)).connect()
+        if limit:
+            connection.execute(f"pragma max_page_count = {limit[0]}")
+        return connection
+
+    driver = SqliteDriver(connect, clock=HandClock(), writer=InlineExecutor())
+    await driver.migrate()
+    worker = WorkerId("wrk_1")
+    assert await driver.commit([Renew(worker=worker, lease_seconds=10, is_new=True)])
+    assert log.stat().st_size > 0
+    # No page may be added from now on: SQLite reports a full disk.
+    pages = driver._write_link.connection().execute("pragma page_count").fetchone()[0]
+    limit.append(pages)
+    driver._forget_writer()
+    key = AddApiKey(id="key", tenant=DEFAULT_TENANT, hash=b"x", name="n" * 1_000_000)
+    (failed,) = await driver.commit([key])
+    assert isinstance(failed, StoreUnavailable)
+    assert log.stat().st_size == 0
+    limit.clear()
+    driver._forget_writer()
+    (done,) = await driver.commit([key])
+    assert not isinstance(done, Exception)
+    driver._forget_writer()
+
+
+async def test_a_log_that_was_left_behind_is_emptied_at_the_start(tmp_path: Path) -> None:
+    path, log = tmp_path / "store.db", tmp_path / "store.db-wal"
+    file = DatabaseFile(str(path))
+    first = SqliteDriver(file.connect, clock=HandClock(), writer=InlineExecutor())
+    await first.migrate()
+    worker = WorkerId("wrk_1")
+    await first.commit([Renew(worker=worker, lease_seconds=10, is_new=True)])
+    assert log.stat().st_size > 0
+    second = SqliteDriver(file.connect, clock=HandClock(), writer=InlineExecutor())
+    await second.migrate()
+    assert log.stat().st_size == 0
+    for driver in (first, second):
+        driver._forget_writer()

@@ -61,6 +61,8 @@ class Continue(Command["Appended"], frozen=True, kw_only=True):
     """Where others came behind the turn, begin another one of this id instead of moving it."""
     known: Appended | None = None
     """How the batch before left the turn and its session: unless that moved, nothing is read."""
+    expected_id: SessionId | None = None
+    """The session that the caller believes to be live; with any other nothing is stored."""
     replaces_upto: int | None = None
     """These items take the place of all that is visible up to here, the head as it was seen."""
 

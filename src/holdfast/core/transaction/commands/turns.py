@@ -89,6 +89,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """With `session_id`: go on behind this point; if it is not the head, in a fork of its own."""
     after_turn: int | None = None
     """The number of the session's last turn, behind which alone this one may come."""
+    expected_id: SessionId | None = None
+    """The session that the caller believes to be live; with any other nothing is stored."""
     same_as: tuple[TurnId, int] | None = None
     """The turn and step of this session that took these very tool outputs in before."""
     brought: Brought | None = None

@@ -1,4 +1,4 @@
-"""A whole gateway in the test's own loop, with the provider simulator as its upstream."""
+"""A gateway in the test's own loop, with the provider simulator as its upstream."""
 
 import json
 from collections.abc import AsyncIterator
@@ -12,45 +12,43 @@ from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.transaction.commands import Reset
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ContextSettings, HealSettings
-from holdfast.http.app import Application
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import ResetSettings, Settings, StoreSettings
 from holdfast.testing.simulator.provider import ProviderSimulator
+from tests.http_server import HttpServer, serving
 
 Json = dict[str, Any]
 
 
-class UpstreamHouse:
-    """An application over real upstreams, and a client."""
+class UpstreamGateway:
+    """A served application with real upstreams, and an HTTP client."""
 
-    def __init__(self, application: Application) -> None:
-        self.gateway: Gateway = application._gateway
-        transport = httpx.ASGITransport(application)  # type: ignore[arg-type]  # scope is a dict
-        self.client = httpx.AsyncClient(
-            transport=transport, base_url="http://127.0.0.1", timeout=30
-        )
+    def __init__(self, server: HttpServer) -> None:
+        self.server = server
+        self.engine: Gateway = server.application._gateway
+        self.client = httpx.AsyncClient(base_url=server.url, timeout=30)
 
-    async def chat(self, said: str | list[Json], key: str | None = "k", **more: Any) -> Json:
+    async def chat(self, text: str | list[Json], key: str | None = "k", **more: Any) -> Json:
         """Post a chat completion and return it; a stream comes back as its chunks."""
-        messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
+        messages = [{"role": "user", "content": text}] if isinstance(text, str) else text
         answer = await self.post("/v1/chat/completions", key, messages=messages, **more)
         assert answer.status_code == 200, answer.text
         return read(answer)
 
-    async def respond(self, said: Any, key: str | None = "k", **more: Any) -> Json:
+    async def respond(self, text: Any, key: str | None = "k", **more: Any) -> Json:
         """Post a response and return it; of a stream, its last response and all events."""
-        answer = await self.post("/v1/responses", key, input=said, **more)
+        answer = await self.post("/v1/responses", key, input=text, **more)
         assert answer.status_code == 200, answer.text
         return read(answer)
 
     async def reset(self, session_id: SessionId) -> None:
-        """Begin the key's next generation."""
-        new_id = self.gateway.new_session_id()
+        """Start the key's next generation."""
+        new_id = self.engine.new_session_id()
         command = Reset(tenant=DEFAULT_TENANT, session_id=session_id, new_id=new_id)
-        await self.gateway.submit(command)
+        await self.engine.submit(command)
 
     async def post(self, path: str, key: str | None = "k", **body: Any) -> httpx.Response:
-        """Post anything."""
+        """Post a request."""
         headers = {"X-Session-Key": key} if key is not None else {}
         headers |= body.pop("headers", {})
         return await self.client.post(path, json={"model": "gpt-5.4", **body}, headers=headers)
@@ -68,7 +66,7 @@ def read(answer: httpx.Response) -> Json:
 
 
 def text_of(response: Json) -> str:
-    """Return what a response or a completion says."""
+    """Return the text of a response or a completion."""
     if "choices" in response:
         return str(response["choices"][0]["message"]["content"])
     return "".join(
@@ -85,14 +83,14 @@ def upstream(simulator: ProviderSimulator, **more: Any) -> UpstreamSettings:
 
 
 @asynccontextmanager
-async def open_upstream_house(
+async def open_upstream_gateway(
     *upstreams: UpstreamSettings,
     heals: HealSettings | None = None,
     context: ContextSettings | None = None,
     store_url: str = "memory:",
     reset: ResetSettings | None = None,
-) -> AsyncIterator[UpstreamHouse]:
-    """Open a gateway for the length of a block."""
+) -> AsyncIterator[UpstreamGateway]:
+    """Run a gateway for the length of a block."""
     settings = Settings(
         store=StoreSettings(url=store_url),
         upstreams=upstreams,
@@ -100,9 +98,9 @@ async def open_upstream_house(
         context=context or ContextSettings(),
         reset=reset or ResetSettings(),
     )
-    async with open_application(settings) as application:
-        house = UpstreamHouse(application)
+    async with open_application(settings) as application, serving(application) as server:
+        gateway = UpstreamGateway(server)
         try:
-            yield house
+            yield gateway
         finally:
-            await house.client.aclose()
+            await gateway.client.aclose()

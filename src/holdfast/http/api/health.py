@@ -1,0 +1,48 @@
+"""Liveness and readiness."""
+
+import asyncio
+import time
+
+from holdfast.core.errors import RunFenced, StoreUnavailable
+from holdfast.core.transaction.commands import Renew
+from holdfast.engine.sessions.gateway import Gateway
+from holdfast.http.server.types import Reply, Request, json_reply
+
+FRESH_SECONDS = 1.0
+"""A successful check is reused for this long: anybody may ask, and each check is a commit."""
+CHECK_SECONDS = 5.0
+
+
+class HealthApi:
+    """GET /healthz and GET /readyz."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._checking: asyncio.Task[None] | None = None
+        self._ready_until = 0.0
+
+    async def healthz(self, _: Request) -> Reply:
+        """Answer that the process is alive."""
+        return json_reply({"status": "ok"})
+
+    async def readyz(self, _: Request) -> Reply:
+        """Answer 200 if the store accepts a write; requests in the same second share one check."""
+        if time.monotonic() >= self._ready_until:
+            if self._checking is None or self._checking.done():
+                self._checking = asyncio.create_task(self._check(), name="holdfast-readiness")
+            # Shielded: a caller that disconnects must not cancel the check of the others.
+            await asyncio.shield(self._checking)
+        return json_reply({"status": "ready"})
+
+    async def _check(self) -> None:
+        """Renew our own lease: the smallest write there is, and one that changes nothing else."""
+        gateway = self._gateway
+        lease_seconds = gateway.settings.lease_seconds
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                await gateway.submit(Renew(worker=gateway.worker.id, lease_seconds=lease_seconds))
+        except TimeoutError as exc:
+            raise StoreUnavailable("the store did not accept a write in time") from exc
+        except RunFenced:
+            """Another process took us for dead: the store works, and the worker starts over."""
+        self._ready_until = time.monotonic() + FRESH_SECONDS

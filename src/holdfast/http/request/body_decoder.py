@@ -1,0 +1,191 @@
+"""Decode the bodies of turns without stalling the event loop."""
+
+import asyncio
+import sys
+
+import msgspec
+
+from holdfast.core import errors as core_errors
+from holdfast.core.errors import HoldfastError, InvalidInput
+from holdfast.core.model.items import NewItem, write_item
+from holdfast.core.openai.chat import split_messages
+from holdfast.engine.logging import log
+from holdfast.http.request.body import Fields, check_content_type, parse_fields
+from holdfast.http.request.decode_worker import KINDS, REPLY, REQUEST, DecodeError
+from holdfast.http.request.decoding import BodyKind, DecodedBody, decode_message, pop_entries
+from holdfast.http.request.item_validation import parse_item
+from holdfast.http.server.body_budget import ServerBusy
+from holdfast.http.server.errors import TooManyItems
+from holdfast.http.server.types import Request
+
+WORKER_BYTES = 4 * 1024 * 1024
+"""Bodies above this size are decoded in the worker process."""
+WORKER_OBJECTS = 5_000
+"""So are smaller bodies with more opening brackets than this."""
+SMALL_BYTES = 64 * 1024
+STEP_BYTES = 256 * 1024
+"""Item bytes that are decoded before other tasks may run."""
+ITEM_BYTES = 512
+"""What an item counts at least towards a step."""
+DECODE_SECONDS = 60.0
+IDLE_SECONDS = 60.0
+
+
+class TurnBody(msgspec.Struct):
+    """The body of a turn: its fields without the items, and the items."""
+
+    fields: Fields
+    items: list[NewItem]
+    instructions: str | None = None
+    has_items: bool = True
+
+
+class BodyDecoder:
+    """Decode bodies inline in bounded steps, or in a worker process if they are large."""
+
+    def __init__(self, max_items: int) -> None:
+        self._max_items = max_items
+        self._worker = DecodeWorker()
+
+    async def responses(self, request: Request) -> tuple[Fields, list[NewItem]]:
+        """Return the fields and input items of a Responses request."""
+        body = await self._decode("responses", request)
+        return body.fields, body.items
+
+    async def chat(self, request: Request) -> tuple[Fields, str | None, list[NewItem]]:
+        """Return the fields, instructions and items of a Chat request."""
+        body = await self._decode("chat", request)
+        if not body.has_items:
+            raise InvalidInput("messages: at least one message is needed")
+        return body.fields, body.instructions, body.items
+
+    async def close(self) -> None:
+        """Stop the worker process."""
+        await self._worker.stop()
+
+    async def _decode(self, kind: BodyKind, request: Request) -> TurnBody:
+        check_content_type(request)
+        body = await request.body()
+        if _is_large(body):
+            return _turn_body(await self._worker.decode(kind, body, self._max_items))
+        fields = parse_fields(body)
+        entries = pop_entries(kind, fields, self._max_items)
+        pace = _Pace()
+        if kind == "responses":
+            items = []
+            for index, entry in enumerate(entries):
+                items.append(parse_item(bytes(entry), f"input[{index}]"))
+                await pace.step(entry)
+            return TurnBody(fields, items)
+        messages = []
+        for index, entry in enumerate(entries):
+            messages.append(decode_message(entry, index))
+            await pace.step(entry)
+        instructions, values = split_messages(messages)
+        items = [write_item(value) for value in values]
+        return TurnBody(fields, items, instructions, bool(messages))
+
+
+class _Pace:
+    """Let other tasks run after every `STEP_BYTES`."""
+
+    def __init__(self) -> None:
+        self._size = 0
+
+    async def step(self, entry: msgspec.Raw) -> None:
+        self._size += max(memoryview(entry).nbytes, ITEM_BYTES)
+        if self._size > STEP_BYTES:
+            self._size = 0
+            await asyncio.sleep(0)
+
+
+def _turn_body(decoded: DecodedBody) -> TurnBody:
+    fields = {name: msgspec.Raw(raw) for name, raw in decoded.fields.items()}
+    return TurnBody(fields, decoded.items, decoded.instructions, decoded.has_items)
+
+
+def _is_large(body: bytes) -> bool:
+    if len(body) <= SMALL_BYTES:
+        return False
+    return len(body) > WORKER_BYTES or body.count(b"{") + body.count(b"[") > WORKER_OBJECTS
+
+
+class DecodeWorker:
+    """A process that decodes one body at a time; started on demand, stopped when idle."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+        self._idle: asyncio.TimerHandle | None = None
+
+    async def decode(self, kind: BodyKind, body: bytes, max_items: int) -> DecodedBody:
+        """Decode a body in the worker process."""
+        async with self._lock:
+            if self._idle is not None:
+                self._idle.cancel()
+            is_done = False
+            try:
+                async with asyncio.timeout(DECODE_SECONDS):
+                    is_error, payload = await self._exchange(kind, body, max_items)
+                is_done = True
+            except (OSError, asyncio.IncompleteReadError, TimeoutError) as exc:
+                log.error("decode_worker.failed", reason=type(exc).__name__)
+                raise ServerBusy("the request body could not be decoded in time") from exc
+            finally:
+                if is_done:
+                    loop = asyncio.get_running_loop()
+                    self._idle = loop.call_later(IDLE_SECONDS, self._kill)
+                else:
+                    # Half an exchange is in the pipe: the next body needs a new process.
+                    self._kill()
+        if is_error:
+            raise _error(msgspec.msgpack.decode(payload, type=DecodeError))
+        return msgspec.msgpack.decode(payload, type=DecodedBody)
+
+    async def _exchange(self, kind: BodyKind, body: bytes, max_items: int) -> tuple[bool, bytes]:
+        process = self._process
+        if process is None or process.returncode is not None:
+            process = self._process = await _start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(REQUEST.pack(KINDS.index(kind), max_items, len(body)))
+        process.stdin.write(body)
+        await process.stdin.drain()
+        is_error, size = REPLY.unpack(await process.stdout.readexactly(REPLY.size))
+        return bool(is_error), await process.stdout.readexactly(size)
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def stop(self) -> None:
+        """End the process and wait for it."""
+        if self._idle is not None:
+            self._idle.cancel()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def _start() -> asyncio.subprocess.Process:
+    # Its own session: a Ctrl-C in the terminal is for the server alone. No environment: it needs
+    # none, and there may be keys in ours.
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "holdfast.http.request.decode_worker",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+        start_new_session=True,
+    )
+
+
+def _error(error: DecodeError) -> HoldfastError:
+    if error.kind == TooManyItems.__name__:
+        return TooManyItems(error.message)
+    kind = getattr(core_errors, error.kind, InvalidInput)
+    return kind(error.message, param=error.param)

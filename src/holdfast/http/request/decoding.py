@@ -1,0 +1,87 @@
+"""Decode the body of a turn into fields and items; runs in the server or in its worker process."""
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.errors import InvalidInput
+from holdfast.core.model.items import NewItem, message, write_item
+from holdfast.core.openai.chat import split_messages
+from holdfast.http.request.body import Fields, parse_fields, pop_field, pop_list
+from holdfast.http.request.item_validation import parse_item
+from holdfast.http.server.errors import TooManyItems
+
+BodyKind = Literal["responses", "chat"]
+MAX_VALUES = 500_000
+"""JSON values in a body; more would cost hundreds of bytes of memory for each byte sent."""
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_STRUCTURE = (b"{", b"[", b",")
+
+
+class DecodedBody(msgspec.Struct):
+    """A decoded body: raw JSON by field, without the items, and the items."""
+
+    fields: dict[str, bytes]
+    items: list[NewItem]
+    instructions: str | None = None
+    has_items: bool = True
+    """Whether the field with the items was sent and not empty."""
+
+
+def decode_body(kind: BodyKind, body: bytes, max_items: int) -> DecodedBody:
+    """Decode a whole body; reject it before its items are decoded if there are too many."""
+    check_values(body)
+    fields = parse_fields(body)
+    entries = pop_entries(kind, fields, max_items)
+    if kind == "responses":
+        items = [parse_item(bytes(entry), f"input[{index}]") for index, entry in enumerate(entries)]
+        return _decoded(fields, items)
+    messages = [decode_message(entry, index) for index, entry in enumerate(entries)]
+    instructions, values = split_messages(messages)
+    return DecodedBody(
+        {name: bytes(raw) for name, raw in fields.items()},
+        [write_item(value) for value in values],
+        instructions,
+        bool(messages),
+    )
+
+
+def _decoded(fields: Fields, items: list[NewItem]) -> DecodedBody:
+    return DecodedBody({name: bytes(raw) for name, raw in fields.items()}, items)
+
+
+def check_values(body: bytes) -> None:
+    """Reject a body with more than `MAX_VALUES` JSON values, without decoding it."""
+    if sum(body.count(mark) for mark in _STRUCTURE) <= MAX_VALUES:
+        return
+    structure = _STRINGS.sub(b"", body)
+    if sum(structure.count(mark) for mark in _STRUCTURE) > MAX_VALUES:
+        raise TooManyItems(f"a request body has at most {MAX_VALUES} JSON values")
+
+
+def pop_entries(kind: BodyKind, fields: Fields, max_items: int) -> Sequence[msgspec.Raw]:
+    """Remove the list of items from the fields and return its raw entries."""
+    name = "input" if kind == "responses" else "messages"
+    if kind == "responses" and name in fields and _is_text(fields[name]):
+        text = message("user", pop_field(fields, name, str))
+        return [msgspec.Raw(text.body)]
+    entries = pop_list(fields, name) or ()
+    if len(entries) > max_items:
+        raise TooManyItems(f"{name}: at most {max_items} items per request, not {len(entries)}")
+    return entries
+
+
+def _is_text(raw: msgspec.Raw) -> bool:
+    """Return whether a raw value is a string; the decoder strips no blanks around it."""
+    return bytes(memoryview(raw)[:64]).lstrip()[:1] == b'"'
+
+
+def decode_message(entry: msgspec.Raw, index: int) -> object:
+    """Decode one chat message."""
+    try:
+        value: object = msgspec.json.decode(entry)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise InvalidInput(f"messages[{index}]: {exc}") from exc
+    return value

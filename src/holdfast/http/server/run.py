@@ -1,0 +1,133 @@
+"""Run the HTTP protocol on a listening socket: configuration, start and graceful shutdown."""
+
+import asyncio
+import contextlib
+import math
+import signal
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol
+
+import uvicorn
+from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol as WebSocketProtocol
+
+from holdfast.http.server.protocol import (
+    Application,
+    ConnectionLimits,
+    client_network,
+    protocol_class,
+)
+from holdfast.http.server.websocket import Receive, Scope, Send
+
+DRAIN_SECONDS = 5
+"""Time for responses to be written after their turns have ended."""
+
+
+class ServedApplication(Application, Protocol):
+    """An application that answers HTTP requests directly and WebSockets through ASGI."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one WebSocket connection."""
+        ...
+
+
+def server_config(
+    application: ServedApplication,
+    limits: ConnectionLimits,
+    *,
+    body_bytes: int,
+    grace_seconds: float,
+) -> uvicorn.Config:
+    """Return uvicorn's configuration for an application."""
+    addresses: Counter[str] = Counter()
+    return uvicorn.Config(
+        application,
+        log_level="warning",
+        access_log=False,
+        # Callers are identified by API key; forwarded addresses are not trusted.
+        proxy_headers=False,
+        server_header=False,
+        lifespan="off",
+        http=protocol_class(application, limits, addresses),
+        ws=_websocket_class(addresses),
+        ws_max_size=body_bytes,
+        # Turns get the grace period first; then their responses still have to be written.
+        timeout_graceful_shutdown=math.ceil(grace_seconds) + DRAIN_SECONDS,
+    )
+
+
+def _websocket_class(addresses: Counter[str]) -> type[asyncio.Protocol]:
+    """Return uvicorn's WebSocket protocol, counting its connections by client address."""
+
+    class CountedWebSocket(WebSocketProtocol):  # type: ignore[misc,valid-type]
+        _network = ""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            peer = transport.get_extra_info("peername")
+            self._network = client_network(str(peer[0]) if peer else "")
+            addresses[self._network] += 1
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            addresses[self._network] -= 1
+            if not addresses[self._network]:
+                del addresses[self._network]
+
+    return CountedWebSocket
+
+
+class Server(uvicorn.Server):
+    """Uvicorn's server with our own signal handling: a second signal stops at once."""
+
+    def __init__(
+        self, config: uvicorn.Config, stop: Callable[[float], Awaitable[None]], grace_seconds: float
+    ) -> None:
+        super().__init__(config)
+        self._stop = stop
+        self._grace_seconds = grace_seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, let running turns end or cancel them, then close the connections."""
+        stopping = asyncio.ensure_future(self._stop(self._grace_seconds))
+        await super().shutdown(sockets)
+        if self.force_exit:
+            stopping.cancel()
+            await self._stop(0.0)
+        await asyncio.gather(stopping, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle SIGTERM and SIGINT for the length of a block."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """Return a listening TCP socket with TCP_NODELAY; the address is part of any error."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Head and body may be two writes: Nagle would delay the second until the client's ACK.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as exc:
+        listener.close()
+        raise OSError(exc.errno, exc.strerror or str(exc), f"{host}:{port}") from exc
+    except BaseException:
+        listener.close()
+        raise
+    return listener

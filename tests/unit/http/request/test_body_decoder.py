@@ -1,0 +1,232 @@
+"""Large bodies: limited before they are decoded, decoded outside the event loop, bounded in sum."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from holdfast.core.errors import HoldfastError, InvalidInput
+from holdfast.http.request import body_decoder, decoding
+from holdfast.http.request.body_decoder import BodyDecoder
+from holdfast.http.server import body_budget
+from holdfast.http.server.body_budget import BodyBudget, ServerBusy
+from holdfast.http.server.errors import TooManyItems
+from holdfast.http.server.types import Request
+from tests.in_process import RunningGateway, open_gateway
+
+JSON_TYPE = [(b"content-type", b"application/json")]
+
+
+def _request(body: Any) -> Request:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Request("POST", "/v1/responses", b"", JSON_TYPE).with_body(content)
+
+
+@pytest.fixture
+async def decoder() -> AsyncIterator[BodyDecoder]:
+    """A decoder with a limit of 100 items."""
+    decoder = BodyDecoder(100)
+    yield decoder
+    await decoder.close()
+
+
+BODIES: dict[str, list[Any]] = {
+    "responses": [
+        {"model": "m", "input": "hällo"},
+        {"model": "m", "input": None, "x": [1, {"y": 2}]},
+        {"model": "m"},
+        {"model": "m", "input": [{"role": "user", "content": f'{n} \\ " {{'} for n in range(100)]},
+        {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]},
+        {"input": [{"role": "nobody", "content": "x"}]},
+        {"input": {"a": 1}},
+        {"input": [7]},
+        {"input": [{"role": "user"}] * 101},
+        b'{"input": [',
+        b"[]",
+        b'{"input": "\xff"}',
+    ],
+    "chat": [
+        {"model": "m", "messages": [{"role": "user", "content": "hällo"}]},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]},
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": []},
+        {"messages": "x"},
+        {"messages": [7]},
+        {"messages": [{"role": "user", "content": "x"}] * 101},
+        {},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"), [(kind, body) for kind, bodies in BODIES.items() for body in bodies], ids=str
+)
+async def test_the_worker_decodes_as_the_server_does(
+    decoder: BodyDecoder, kind: str, body: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def outcome() -> Any:
+        try:
+            return await getattr(decoder, kind)(_request(body))
+        except HoldfastError as exc:
+            return type(exc), exc.message, exc.param
+
+    def readable(result: Any) -> Any:
+        if isinstance(result[0], dict):
+            return ({name: bytes(raw) for name, raw in result[0].items()}, *result[1:])
+        return result
+
+    inline = readable(await outcome())
+    monkeypatch.setattr(body_decoder, "SMALL_BYTES", -1)
+    monkeypatch.setattr(body_decoder, "WORKER_BYTES", -1)
+    assert readable(await outcome()) == inline
+
+
+async def test_too_many_values_are_rejected_without_being_decoded(decoder: BodyDecoder) -> None:
+    nested = b'{"input":[{"role":"user","content":[' + b"{}," * decoding.MAX_VALUES + b"{}]}]}"
+    with pytest.raises(TooManyItems):
+        await decoder.responses(_request(nested))
+    commas = {"input": [{"role": "user", "content": "," * (decoding.MAX_VALUES + 1)}]}
+    _, items = await decoder.responses(_request(commas))
+    assert len(items) == 1
+
+
+async def test_a_worker_that_dies_costs_one_request(
+    decoder: BodyDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_decoder, "SMALL_BYTES", -1)
+    monkeypatch.setattr(body_decoder, "WORKER_BYTES", -1)
+    large = _request({"input": [{"role": "user", "content": "x" * 8_000_000}]})
+    await decoder.responses(large)
+    process = decoder._worker._process
+    assert process is not None
+    decoding_body = asyncio.create_task(decoder.responses(large))
+    await asyncio.sleep(0)
+    process.kill()
+    with pytest.raises(ServerBusy):
+        await decoding_body
+    _, items = await decoder.responses(large)
+    assert len(items) == 1
+
+
+async def _send(gateway: RunningGateway, count: int, api: str) -> Any:
+    items = [{"role": "user", "content": "x"} for _ in range(count)]
+    if api == "chat":
+        return await gateway.chat(items)
+    return await gateway.respond(items)
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_more_items_than_allowed_are_413_and_nothing_is_stored(api: str) -> None:
+    async with open_gateway() as gateway:
+        reply = await _send(gateway, 20_001, api)
+        assert reply.status_code == 413
+        assert reply.json()["error"]["code"] == "too_many_items"
+        assert (await gateway.client.get("/v1/sessions")).json()["data"] == []
+        assert (await _send(gateway, 20, api)).status_code == 200
+
+
+async def test_other_requests_are_answered_while_a_large_body_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, entered = asyncio.Event(), asyncio.Event()
+    exchange = body_decoder.DecodeWorker._exchange
+
+    async def held(*arguments: Any) -> Any:
+        entered.set()
+        await gate.wait()
+        return await exchange(*arguments)
+
+    monkeypatch.setattr(body_decoder.DecodeWorker, "_exchange", held)
+    async with open_gateway() as gateway:
+        text = "x" * (body_decoder.WORKER_BYTES + 1)
+        sending = asyncio.create_task(gateway.respond(text))
+        await entered.wait()
+        assert (await gateway.client.get("/healthz")).status_code == 200
+        assert (await gateway.respond("hi", "other")).status_code == 200
+        gate.set()
+        assert (await sending).status_code == 200
+        assert await gateway.log() == [text, f"re:{text}"]
+
+
+# ── bytes in flight ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_bodies_wait_for_each_other_in_order() -> None:
+    budget = BodyBudget(100)
+    await budget.reserve(60)
+    order: list[str] = []
+
+    async def reserve(name: str, size: int) -> None:
+        await budget.reserve(size)
+        order.append(name)
+
+    tasks = [asyncio.create_task(reserve(*entry)) for entry in (("big", 80), ("small", 10))]
+    await asyncio.sleep(0)
+    assert order == []
+    budget.release(60)
+    await asyncio.gather(*tasks)
+    assert order == ["big", "small"]
+    with pytest.raises(ServerBusy):
+        await budget.reserve(20, may_wait=False)
+
+
+async def test_who_stops_waiting_lets_the_next_one_in() -> None:
+    budget = BodyBudget(100)
+    await budget.reserve(60)
+    first = asyncio.create_task(budget.reserve(80))
+    second = asyncio.create_task(budget.reserve(10))
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+    budget.release(70)
+    await budget.reserve(100, may_wait=False)
+
+
+async def test_a_server_full_of_bodies_says_so_and_recovers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(body_budget, "RESERVE_SECONDS", 0.01)
+    async with open_gateway() as gateway:
+        gateway.application._budget = BodyBudget(150_000)
+        gateway.model.gate.clear()
+        body = json.dumps({"model": "scripted", "input": "x" * 100_000, "store": False}).encode()
+        headers = {"content-type": "application/json"}
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield body[:50_000]
+            yield body[50_000:]
+
+        # An unstored request holds its body until it is answered.
+        first = asyncio.create_task(
+            gateway.client.post("/v1/responses", content=body, headers=headers)
+        )
+        await gateway.model.entered.acquire()
+        for content in (body, chunks()):
+            busy = await gateway.client.post("/v1/responses", content=content, headers=headers)
+            assert busy.status_code == 503
+            assert busy.json()["error"]["code"] == "server_busy"
+            assert busy.headers["retry-after"]
+        gateway.model.gate.set()
+        assert (await first).status_code == 200
+        again = await gateway.client.post("/v1/responses", content=body, headers=headers)
+        assert again.status_code == 200
+
+
+async def test_an_accepted_turn_releases_its_body() -> None:
+    async with open_gateway() as gateway:
+        gateway.application._budget = budget = BodyBudget(150_000)
+        gateway.model.gate.clear()
+        running = asyncio.create_task(gateway.respond("x" * 100_000))
+        await gateway.model.entered.acquire()
+        await budget.reserve(150_000, may_wait=False)
+        budget.release(150_000)
+        gateway.model.gate.set()
+        assert (await running).status_code == 200
+
+
+def test_an_invalid_item_names_its_place() -> None:
+    body = b'{"input":[{"role":"user","content":"x"},{"role":"nobody"}]}'
+    with pytest.raises(InvalidInput, match=r"input\[1\]"):
+        decoding.decode_body("responses", body, 10)

@@ -1,0 +1,63 @@
+"""Readiness tests a write; liveness needs no store."""
+
+from typing import Any
+
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.transaction.commands import Renew
+from holdfast.http.api import health
+from holdfast.ports.store import Store
+from tests.in_process import open_gateway
+
+
+class ReadOnlyDisk:
+    """A store that can be read; writes fail while `is_full`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.is_full = False
+        self.renewals = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def submit(self, command: Any) -> Any:
+        """Write, if there is room."""
+        self.renewals += isinstance(command, Renew)
+        if self.is_full:
+            raise StoreUnavailable("the disk is full")
+        return await self._store.submit(command)
+
+
+async def test_a_store_that_cannot_be_written_is_alive_but_not_ready(monkeypatch: Any) -> None:
+    monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
+    disks: list[ReadOnlyDisk] = []
+
+    def wrap(store: Store) -> Any:
+        disks.append(ReadOnlyDisk(store))
+        return disks[0]
+
+    async with open_gateway(wrap=wrap) as gateway:
+        assert (await gateway.client.get("/readyz")).status_code == 200
+        disks[0].is_full = True
+        full = await gateway.client.get("/readyz")
+        assert full.status_code == 503
+        assert full.json()["error"]["code"] == "store_unavailable"
+        assert (await gateway.client.get("/healthz")).status_code == 200
+        assert (await gateway.client.get("/v1/sessions")).status_code == 200
+        disks[0].is_full = False
+        assert (await gateway.client.get("/readyz")).status_code == 200
+
+
+async def test_readiness_checks_in_the_same_second_share_one_write(monkeypatch: Any) -> None:
+    monkeypatch.setattr(health, "FRESH_SECONDS", 3600.0)
+    disks: list[ReadOnlyDisk] = []
+
+    def wrap(store: Store) -> Any:
+        disks.append(ReadOnlyDisk(store))
+        return disks[0]
+
+    async with open_gateway(wrap=wrap) as gateway:
+        before = disks[0].renewals
+        for _ in range(5):
+            assert (await gateway.client.get("/readyz")).status_code == 200
+        assert disks[0].renewals == before + 1
