@@ -1,7 +1,7 @@
-"""Walks a page: its shell and Python blocks are run in order, and print what the page says.
+"""Walk a page: run its shell and Python blocks in order and compare what they print.
 
-Servers that a page starts in the foreground stay up until its end, as in a terminal of their own.
-Names that stand for somebody's own (ports, hosts, folders) are replaced by those of the test.
+A server that a page starts in the foreground stays up until the end of the page, as it would in a
+second terminal. Placeholders (ports, hosts, folders) are replaced by the values of the test.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WAIT_SECONDS = 120
 SERVERS = ("holdfast serve", "holdfast sim")
+NOT_RUN = 'title="Not run by a test"'
+"""The note of a block that needs a machine, a service or a key that a test does not have."""
 
 
 class Block(NamedTuple):
@@ -71,7 +73,7 @@ class Walker:
         blocks = blocks_of(page)
         count = 0
         for index, block in enumerate(blocks):
-            if block.language not in ("sh", "python") or block.note == "untested":
+            if block.language not in ("sh", "python") or block.note == NOT_RUN:
                 continue
             following = blocks[index + 1] if index + 1 < len(blocks) else Block("", "", "")
             if block.language == "python":
@@ -94,11 +96,9 @@ class Walker:
             if command.startswith("make "):
                 assert command.split()[1] in targets, command
             elif command.startswith("pip install"):
-                named = re.findall(r"holdfast\[(\w+)\]", command)
-                assert named, f"{command} names no extra"
-                assert set(named) <= extras
-            elif command.startswith("source "):
-                pass
+                self._check_install(command, extras)
+            elif command.startswith(("source ", "git clone ", "cd ")):
+                pass  # the test has its checkout, its environment and its folder
             elif command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
                 self._exports[name] = value
@@ -107,6 +107,12 @@ class Walker:
             else:
                 script.append(command)
         return self._run(["sh", "-e", "-c", "\n".join(script)]) if script else ""
+
+    def _check_install(self, command: str, extras: set[str]) -> None:
+        package = command.removeprefix("pip install").strip().strip("'\"")
+        named = re.fullmatch(r"(?:holdfast|\.)(?:\[([\w,]+)\])?", package)
+        assert named, f"{command} does not install Holdfast"
+        assert set((named[1] or "").split(",")) - {""} <= extras, command
 
     def _run(self, command: list[str]) -> str:
         printed, complaints = self._folder / "printed.log", self._folder / "complaints.log"
