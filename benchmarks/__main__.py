@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.publish and is_whole:  # what was broken off would take the place of all of it
         report.publish(value)
         sizing.publish_sizing(value)
-    print(report.markdown(value).partition("**")[0])
+    print(report.goal_table(value))
     print(f"written to {asked.out}")
 
 

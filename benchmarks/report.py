@@ -194,24 +194,29 @@ _MARKS = {True: "reached", False: "not reached", None: "not measured"}
 
 
 def markdown(value: dict[str, Any]) -> str:
-    """Return a report's JSON as tables."""
+    """Return a report's JSON as tables: what was measured first, then the goals."""
     lines = [
         f"Measured on {value['machine']['processor']}, {value['machine']['system']}.", "",
-        ", ".join(f"{name} {version}" for name, version in value["versions"].items()) + ".", "",
-        "| goal | wanted | measured | |", "|---|---|---|---|",
+        ", ".join(f"{name} {version}" for name, version in value["versions"].items()) + ".",
     ]  # fmt: skip
-    for goal in value["goals"]:
-        mark = _MARKS[goal["is_reached"]]
-        lines.append(f"| {goal['name']} | {goal['wanted']} | {goal['measured']} | {mark} |")
     for section, rows in value["sections"].items():
-        lines += ["", f"**{section}**", ""]
+        lines += ["", f"### {section.capitalize()}"]
         for names in dict.fromkeys(tuple(row) for row in rows):
             same = [row for row in rows if tuple(row) == names]
             lines += ["", f"| {' | '.join(_titled(name) for name in names)} |"]
             lines.append("|" + "---|" * len(names))
             lines += [f"| {' | '.join(_shown(row[name]) for name in names)} |" for row in same]
     lines += ["", *(f"- {note}" for note in value["notes"])]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines).rstrip() + f"\n\n### Goals\n\n{goal_table(value)}"
+
+
+def goal_table(value: dict[str, Any]) -> str:
+    """Return the goals of a report's JSON, each beside what was measured for it."""
+    lines = ["| goal | target | measured | |", "|---|---|---|---|"]
+    for goal in value["goals"]:
+        mark = _MARKS[goal["is_reached"]]
+        lines.append(f"| {goal['name']} | {goal['wanted']} | {goal['measured']} | {mark} |")
+    return "\n".join(lines) + "\n"
 
 
 def publish(value: dict[str, Any], page: Path = PAGE) -> None:

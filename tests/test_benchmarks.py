@@ -59,6 +59,7 @@ def test_a_report_is_a_table_and_a_picture() -> None:
     text = markdown(report.value())
     assert "| system | case | keys | clients | requests/s |" in text
     assert "| holdfast | whole | many | 1 | 1,000 |" in text
+    assert text.index("### Gateway") < text.index("### Goals"), "results come before goals"
     assert "1,000/s, 1 clients" in draw(report.sections["gateway"])
 
 
