@@ -48,6 +48,7 @@ DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 INVARIANTS = sorted((DOCS / "invariants").glob("I*.md"))
+DECISIONS = sorted((DOCS / "decisions").glob("0*.md"))
 
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -182,6 +183,18 @@ def test_the_architecture_is_one_page_and_knows_every_room() -> None:
     assert len(page.splitlines()) <= 100
     rooms = [p.name for p in (ROOT / "src/holdfast").iterdir() if (p / "__init__.py").exists()]
     assert [room for room in rooms if f"`{room}`" not in page] == []
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=_name)
+def test_a_decision_has_a_date_its_alternatives_and_a_line_in_the_index(page: Path) -> None:
+    text = page.read_text()
+    date = re.search(r"^Date: (\d{4}-\d\d-\d\d)\. Status: \w+\.$", text, flags=re.MULTILINE)
+    assert date, "no date"
+    titles = [section.title for section in _sections(page)]
+    assert {"Decision", "Alternatives", "Costs"} <= set(titles)
+    title = text.partition("\n")[0].removeprefix(f"# {page.name[:4]} ")
+    index = (page.parent / "README.md").read_text()
+    assert f"| [{page.name[:4]}]({page.name}) | {date[1]} | {title} |" in index
 
 
 # ── the promises ────────────────────────────────────────────────────────────────────────────
