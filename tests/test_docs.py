@@ -100,8 +100,8 @@ def _table(page: Path, title: str | None = None) -> dict[str, list[str]]:
 # ── snippets, links, names ──────────────────────────────────────────────────────────────────
 
 
-WALKED = {ROOT / "README.md"}
-"""Pages whose snippets need their commands to have been run: `tests/test_walks.py` runs both."""
+WALKED = {ROOT / "README.md", *(DOCS / "how-to/clients").glob("*.md")}
+"""Pages whose snippets need a gateway: `tests/test_walks.py` and `tests/clients` run them."""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,14 @@ from pathlib import Path
 from holdfast import __version__
 
 HERE = Path(__file__).parent
-TOP_PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")
+TOP_PAGES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "LICENSE",
+)
 CONFIG = """\
 INHERIT: {here}/mkdocs.yml
 docs_dir: pages
