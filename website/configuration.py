@@ -39,6 +39,8 @@ Python values.
 """
 
 SECTIONS = {"reset": "sessions.reset"}
+LONGEST_DEFAULT = 60
+"""A longer text would make its table unreadable."""
 
 
 def page() -> str:
@@ -125,6 +127,8 @@ def _default(kind: type[Any], field: "dataclasses.Field[Any]") -> str:
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):
         return "`[" + ", ".join(f'"{entry}"' for entry in value) + "]`"
+    if isinstance(value, str) and len(value) > LONGEST_DEFAULT:
+        return "a built-in text"
     if isinstance(value, str):
         return f'`"{value}"`'
     return f"`{value}`" if isinstance(value, int) else f"`{value:g}`"

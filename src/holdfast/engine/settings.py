@@ -21,9 +21,9 @@ class StreamSettings:
     """How streams are held open, and what becomes of a turn whose client leaves."""
 
     on_disconnect: OnDisconnect = "complete"
-    """What a turn does whose client leaves: end as if nothing had happened, or be cancelled."""
+    """Whether a turn completes or is cancelled when its client disconnects."""
     keep_alive_seconds: float = 15.0
-    """How long a stream may be quiet before a comment is sent to keep its connection open."""
+    """How long a stream may be idle before a comment is sent to keep its connection open."""
     websocket_seconds: float = 3600.0
     """How long a WebSocket connection may last."""
 
@@ -42,19 +42,19 @@ class LaneSettings:
     """`[lanes]` of the configuration."""
 
     on_busy: OnBusy = "enqueue"
-    """What a turn does that finds its session busy, when its request does not say."""
+    """What a turn does if its session is busy and its request does not say."""
     max_waiting: int = 64
     """Turns that may wait in one lane; the next caller gets `lane_full`."""
     max_wait_seconds: float = 600.0
     """How long a turn waits for its lane before it fails with `lane_timeout`."""
     tool_wait_seconds: float = 120.0
-    """How long a lane is kept for the outputs of the client's own tools."""
+    """How long a lane is held for the outputs of the client's own tools."""
     lease_seconds: float = 10.0
-    """A worker silent for this long loses its lanes to others."""
+    """A worker that does not renew its lease for this long loses its lanes."""
     max_attempts: int = 3
-    """Runs of one turn that may lose their worker before the turn is given up."""
+    """Runs of one turn that may lose their worker before the turn fails."""
     poll_seconds: float = 0.05
-    """How often waiting turns look for writes of other processes, where the store cannot push."""
+    """How often waiting turns poll for writes of other processes, if the store cannot notify."""
 
     def __post_init__(self) -> None:
         for name in (*_NEVER_NEGATIVE, *_ALWAYS_POSITIVE, "max_attempts"):
@@ -89,13 +89,13 @@ class RetentionSettings:
     """`[retention]`: what is erased by itself; nothing, unless it is set."""
 
     sessions_days: float = 0.0
-    """Sessions in which nothing has happened for so many days are archived, then erased."""
+    """Sessions without activity for this many days are archived, then erased; 0 means never."""
     archive: str = ""
     """The folder for archived sessions; needed with `sessions_days`."""
     traces_days: float = 0.0
-    """Journals of ended streams, idempotency keys and events are forgotten after so many days."""
+    """Days until stream journals, idempotency keys and events are deleted; 0 means never."""
     sweep_minutes: float = 60.0
-    """How often this is looked after."""
+    """How often retention runs."""
 
     def __post_init__(self) -> None:
         if not self.sessions_days >= 0:
@@ -120,17 +120,17 @@ class HealSettings:
     """How far a turn goes to be answered when its provider fails."""
 
     transient_retries: int = 2
-    """How often a call that broke before its first word is made again."""
+    """Retries of a call that failed before its first token."""
     first_pause_seconds: float = 0.5
-    """How long the first pause is, where the provider does not say; each next one is twice it."""
+    """The first pause, if the provider names none; doubled each time."""
     max_pause_seconds: float = 8.0
-    """The longest pause; a provider that asks for more fails the turn, and the client is told."""
+    """The longest pause; if a provider asks for more, the turn fails and the client is told."""
     retry_within_seconds: float = 60.0
-    """A call that broke later than this after the turn began to ask is not made again."""
+    """A call that fails later than this after the first call of the turn is not retried."""
     busy_wait_seconds: float = 30.0
-    """How long a turn waits in all for a provider that says it is busy with the conversation."""
+    """How long a turn waits in total for a provider that is busy with the conversation."""
     turn_seconds: float = 3600.0
-    """How long a turn may take to be answered, pauses and heals included."""
+    """The maximum time for a turn, including pauses and heals."""
 
     def __post_init__(self) -> None:
         for name in ("transient_retries", "busy_wait_seconds", "retry_within_seconds"):
@@ -156,19 +156,19 @@ class ContextSettings:
     """`[context]`: how long conversations are kept within their models' windows."""
 
     mode: ContextMode = "model"
-    """A model writes the summaries, or the oldest is elided, or nothing is done."""
+    """A model writes summaries, the oldest items are shortened and omitted, or nothing is done."""
     threshold: float = 0.85
-    """The part of a window, without the reserve, that a request may fill before it is compacted."""
+    """The share of the window, without the reserve, that a request may fill before compaction."""
     target: float = 0.5
-    """The part of it that a compaction goes down to."""
+    """The share that a compaction reduces it to."""
     reserve_tokens: int = 4096
-    """What is kept free for the answer, where a request does not say; at most half the window."""
+    """Reserved for the answer, if the request sets no limit; at most half the window."""
     summary_tokens: int = 1500
-    """How long a summary may be."""
+    """The maximum length of a summary."""
     model: str | None = None
-    """The model that writes summaries; unset: the one that is asked."""
+    """The model that writes summaries; unset: the model of the request."""
     prompt: str = DEFAULT_PROMPT
-    """What that model is told to do."""
+    """The instructions for that model."""
 
     def __post_init__(self) -> None:
         if self.mode not in ("model", "elide", "off"):

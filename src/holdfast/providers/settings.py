@@ -31,7 +31,7 @@ class TimeoutSettings:
     """How long an upstream may keep us waiting; each limit is a failure of its own."""
 
     connect_seconds: float = 10.0
-    """To a new connection, TLS included."""
+    """Until a new connection is established, including TLS."""
     first_byte_seconds: float = 600.0
     """From the request to the first byte of its answer; a whole answer may take this long."""
     chunk_seconds: float = 300.0
@@ -50,25 +50,25 @@ class UpstreamSettings:
     url: str
     """Base URL of an OpenAI-compatible server, with its /v1."""
     name: str = "upstream"
-    """Its name in logs, metrics and the tags of what it remembers; no two may share one."""
+    """Its unique name in logs, metrics and the tags of provider state."""
     api: UpstreamApi = "responses"
-    """Which API it is asked in; requests in the other one are translated."""
+    """The API it speaks; requests in the other one are translated."""
     key_env: str | None = None
     """The environment variable that holds its key."""
     models: tuple[str, ...] = ("*",)
-    """Patterns of the model names it serves, as in a shell."""
+    """Shell-style patterns of the model names it serves."""
     state: StateMode = "replay"
-    """Whether history is sent whole, chained to the last response, or kept in a conversation."""
+    """Send the whole history, or only what is new: chained, or in a conversation."""
     verify_conversation: bool = True
-    """With `conversation`: whether it is compared with the log before each turn."""
+    """With `conversation`: compare it with the log before each turn."""
     context_tokens: int | None = None
-    """The size of its models' context window, where it is known."""
+    """The size of its models' context window, if known."""
     fallback: tuple[str, ...] = ()
-    """Models that are asked, in order, where this server fails before its first word."""
+    """Models that are tried, in order, if this server fails before its first token."""
     strict_alternation: bool = False
-    """Whether its models want user and assistant to take turns, without exception (Chat only)."""
+    """Whether its models require user and assistant to alternate strictly (Chat only)."""
     encrypted_reasoning: bool = True
-    """Whether reasoning is asked for in the encrypted form that can be replayed."""
+    """Whether to request encrypted reasoning, which can be sent back later."""
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     key: str | None = field(default=None, repr=False)
     """The key itself, as read from `key_env`; never written anywhere."""

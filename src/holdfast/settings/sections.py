@@ -30,13 +30,13 @@ class ServerSettings:
     host: str = "127.0.0.1"
     """The address to listen on; beyond loopback only with an API key."""
     port: Annotated[int, PORTS] = 8377
-    """The port to listen on; 0 takes a free one."""
+    """The port to listen on; 0 chooses a free one."""
     grace_seconds: float = 20.0
-    """How long running turns may finish when the server is asked to stop."""
+    """How long running turns may take to finish when the server is stopped."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call the API from a browser; none by default."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names that a Host header may have besides loopback's, as long as there is no API key."""
+    """Names accepted in a Host header besides loopback's while there is no API key."""
 
     def __post_init__(self) -> None:
         if not self.host or not self.host.isprintable() or set(self.host) & set(" /"):
@@ -65,15 +65,15 @@ class ResetSettings:
     """`[sessions.reset]`: when a session rolls over; by default never."""
 
     mode: ResetMode = "none"
-    """`none`, `idle` after a time without the user, or `daily` at a time of day."""
+    """Never, after a time without user activity, or at a time of day."""
     idle_minutes: float = 60.0
-    """With `idle`: minutes without the user; fractions are allowed."""
+    """With `idle`: minutes without user activity; fractions are allowed."""
     at: str = "04:00"
     """With `daily`: the time of day, as HH:MM."""
     timezone: str = "UTC"
-    """With `daily`: the IANA zone in which it is that time."""
+    """With `daily`: the IANA time zone of `at`."""
     rollover: Literal["soft", "hard"] | None = None
-    """`soft` keeps everything, `hard` starts the next generation; unset: as the mode has it."""
+    """`soft` keeps the session, `hard` starts the next generation; unset: depends on the mode."""
     triggers: tuple[str, ...] = ("/new", "/reset")
     """Messages that ask for a hard reset, in `holdfast chat` and channels only."""
 
@@ -113,15 +113,15 @@ class LimitSettings:
     """`[limits]`: bounds per request and per tenant; zero means none."""
 
     header_bytes: int = 64 * 1024
-    """How long the headers of a request may be, the line with its path included."""
+    """The maximum size of a request's headers, including the request line."""
     body_bytes: int = 64 * 1024 * 1024
-    """The longest request body."""
+    """The maximum size of a request body."""
     requests_per_minute: int = 0
-    """Requests that one tenant may send in a minute, to each process."""
+    """Requests of one tenant per minute and process; 0 means no limit."""
     waiting_turns: int = 0
-    """Turns of one tenant that may wait or run at a time, in all its sessions."""
+    """Open turns of one tenant, over all its sessions; 0 means no limit."""
     stored_bytes: int = 0
-    """Bytes of items that one tenant may have stored; measured every few seconds."""
+    """Bytes of items that one tenant may store, measured every few seconds; 0 means no limit."""
 
     def __post_init__(self) -> None:
         if self.header_bytes < 1024:
@@ -138,9 +138,9 @@ class LogSettings:
     """`[log]`: what operators see on standard error; ids always, content never."""
 
     level: Literal["debug", "info", "warning", "error"] = "warning"
-    """The least important events that are written."""
+    """The minimum level that is written."""
     format: Literal["text", "json"] = "text"
-    """One readable line an event, or one JSON object."""
+    """One readable line per event, or one JSON object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +150,9 @@ class AccessKey:
     key_env: str
     """The environment variable that holds the key."""
     tenant: str = "default"
-    """Whose sessions the key opens."""
+    """The tenant whose sessions the key may access."""
     admin: bool = False
-    """Whether it may see metrics and look across tenants."""
+    """Whether it may read metrics and use admin endpoints."""
     key: str = field(default="", repr=False)
     """The key itself, as read from `key_env`; never written anywhere."""
 
