@@ -99,7 +99,7 @@ def flow_of_a_turn() -> Picture:
     picture.note(568, 335, "worker died")
     picture.arrow((380, 400), (380, 450))
     picture.arrow((480, 385), (560, 385), (560, 475), (640, 475))
-    picture.arrow((280, 251), (180, 251), label="client's tools", at=(188, 246))
+    picture.arrow((280, 251), (180, 251), label="client's tools", at=(194, 246))
     picture.arrow((180, 269), (280, 269), label="tool outputs", at=(192, 285))
     picture.arrow((280, 475), (8, 475), (8, 45), (20, 45), label="terminal event", at=(24, 468))
     return picture
@@ -117,7 +117,7 @@ def life_of_a_session() -> Picture:
     picture.box(640, 290, 270, 60, "tombstone", "content erased, id never reused")
     picture.arrow((190, 60), (290, 60), label="first request", at=(200, 53))
     picture.arrow((480, 50), (640, 50), label="time passes", at=(510, 43))
-    picture.arrow((640, 72), (480, 72), label="soft rollover: history stays", at=(492, 90))
+    picture.arrow((640, 72), (480, 72), label="soft rollover", at=(520, 90))
     picture.arrow((385, 90), (385, 150), label="reset, daily, /new: one transaction", at=(395, 125))
     picture.arrow((480, 170), (640, 170), label="next one", at=(510, 163))
     picture.arrow((640, 192), (480, 192), label="restore", at=(520, 210))
