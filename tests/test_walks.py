@@ -1,4 +1,4 @@
-"""Every command and snippet of the README and the documentation is run, as it is written."""
+"""Run every command and snippet of the README and the documentation as written."""
 
 import os
 import re
@@ -33,7 +33,7 @@ TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.M
 
 @pytest.fixture
 def provider() -> Iterator[ProviderSimulator]:
-    """A provider that a page's gateway may talk to."""
+    """A provider for the gateway of a page."""
     with ProviderSimulator() as simulator:
         yield simulator
 
@@ -41,7 +41,7 @@ def provider() -> Iterator[ProviderSimulator]:
 def walker(
     folder: Path, bin_folder: Path, provider: ProviderSimulator, store: str, empty: str = ""
 ) -> Walker:
-    """Return a walker in a home of its own, with a PostgreSQL store and an empty database."""
+    """Return a walker with its own home, a PostgreSQL store and an empty database."""
     home = folder / "home"
     shutil.copytree(OPENCLAW, home / ".openclaw")
     (folder / "backups").mkdir()
