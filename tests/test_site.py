@@ -93,7 +93,7 @@ def test_the_site_has_a_search_index_a_version_and_edit_links(site: Path) -> Non
     deploy = (site / "docs/how-to/deploy.html").read_text()
     assert f"Holdfast {__version__}" in deploy
     assert "/edit/main/docs/how-to/deploy.md" in deploy
-    assert 'class="highlight"' in deploy
+    assert 'class="language-sh highlight"' in deploy
 
 
 def test_the_edit_links_lead_to_the_repository_that_is_named(
