@@ -67,10 +67,10 @@ class Walker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self.stop()
 
-    def _end(self) -> None:
-        """End what runs, and what it has left running."""
+    def stop(self) -> None:
+        """Stop the servers of the page, and what its commands left in the background."""
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group.pid, signal.SIGKILL)
@@ -155,7 +155,7 @@ class Walker:
         return printed.read_text()
 
     def _serve(self, command: str) -> None:
-        self._end()  # what runs already would have been stopped to have its port
+        self.stop()  # a reader stops the previous server, because both want one port
         server = subprocess.Popen(
             ["sh", "-c", f"exec {command}"],
             cwd=self._folder,

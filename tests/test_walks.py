@@ -80,7 +80,9 @@ def test_the_wheel_in_an_empty_environment_does_what_the_readme_says(
     walk = tmp_path / "walk"
     walk.mkdir()
     with walker(walk, bin_folder, provider, postgres_url) as walking:
-        assert walking.walk(ROOT / "README.md", EXTRAS, TARGETS) >= 7
+        for _ in range(2):  # a reader who runs the examples again sees the same output
+            assert walking.walk(ROOT / "README.md", EXTRAS, TARGETS) >= 7
+            walking.stop()
 
 
 @pytest.mark.timeout(300)
