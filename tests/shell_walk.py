@@ -1,12 +1,13 @@
-"""Walks a page: its shell and Python blocks are run in order, and print what the page says.
+"""Walk a page: run its shell and Python blocks in order and compare what they print.
 
-Servers that a page starts in the foreground stay up until its end, as in a terminal of their own.
-Names that stand for somebody's own (ports, hosts, folders) are replaced by those of the test.
+A server that a page starts in the foreground stays up until the end of the page, as it would in a
+second terminal. Placeholders (ports, hosts, folders) are replaced by the values of the test.
 """
 
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -15,6 +16,10 @@ from typing import Any, NamedTuple
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WAIT_SECONDS = 120
 SERVERS = ("holdfast serve", "holdfast sim")
+HOME_FILE = re.compile(r'title="~/([^"]+)"')
+"""The note of a block that shows a file: the walk writes it."""
+NOT_RUN = 'title="Not run by a test"'
+"""The note of a block that needs a machine, a service or a key that a test does not have."""
 
 
 class Block(NamedTuple):
@@ -43,10 +48,18 @@ def commands_of(text: str) -> list[str]:
 class Walker:
     """Runs blocks in one folder, with one environment."""
 
-    def __init__(self, folder: Path, env: dict[str, str], instead: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        env: dict[str, str],
+        instead: dict[str, str],
+        packages: frozenset[str] = frozenset(),
+    ) -> None:
         self._folder = folder
         self._env = env
         self._instead = instead
+        self._packages = packages
+        """What a page may install besides Holdfast: the environment has it already."""
         self._groups: list[subprocess.Popen[Any]] = []
         self._exports: dict[str, str] = {}
 
@@ -54,10 +67,10 @@ class Walker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self.stop()
 
-    def _end(self) -> None:
-        """End what runs, and what it has left running."""
+    def stop(self) -> None:
+        """Stop the servers of the page, and what its commands left in the background."""
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group.pid, signal.SIGKILL)
@@ -71,17 +84,28 @@ class Walker:
         blocks = blocks_of(page)
         count = 0
         for index, block in enumerate(blocks):
-            if block.language not in ("sh", "python") or block.note == "untested":
+            if file := HOME_FILE.fullmatch(block.note):
+                self._write(file[1], block.text)
+                continue
+            if block.language not in ("sh", "python", "js") or block.note == NOT_RUN:
                 continue
             following = blocks[index + 1] if index + 1 < len(blocks) else Block("", "", "")
             if block.language == "python":
                 printed = self._run(["python", "-W", "ignore", "-c", self._own(block.text)])
+            elif block.language == "js":
+                printed = self._run(["node", "--input-type=module", "-e", self._own(block.text)])
             else:
                 printed = self._shell(block.text, extras, targets)
             if following.language == "text":
                 assert printed == following.text, f"after block {index} of {page.name}"
             count += 1
         return count
+
+    def _write(self, path: str, text: str) -> None:
+        """Write a file that the page shows into the home of the test."""
+        file = Path(self._env["HOME"]) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(self._own(text))
 
     def _own(self, text: str) -> str:
         for name, value in self._instead.items():
@@ -93,12 +117,10 @@ class Walker:
         for command in commands_of(self._own(text)):
             if command.startswith("make "):
                 assert command.split()[1] in targets, command
-            elif command.startswith("pip install"):
-                named = re.findall(r"holdfast\[(\w+)\]", command)
-                assert named, f"{command} names no extra"
-                assert set(named) <= extras
-            elif command.startswith("source "):
-                pass
+            elif command.startswith(("pip install", "npm install")):
+                self._check_install(command, extras)
+            elif command.startswith(("source ", "git clone ", "cd ", "python3 -m venv ")):
+                pass  # the test has its checkout, its environment and its folder
             elif command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
                 self._exports[name] = value
@@ -107,6 +129,13 @@ class Walker:
             else:
                 script.append(command)
         return self._run(["sh", "-e", "-c", "\n".join(script)]) if script else ""
+
+    def _check_install(self, command: str, extras: set[str]) -> None:
+        names = [name for name in shlex.split(command)[2:] if not name.startswith("-")]
+        for name in set(names) - self._packages:
+            named = re.fullmatch(r"(?:holdfast|\.)(?:\[([\w,]+)\])?", name)
+            assert named, f"{command} installs something unknown"
+            assert set((named[1] or "").split(",")) - {""} <= extras, command
 
     def _run(self, command: list[str]) -> str:
         printed, complaints = self._folder / "printed.log", self._folder / "complaints.log"
@@ -126,7 +155,7 @@ class Walker:
         return printed.read_text()
 
     def _serve(self, command: str) -> None:
-        self._end()  # what runs already would have been stopped to have its port
+        self.stop()  # a reader stops the previous server, because both want one port
         server = subprocess.Popen(
             ["sh", "-c", f"exec {command}"],
             cwd=self._folder,

@@ -16,7 +16,7 @@ from holdfast.settings import Settings, load
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-OWN_VARIABLES = {"HOLDFAST_CONFIG", "HOLDFAST_UPSTREAM_KEY", "HOLDFAST_DOOR_KEY"}
+OWN_VARIABLES = {"HOLDFAST_CONFIG", "HOLDFAST_UPSTREAM_KEY"}
 
 
 def variables() -> set[str]:
@@ -33,7 +33,7 @@ def variables() -> set[str]:
 
 @pytest.mark.parametrize("name", ["holdfast.toml", "compose.toml"])
 def test_a_configuration_file_loads(name: str) -> None:
-    environment = {"HOLDFAST_DOOR_KEY": "secret", "OPENAI_API_KEY": "sk-x"}
+    environment = {"GATEWAY_KEY": "secret", "OPENAI_API_KEY": "sk-x"}
     settings = load(DEPLOY / name, environment=environment)
     assert settings.upstreams[0].key == "sk-x"
 

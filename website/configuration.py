@@ -1,4 +1,4 @@
-"""The reference of the configuration file, written from the code that reads it."""
+"""Generate the reference page of the configuration file from the settings classes."""
 
 import ast
 import dataclasses
@@ -18,24 +18,33 @@ PAGE = "docs/reference/configuration.md"
 
 HEAD = """# Configuration file
 
-One TOML file, named with `--config` or `HOLDFAST_CONFIG`. Every field of a `[section]` also has an
-environment variable, and some have a [flag](command-line.md): flags beat the environment, the
-environment beats the file. `holdfast config show` prints what is in force, secrets masked. A value
-that cannot be, or a name that does not exist, is refused at start with its file and line and what
-may stand there. In a variable, true and false are also written `1`, `yes`, `on` and `0`, `no`,
-`off`, and a list of texts is written with commas between them (`/new, /reset`): spaces around each
-do not count, and an empty variable is an empty list. In the file a list has its brackets, even of
-one text.
+Holdfast reads one TOML file, named by `--config` or `HOLDFAST_CONFIG`. Every field of a `[section]`
+also has an environment variable, and some have a [flag](command-line.md). Flags override the
+environment; the environment overrides the file. `holdfast config show` prints the settings in
+effect, with secrets masked.
 
-This page is written from the code by `make docs`. The same settings as values of the library:
-[Settings](settings.md).
+An unknown name or an invalid value is an error at start. The message names the file, the line and
+the values that are allowed.
+
+In an environment variable:
+
+- Booleans are `true`, `1`, `yes`, `on` or `false`, `0`, `no`, `off`.
+- Lists are separated by commas (`/new, /reset`). Spaces around an entry are ignored, and an empty
+  variable is an empty list.
+
+In the file, a list always has brackets, even with one entry.
+
+`make docs` generates this page from the code. [Settings](settings.md) lists the same settings as
+Python values.
 """
 
 SECTIONS = {"reset": "sessions.reset"}
+LONGEST_DEFAULT = 60
+"""A longer text would make its table unreadable."""
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the whole page as Markdown."""
     parts = [HEAD]
     settings = Settings()
     for field in dataclasses.fields(Settings):
@@ -50,7 +59,7 @@ def page() -> str:
 
 
 def _section(title: str, kind: type[Any], section: str | None) -> str:
-    head = ["field", "may be", "default", "meaning"] + (["variable"] if section else [])
+    head = ["field", "type", "default", "meaning"]
     lines = [f"## `{title}`", "", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     meanings, hints = _meanings(kind), get_type_hints(kind)
     for field in dataclasses.fields(kind):
@@ -58,49 +67,50 @@ def _section(title: str, kind: type[Any], section: str | None) -> str:
             continue
         row = [
             f"`{field.name}`",
-            _may_be(hints[field.name]),
+            _type_name(hints[field.name]),
             _default(kind, field),
             meanings.get(field.name, ""),
         ]
         if section:
             variable = f"HOLDFAST_{section.replace('.', '_')}_{field.name}".upper()
-            row.append(f"`{variable}`")
+            row[-1] = f"{row[-1]} Variable: `{variable}`."
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
     return "\n".join(lines) + "\n"
 
 
 def _meanings(kind: type[Any]) -> dict[str, str]:
-    """Return what stands under each field, for people."""
+    """Return the docstring under each field, by the field's name."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
-    body = tree.body[0].body  # type: ignore[attr-defined]  # it is the class we asked for
+    body = tree.body[0].body  # type: ignore[attr-defined]  # the source of a class
     found: dict[str, str] = {}
-    for field, said in pairwise(body):
-        is_said = isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_said:
-            found[field.target.id] = " ".join(str(said.value.value).split())
+    for field, docstring in pairwise(body):
+        has_docstring = isinstance(docstring, ast.Expr) and isinstance(
+            docstring.value, ast.Constant
+        )
+        is_field = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if is_field and has_docstring:
+            found[field.target.id] = " ".join(str(docstring.value.value).split())
     return found
 
 
-def _may_be(hint: Any) -> str:
-    return ", ".join(_words(hint))
+def _type_name(hint: Any) -> str:
+    return ", ".join(_type_names(hint))
 
 
-def _words(hint: Any) -> Iterator[str]:
+def _type_names(hint: Any) -> Iterator[str]:
     origin, choices = get_origin(hint), get_args(hint)
     if origin is Literal:
         yield from (f"`{choice}`" for choice in choices)
     elif origin in (Union, UnionType):
         for choice in choices:
             if choice is not NoneType:
-                yield from _words(choice)
+                yield from _type_names(choice)
     elif origin is tuple:
-        yield "a list of " + " or ".join(_words(choices[0])).replace("text", "texts")
+        yield "list of " + " or ".join(f"{name}s" for name in _type_names(choices[0]))
     elif dataclasses.is_dataclass(hint):
-        yield "a table"
+        yield "table"
     else:
-        yield {str: "text", int: "a whole number", float: "a number", bool: "true or false"}.get(
-            hint, "a value"
-        )
+        yield {str: "string", int: "integer", float: "number", bool: "boolean"}.get(hint, "value")
 
 
 def _default(kind: type[Any], field: "dataclasses.Field[Any]") -> str:
@@ -116,12 +126,14 @@ def _default(kind: type[Any], field: "dataclasses.Field[Any]") -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):
-        return "`[" + ", ".join(f'"{one}"' for one in value) + "]`"
+        return "`[" + ", ".join(f'"{entry}"' for entry in value) + "]`"
+    if isinstance(value, str) and len(value) > LONGEST_DEFAULT:
+        return "a built-in text"
     if isinstance(value, str):
         return f'`"{value}"`'
     return f"`{value}`" if isinstance(value, int) else f"`{value:g}`"
 
 
 def write(root: Path) -> None:
-    """Write the page."""
+    """Write the page into the repository."""
     (root / PAGE).write_text(page())

