@@ -28,7 +28,7 @@ bench: $(READY)  ## benchmarks, as ratios
 docs: $(READY)  ## the documentation as a site, in build/site
 	$(BIN)/python -m website
 
-soak: $(READY)  ## long simulations
+soak: $(READY)  ## long simulations, and every fault of tests/faults
 	$(BIN)/pytest -n 2 --dist worksteal -m soak --timeout 7200 tests
 
 format: $(READY)

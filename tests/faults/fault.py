@@ -1,0 +1,64 @@
+"""A fault: a small change to the code that breaks a promise, and the tests that must notice it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.postgres import FOLDER
+
+ROOT = Path(__file__).parent.parent.parent
+RUN_SECONDS = 900
+TEST_SECONDS = 60
+"""A fault may leave a test waiting for ever; it is given up after this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One change to one file; `caught_by` are the tests of which at least one must fail."""
+
+    name: str
+    path: str
+    """The file, seen from the root of the project."""
+    old: str
+    """Text that occurs once in the file."""
+    new: str
+    caught_by: tuple[str, ...]
+
+    def count(self, root: Path = ROOT) -> int:
+        """Return how often the text to be changed occurs in its file."""
+        file = root / self.path
+        return file.read_text().count(self.old) if file.is_file() else 0
+
+    def apply(self, root: Path) -> None:
+        """Put the fault into the sources under `root`."""
+        file = root / self.path
+        file.write_text(file.read_text().replace(self.old, self.new))
+
+
+def copy_sources(folder: Path) -> None:
+    """Copy the sources into a folder, without what was compiled from them."""
+    shutil.copytree(
+        ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+    )
+
+
+def run_tests(folder: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Run tests of this project on the sources under `folder`, until one fails."""
+    # A server of its own: one that is shared would be stopped with the first run that ends.
+    env = {name: value for name, value in os.environ.items() if name != FOLDER}
+    env = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
+    env["PYTHONPATH"] = str(folder / "src")
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    options = ("-x", "-p", "no:xdist", "--timeout", str(TEST_SECONDS))
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )

@@ -1,0 +1,228 @@
+"""Faults of the stores: what is durable, what is filtered, who is alive."""
+
+from tests.faults.fault import Fault
+
+STORES = "src/holdfast/stores"
+CONTRACT = "tests/contract/test_store.py"
+PROCESSES = "tests/crash/test_processes.py"
+
+DURABILITY = (
+    Fault(
+        "commits are not synced",
+        f"{STORES}/sqlite_file.py",
+        "pragma synchronous = full",
+        "pragma synchronous = normal",
+        ("tests/crash/test_power_loss.py",),
+    ),
+    Fault(
+        "a failed commit is answered as done on SQLite",
+        f"{STORES}/sqlite.py",
+        """            connection.execute("commit")
+        except BaseException as exc:
+            self._roll_back(connection, exc)
+            raise
+""",
+        """            try:
+                connection.execute("commit")
+            except sqlite3.Error as exc:
+                self._roll_back(connection, exc)
+                return results
+        except BaseException as exc:
+            self._roll_back(connection, exc)
+            raise
+""",
+        ("tests/contract/test_failed_commits.py",),
+    ),
+    Fault(
+        "a failed commit is answered as done on PostgreSQL",
+        f"{STORES}/postgres/driver.py",
+        """                await connection.execute("commit")
+            except BaseException as exc:
+""",
+        """                try:
+                    await connection.execute("commit")
+                except asyncpg.PostgresError:
+                    await connection.execute("rollback")
+            except BaseException as exc:
+""",
+        ("tests/contract/test_failed_commits.py",),
+    ),
+    Fault(
+        "a batch whose outcome is unknown is tried again as if it were new",
+        f"{STORES}/sqlite.py",
+        "[replace(command, again=True)]",
+        "[command]",
+        ("tests/crash/test_io_errors.py",),
+    ),
+    Fault(
+        "what is written to a file that was taken away is answered as done",
+        f"{STORES}/sqlite.py",
+        "            self._write_link.check()\n",
+        "",
+        ("tests/crash/test_storage_faults.py",),
+    ),
+    Fault(
+        "a fenced statement that changed nothing is taken for done",
+        f"{STORES}/sqlite.py",
+        "if cursor.execute(fence.text, parameters).rowcount == 1:",
+        "if cursor.execute(fence.text, parameters).rowcount < 2:",
+        (f"{CONTRACT}::TestBlocks", f"{CONTRACT}::TestLanes"),
+    ),
+)
+
+FILTERS = (
+    Fault(
+        "the key of another tenant names its session",
+        f"{STORES}/sql/statements.py",
+        '_LANE + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"',
+        '_LANE + "where (s.tenant = ?1 or s.tenant <> ?1) and s.key = ?2 and s.is_live = 1"',
+        (f"{CONTRACT}::TestIdentity", f"{CONTRACT}::TestOnce"),
+    ),
+    Fault(
+        "sessions of other tenants are listed",
+        f"{STORES}/sql/statements.py",
+        '"where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "',
+        '"where (s.tenant = ?1 or s.tenant <> ?1) and s.is_visible = 1 "\n'
+        '    "and s.deleted_at is null "',
+        ("tests/unit/ingress/test_isolation.py",),
+    ),
+    Fault(
+        "an idempotency key is every tenant's",
+        f"{STORES}/sql/statements.py",
+        "from idempotency where tenant = ?1 and key = ?2",
+        "from idempotency where (tenant = ?1 or tenant <> ?1) and key = ?2",
+        (f"{CONTRACT}::TestOnce",),
+    ),
+    Fault(
+        "the feed tells of other tenants",
+        f"{STORES}/sql/statements.py",
+        '"where e.tenant = ?1 and s.is_visible = 1 and e.txid',
+        '"where (e.tenant = ?1 or e.tenant <> ?1) and s.is_visible = 1 and e.txid',
+        ("tests/contract/test_feed.py",),
+    ),
+    Fault(
+        "stored completions of other tenants are shown",
+        f"{STORES}/sql/statements.py",
+        '"where c.tenant = ?1 and d.turn_id is null "',
+        '"where (c.tenant = ?1 or c.tenant <> ?1) and d.turn_id is null "',
+        (f"{CONTRACT}::TestIdentity",),
+    ),
+    Fault(
+        "histories of other tenants are found by what they say",
+        f"{STORES}/sql/statements.py",
+        '"where t.tenant = ?1 and s.deleted_at is null and t.trail in ("',
+        '"where (t.tenant = ?1 or t.tenant <> ?1) and s.deleted_at is null and t.trail in ("',
+        ("tests/integration/test_repeated_histories.py",),
+    ),
+    Fault(
+        "items of other tenants are referred to",
+        f"{STORES}/sql/statements.py",
+        "from item_places where tenant = ?1 and item_id = ?2",
+        "from item_places where (tenant = ?1 or tenant <> ?1) and item_id = ?2",
+        (f"{CONTRACT}::TestIdentity",),
+    ),
+    Fault(
+        "the bytes of other tenants are counted",
+        f"{STORES}/sql/statements.py",
+        'on s.id = i.session_id "\n    "where s.tenant = ?1",',
+        'on s.id = i.session_id "\n    "where s.tenant = ?1 or s.tenant <> ?1",',
+        (f"{CONTRACT}::TestIdentity",),
+    ),
+    Fault(
+        "a turn of another tenant is read",
+        f"{STORES}/sql/queries.py",
+        "    if found is None or found.tenant != tenant:\n        return None\n",
+        "    if found is None:\n        return None\n",
+        (f"{CONTRACT}::TestIdentity",),
+    ),
+    Fault(
+        "a response of another tenant is read",
+        f"{STORES}/sql/queries.py",
+        "if found is None or found.tenant != tenant or step > found.step:",
+        "if found is None or step > found.step:",
+        (f"{CONTRACT}::TestIdentity",),
+    ),
+    Fault(
+        "hidden sessions are told of",
+        f"{STORES}/sql/statements.py",
+        '"where e.tenant = ?1 and s.is_visible = 1 and e.txid',
+        '"where e.tenant = ?1 and e.txid',
+        ("tests/contract/test_feed.py",),
+    ),
+    Fault(
+        "a fact that commits late is passed over",
+        f"{STORES}/sql/statements.py",
+        "and e.txid < (select txid from feed_horizon) ",
+        "",
+        ("tests/contract/test_feed.py",),
+    ),
+    Fault(
+        "items are left by an erasure",
+        f"{STORES}/sql/statements.py",
+        '    Statement("erase_items", "delete from items where session_id = ?1"),\n',
+        "",
+        (f"{CONTRACT}::TestForks", f"{CONTRACT}::TestLifecycle"),
+    ),
+    Fault(
+        "generations begin again after an erasure",
+        f"{STORES}/sql/statements.py",
+        '"select max(generation) from sessions where tenant = ?1 and key = ?2"',
+        '"select max(generation) from sessions where tenant = ?1 and key = ?2 "\n'
+        '    "and deleted_at is null"',
+        (f"{CONTRACT}::TestIdentity",),
+    ),
+)
+
+WORKERS = (
+    Fault(
+        "a worker that was taken for dead renews its lease",
+        f"{STORES}/sql/commands.py",
+        "if row is not None and row[0] != BURIED:",
+        "if row is not None:",
+        (f"{CONTRACT}::TestRecovery",),
+    ),
+    Fault(
+        "a worker is buried although it has renewed its lease",
+        f"{STORES}/sql/commands.py",
+        "if command.alive_until is not None and command.alive_until != row[0]:",
+        "if False:",
+        (f"{CONTRACT}::TestRecovery",),
+    ),
+    Fault(
+        "a missing token keeps a lane",
+        f"{STORES}/worker_tokens.py",
+        "        except FileNotFoundError:\n            return False\n",
+        "        except FileNotFoundError:\n            return True\n",
+        (f"{PROCESSES}::test_a_killed_process_whose_token_was_removed_leaves_its_lane_at_once",),
+    ),
+    Fault(
+        "a dead process keeps its lanes until its lease ends",
+        f"{STORES}/store.py",
+        "await self._tokens.living([worker.id for worker, is_late in found if not is_late])",
+        "{worker.id for worker, is_late in found if not is_late}",
+        (f"{PROCESSES}::test_whoever_stands_by_a_turn_of_a_killed_process_carries_it_on",),
+    ),
+    Fault(
+        "turns that waited with a dead worker are not found",
+        f"{STORES}/sql/worker_statements.py",
+        "where t.outcome is null and (w.id is null or w.alive_until <= ?1) ",
+        "where t.outcome is null and w.alive_until > ?1 and w.alive_until <= ?1 ",
+        (f"{CONTRACT}::TestRecovery",),
+    ),
+    Fault(
+        "holds that ran out are not found",
+        f"{STORES}/sql/worker_statements.py",
+        "from sessions h where h.hold_until <= ?1 limit ?2",
+        "from sessions h where h.hold_until <= ?1 - 1000000000 limit ?2",
+        (f"{CONTRACT}::TestHolds", f"{CONTRACT}::TestRecovery"),
+    ),
+    Fault(
+        "waiters are not woken by a commit",
+        f"{STORES}/store.py",
+        "            self.announce(decision.woken, decision.aborted)\n",
+        "            pass\n",
+        (f"{CONTRACT}::TestLanes", "tests/unit/engine/test_gateway.py"),
+    ),
+)
+
+STORE_FAULTS = (*DURABILITY, *FILTERS, *WORKERS)
