@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import typer
 from holdfast.core.compaction.records.summary_prompts import DEFAULT_PROMPT
-from holdfast.stores.sqlite.driver.driver import DIALECT
+from holdfast.stores.sqlite.driver import DIALECT
 
 import holdfast
 from holdfast.cli.app import app

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast.testing.simulator.process.process import ProviderSimulator
+from holdfast.testing.simulator.process import ProviderSimulator
 
 from tests.acceptance.gateway_process import free_port
 from tests.postgres import client_tools
