@@ -16,11 +16,10 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 import pytest
 import typer
-from holdfast.core.compaction.records.summary_prompts import DEFAULT_PROMPT
-from holdfast.stores.sqlite.driver import DIALECT
 
 import holdfast
 from holdfast.cli.app import app
+from holdfast.core.compaction.summary_prompts import DEFAULT_PROMPT
 from holdfast.core.errors import HoldfastError
 from holdfast.core.model.turn import Outcome
 from holdfast.core.transaction.commands import Command
@@ -42,6 +41,7 @@ from holdfast.settings import (
     default_store_url,
 )
 from holdfast.stores.sql import migrations
+from holdfast.stores.sqlite.driver import DIALECT
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast.testing.simulator.process import ProviderSimulator
 
+from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import free_port
 from tests.postgres import client_tools
 from tests.shell_walk import NOT_RUN, Walker, blocks_of

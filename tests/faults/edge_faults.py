@@ -83,16 +83,6 @@ WIRE = (
 
 FAILURES = (
     Fault(
-<<<<<<< HEAD
-        "a stale response id is a failure like any other",
-        f"{PROVIDERS}/failures.py",
-        '    "previous_response_not_found": "stale_state",\n',
-        "",
-        ("tests/unit/providers/test_failures.py", "tests/integration/test_state_modes.py"),
-    ),
-    Fault(
-=======
->>>>>>> gate
         "our own key's refusal is told as the caller's",
         f"{PROVIDERS}/failures.py",
         "status=502 if status in (401, 403) else status,",
@@ -110,11 +100,7 @@ FAILURES = (
         message[:MAX_MESSAGE],
         failure_class=found,
         # Our key""",
-<<<<<<< HEAD
-        ("tests/unit/providers", "tests/integration/test_heals.py"),
-=======
         ("tests/integration/test_odd_servers.py",),
->>>>>>> gate
     ),
     Fault(
         "a stream that broke off is taken for whole",
@@ -123,22 +109,14 @@ FAILURES = (
             raise broken(""",
         """        if False:
             raise broken(""",
-<<<<<<< HEAD
-        ("tests/unit/providers", "tests/integration/test_provider_in_any_mood.py"),
-=======
         ("tests/unit/providers/test_truncation.py",),
->>>>>>> gate
     ),
     Fault(
         "a cut answer is taken for whole",
         f"{PROVIDERS}/connection.py",
         "return not has_length and self.status not in _BODILESS",
         "return self.status not in _BODILESS",
-<<<<<<< HEAD
-        ("tests/unit/providers",),
-=======
         ("tests/unit/providers/test_truncation.py", "tests/unit/providers/test_http.py"),
->>>>>>> gate
     ),
 )
 

@@ -199,11 +199,7 @@ WAKEUPS = (
         f"{ENGINE}/gateway.py",
         "if not isinstance(outcome, Started) and until <= self.clock.now():",
         "if False:",
-<<<<<<< HEAD
-        ("tests/unit/engine/test_gateway.py", "tests/unit/ingress/test_responses.py"),
-=======
         ("tests/unit/ingress/test_streams.py", "tests/unit/engine/test_turn_handle.py"),
->>>>>>> gate
     ),
 )
 
