@@ -23,9 +23,13 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise InvalidInput(f"messages[{index}] needs a role")
-        if message["role"] in INSTRUCTION_ROLES:
+        role, content = message["role"], message.get("content")
+        if role == "user" and isinstance(content, str):
+            # Nearly every request is one of these.
+            items.append(_user_item([{"type": "input_text", "text": content}]))
+        elif role in INSTRUCTION_ROLES:
             _check_content(message, index)
-            instructions.append(text_of(message.get("content")))
+            instructions.append(text_of(content))
         else:
             items.extend(_items_of(message, index))
     if len(items) > 1:
@@ -44,10 +48,14 @@ def _with_custom_outputs(items: list[Item]) -> list[Item]:
     ]
 
 
+def _user_item(content: list[dict[str, Any]]) -> Item:
+    return {"type": "message", "role": "user", "content": content}
+
+
 def _items_of(message: Message, index: int) -> list[Item]:
     match message["role"]:
         case "user":
-            return [{"type": "message", "role": "user", "content": _input(message, index)}]
+            return [_user_item(_input(message, index))]
         case "assistant":
             _check_content(message, index)
             return _assistant_items(message, index)
@@ -63,10 +71,8 @@ def _items_of(message: Message, index: int) -> list[Item]:
             raise InvalidInput(f"messages[{index}] has an unknown role {role!r}")
 
 
-def _input(message: Message, index: int) -> Any:
+def _input(message: Message, index: int) -> list[dict[str, Any]]:
     content = message.get("content")
-    if isinstance(content, str):
-        return [{"type": "input_text", "text": content}]
     if not isinstance(content, list):
         raise InvalidInput(f"messages[{index}] has no content")
     return [_input_part(part, index) for part in content]
