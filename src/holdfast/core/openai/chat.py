@@ -23,9 +23,13 @@ def split_messages(messages: Sequence[Any]) -> tuple[str | None, list[Item]]:
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise InvalidInput(f"messages[{index}] needs a role")
-        if message["role"] in INSTRUCTION_ROLES:
+        role, content = message["role"], message.get("content")
+        if role == "user" and isinstance(content, str) and "name" not in message:
+            # Nearly every request is one of these.
+            items.append(_user_item([{"type": "input_text", "text": content}]))
+        elif role in INSTRUCTION_ROLES:
             _check_content(message, index)
-            instructions.append(text_of(message.get("content")))
+            instructions.append(text_of(content))
         else:
             items.extend(_items_of(message, index))
     return "\n\n".join(instructions) or None, _paired(items)
@@ -42,6 +46,10 @@ def _paired(items: list[Item]) -> list[Item]:
         else item
         for item in items
     ]
+
+
+def _user_item(content: list[dict[str, Any]]) -> Item:
+    return {"type": "message", "role": "user", "content": content}
 
 
 def _items_of(message: Message, index: int) -> list[Item]:
@@ -76,7 +84,7 @@ def _name(message: Message, index: int) -> Item:
     return {"name": name}
 
 
-def _input(message: Message, index: int) -> Any:
+def _input(message: Message, index: int) -> list[dict[str, Any]]:
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "input_text", "text": content}]

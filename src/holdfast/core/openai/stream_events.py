@@ -68,9 +68,16 @@ class StreamEvent(msgspec.Struct, gc=False):
             self.encoded = _encode(self.delta)
         return self.encoded
 
-    def journal_event(self) -> JournalEvent:
-        """Return the event as a journal keeps it."""
-        return JournalEvent(self.type, self.status.encode() if self.status else self.body)
+
+def journal_events(events: Iterable[StreamEvent]) -> list[JournalEvent]:
+    """Return events as a journal keeps them."""
+    return [
+        # Most were encoded for a reader before: a property would cost a call for each of them.
+        JournalEvent(
+            event.type, event.status.encode() if event.status else event.encoded or event.body
+        )
+        for event in events
+    ]
 
 
 def number_event(kind: str, number: int, data: dict[str, Any]) -> StreamEvent:

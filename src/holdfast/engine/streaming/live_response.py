@@ -21,6 +21,7 @@ from holdfast.core.openai.stream_events import (
     QUEUED,
     Delta,
     StreamEvent,
+    journal_events,
     lifecycle_event,
     number_event,
     prologue,
@@ -187,7 +188,7 @@ class LiveResponse:
         events = self._events[self._committed - self.first_held :]
         if not events or not self.is_journalled:
             return None
-        return pack_events(self._committed, [event.journal_event() for event in events])
+        return pack_events(self._committed, journal_events(events))
 
     def mark_committed(self, entry: JournalEntry | None) -> None:
         """Note that a batch is durable: readers may see it, and it may be dropped from memory."""

@@ -1,4 +1,4 @@
-"""A run's own view of its session, whatever order its answers come back in."""
+"""A run's view of its session, whatever order its answers arrive in."""
 
 import asyncio
 from typing import Any, cast

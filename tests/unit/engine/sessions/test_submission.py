@@ -11,7 +11,7 @@ from holdfast.engine.sessions import submission
 from holdfast.engine.sessions.submission import submit
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.store import Store
-from tests.unit.engine.room import a_room
+from tests.unit.engine.harness import open_engine
 
 COMMAND = Renew(worker=WorkerId("wrk_1"), lease_seconds=1.0)
 
@@ -54,7 +54,7 @@ async def test_a_handler_is_started_only_where_the_store_knows_of_it() -> None:
     async def handler(_: Any) -> None:
         """Run nothing."""
 
-    async with a_room() as room:
-        assert room.gateway.limits == LaneSettings().limits(can_run_again=False)
+    async with open_engine() as engine:
+        assert engine.gateway.limits == LaneSettings().limits(can_run_again=False)
         with pytest.raises(ValueError, match="can_run_again"):
-            await room.gateway.start(handler)
+            await engine.gateway.start(handler)

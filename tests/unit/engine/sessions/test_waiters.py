@@ -1,4 +1,4 @@
-"""Who is woken, and who is not: nobody looks in vain, and nobody's turn is missed."""
+"""Wake-ups: none is lost, and none is wasted."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from holdfast.core.transaction.commands import Reset
 from holdfast.engine.sessions import waiters
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.waiters import WaiterRegistry
-from tests.unit.engine.room import a_room
+from tests.unit.engine.harness import open_engine
 
 HERE, THERE = SessionId("ses_here"), SessionId("ses_there")
 TURN = TurnId("turn_1")
@@ -75,25 +75,25 @@ def test_a_stop_that_comes_before_its_run_is_not_lost() -> None:
 
 
 async def test_a_lane_that_came_free_before_anybody_waited_is_claimed_at_once() -> None:
-    async with a_room() as room:
-        run = await room.enter("first")
-        admission = await room.accept("second")
-        await room.finish(run)
+    async with open_engine() as engine:
+        run = await engine.enter("first")
+        admission = await engine.accept("second")
+        await engine.finish(run)
         async with asyncio.timeout(30):
-            second = await room.gateway.enter(admission)  # type: ignore[arg-type]
+            second = await engine.gateway.enter(admission)  # type: ignore[arg-type]
         assert isinstance(second, ActiveRun)
-        await room.finish(second)
+        await engine.finish(second)
 
 
 async def test_a_run_that_lost_its_lane_before_it_was_entered_knows_it_at_once() -> None:
-    async with a_room() as room:
-        admission = await room.accept("first")
+    async with open_engine() as engine:
+        admission = await engine.accept("first")
         command = Reset(
-            tenant=room.caller.tenant,
+            tenant=engine.caller.tenant,
             session_id=admission.session.id,
             new_id=SessionId("ses_next"),
         )
-        await room.gateway.submit(command)
-        run = await room.gateway.enter(admission)  # type: ignore[arg-type]
+        await engine.gateway.submit(command)
+        run = await engine.gateway.enter(admission)  # type: ignore[arg-type]
         assert run.is_lost
-        room.gateway.leave(run)
+        engine.gateway.leave(run)

@@ -1,4 +1,4 @@
-"""A stream's text is made durable while it runs: when it is due, and with others that are."""
+"""The text of a stream is checkpointed when due, together with others that are."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

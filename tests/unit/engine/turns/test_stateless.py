@@ -1,4 +1,4 @@
-"""Requests of which nothing is kept: how their streams begin, and how they end when it breaks."""
+"""Stateless requests: how their streams begin, and how they end after a failure."""
 
 from collections.abc import Sequence
 

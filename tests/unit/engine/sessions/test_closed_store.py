@@ -1,4 +1,4 @@
-"""A store that was closed under somebody: told at once and by name, and nothing is asked twice."""
+"""A store that was closed meanwhile: callers get the error at once, and nothing is retried."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

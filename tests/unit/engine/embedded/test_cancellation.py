@@ -1,4 +1,4 @@
-"""A caller's own cancellation stays one, whatever else becomes of its turn at the same time."""
+"""A caller's own cancellation passes, whatever else happens to its turn at the same time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -13,7 +13,7 @@ from holdfast.core.transaction.commands import Bury, Cancel, Finish, Recover, Re
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.settings import LaneSettings
 from holdfast.testing.caller import Caller
-from tests.unit.engine.test_leaving import FaultyStore, faulty_holdfast
+from tests.unit.engine.sessions.test_abandoned_turns import FaultyStore, faulty_holdfast
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A caller that is cancelled at any of its steps: nothing is stuck, nothing lost, nothing twice."""
+"""A caller that is cancelled at any step: nothing hangs, is lost or happens twice."""
 
 import asyncio
 import contextlib

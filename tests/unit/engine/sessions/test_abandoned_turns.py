@@ -1,4 +1,4 @@
-"""Whoever leaves a turn, and however: its lane comes free, and what it wrote is there once."""
+"""Abandoned turns: the lane is freed, and what was written is there once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

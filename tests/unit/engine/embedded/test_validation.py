@@ -1,4 +1,4 @@
-"""The Python front door: one rule for which session is meant, and a name for whatever is wrong."""
+"""The Python API: which session a handle means, and errors for invalid arguments."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

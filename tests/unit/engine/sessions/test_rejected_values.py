@@ -1,4 +1,4 @@
-"""Values that no store can take, bytes that cannot be read back: named, and nothing is stuck."""
+"""Values that no store accepts, bytes that cannot be read back: an error, and nothing hangs."""
 
 import pytest
 
@@ -8,28 +8,28 @@ from holdfast.core.ids import TurnId
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction.commands import StoredCompletion
 from holdfast.engine.settings import LaneSettings
-from tests.unit.engine.room import a_room
+from tests.unit.engine.harness import open_engine
 
 
 async def test_an_end_that_the_store_refuses_gives_its_lane_back() -> None:
-    async with a_room(settings=LaneSettings(max_wait_seconds=5.0)) as room:
-        run = await room.enter("one")
+    async with open_engine(settings=LaneSettings(max_wait_seconds=5.0)) as engine:
+        run = await engine.enter("one")
         with pytest.raises(StoreError):
-            await room.finish(run, "lost", completion=StoredCompletion("\ud800", b"{}"))
-        room.gateway.leave(run)
-        await room.finish(await room.enter("two"), "answered")
-        refused = await room.turn(run.turn)
+            await engine.finish(run, "lost", completion=StoredCompletion("\ud800", b"{}"))
+        engine.gateway.leave(run)
+        await engine.finish(await engine.enter("two"), "answered")
+        refused = await engine.turn(run.turn)
         assert (refused.outcome, refused.error_code) == ("failed", "turn_failed")
 
 
 async def test_counts_beyond_reason_are_as_good_as_not_told() -> None:
-    async with a_room() as room:
+    async with open_engine() as engine:
         for usage in (Usage(2**70), Usage(0, 0, -1), Usage(2**63 - 1)):
-            run = await room.enter("one")
-            await room.finish(run, "answered", usage=usage)
-            (recorded,) = await room.gateway.read.runs(run.turn.id)
+            run = await engine.enter("one")
+            await engine.finish(run, "answered", usage=usage)
+            (recorded,) = await engine.gateway.read.runs(run.turn.id)
             assert (recorded.outcome, recorded.input_tokens) == ("completed", None)
-        view = await room.gateway.read.session(room.caller.tenant, session_id=run.session.id)
+        view = await engine.gateway.read.session(engine.caller.tenant, session_id=run.session.id)
         assert view is not None
         assert (view.session.input_tokens, view.session.output_tokens) == (0, 0)
 

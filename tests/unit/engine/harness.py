@@ -1,4 +1,4 @@
-"""One process's engine on a store in memory, with a clock and ids that tests move and count."""
+"""A gateway on an in-memory store, with a clock and ids that tests control."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class UnsureStore:
-    """A store that does as it is told and, while `is_silent` says so, does not answer."""
+    """A store that executes commands and loses the answers that `is_silent` selects."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
@@ -31,15 +31,15 @@ class UnsureStore:
         return getattr(self._inner, name)
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
-        """Carry the command out; then lose the answer, if that is how it is."""
+        """Execute the command, then lose its answer if it is selected."""
         outcome = await self._inner.submit(command)
         if self.is_silent(command):
-            raise StoreUnavailable("nobody answers")
+            raise StoreUnavailable("the answer was lost")
         return outcome
 
 
-class Room:
-    """A gateway, and short ways to use it."""
+class EngineHarness:
+    """A gateway, and shortcuts to use it."""
 
     def __init__(self, gateway: Gateway, store: UnsureStore, clock: HandClock) -> None:
         self.gateway = gateway
@@ -48,30 +48,30 @@ class Room:
         self.caller = Caller(gateway.store, "c")
 
     def arrival(self, *texts: str, **more: Any) -> Accept:
-        """Return the command to take in some input under the key `k`."""
+        """Return the command that accepts texts under the key `k`."""
         more.setdefault("limits", self.gateway.limits)
         if "session_id" not in more:
             more.setdefault("key", "k")
         return self.caller.arrival(*texts, **more)
 
     async def accept(self, *texts: str, **more: Any) -> Started | Queued | Repeated:
-        """Have some input taken in by the gateway."""
+        """Accept texts as a turn."""
         return await self.gateway.accept(self.arrival(*texts, **more))
 
     async def enter(self, *texts: str, **more: Any) -> ActiveRun:
-        """Have some input taken in, and wait for its lane."""
+        """Accept texts as a turn, and wait for its lane."""
         admission = await self.accept(*texts, **more)
         assert not isinstance(admission, Repeated), admission
         return await self.gateway.enter(admission)
 
     async def finish(self, run: ActiveRun, *texts: str, **more: Any) -> None:
-        """End a run, completed if nothing else is said."""
+        """End a run, by default as completed."""
         more.setdefault("outcome", "completed")
         await run.finish(Finish(fence=run.fence, items=answered(*texts), **more))
         self.gateway.leave(run)
 
     async def turn(self, turn: Turn | str) -> Turn:
-        """Return a turn as it is now."""
+        """Return the current state of a turn."""
         turn_id: Any = turn if isinstance(turn, str) else turn.id
         view = await self.gateway.read.turn(self.caller.tenant, turn_id)
         assert view is not None
@@ -79,10 +79,10 @@ class Room:
 
 
 @asynccontextmanager
-async def a_room(
+async def open_engine(
     *, handler: Handler | None = None, settings: LaneSettings | None = None
-) -> AsyncIterator[Room]:
-    """Open a room; its worker lives, and sweeps only when a test says so."""
+) -> AsyncIterator[EngineHarness]:
+    """Open a gateway; its worker sweeps only when a test calls it."""
     clock = HandClock()
     store = UnsureStore(await open_store("memory:", clock=clock))
     settings = settings or LaneSettings()
@@ -90,13 +90,13 @@ async def a_room(
     gateway = Gateway(store, clock=clock, ids=CountedIds("g"), settings=settings, limits=limits)
     await gateway.start(handler)
     try:
-        yield Room(gateway, store, clock)
+        yield EngineHarness(gateway, store, clock)
     finally:
         await gateway.stop()
         await store.close()
 
 
 async def let_others_run() -> None:
-    """Let every task that can go on do so, until each waits for something."""
+    """Run every task that is ready, until all of them wait."""
     for _ in range(50):
         await asyncio.sleep(0)

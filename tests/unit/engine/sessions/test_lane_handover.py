@@ -1,4 +1,4 @@
-"""A lane is handed to the next turn by the commit that ends the one before it."""
+"""The commit that ends a turn hands the lane to the next one."""
 
 import asyncio
 from typing import Any
@@ -10,17 +10,17 @@ from holdfast.core.transaction.commands import Cancel, Command, Finish, LaneLimi
 from holdfast.engine.sessions import submission
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.settings import LaneSettings
-from tests.unit.engine.room import Room, a_room, let_others_run
+from tests.unit.engine.harness import EngineHarness, let_others_run, open_engine
 
 
-def _commands(room: Room) -> list[str]:
+def _commands(engine: EngineHarness) -> list[str]:
     found: list[str] = []
 
     def note(command: Command[Any]) -> bool:
         found.append(type(command).__name__)
         return False
 
-    room.store.is_silent = note
+    engine.store.is_silent = note
     return found
 
 
@@ -30,17 +30,17 @@ async def _soon(entering: "asyncio.Task[ActiveRun]") -> ActiveRun:
 
 
 async def test_a_turn_that_waits_takes_two_commits_as_one_that_does_not() -> None:
-    async with a_room() as room:
-        commands = _commands(room)
-        run = await room.enter("first")
-        waiting = [asyncio.create_task(room.enter(f"t{n}")) for n in range(5)]
+    async with open_engine() as engine:
+        commands = _commands(engine)
+        run = await engine.enter("first")
+        waiting = [asyncio.create_task(engine.enter(f"t{n}")) for n in range(5)]
         await let_others_run()
         for task in waiting:
-            await room.finish(run)
+            await engine.finish(run)
             run = await _soon(task)
             assert run.session.active_run_id == run.fence.run_id
             assert [item.turn_number for item in await run.items()][-1] == run.turn.number
-        await room.finish(run)
+        await engine.finish(run)
         assert sorted(commands) == ["Accept"] * 6 + ["Finish"] * 6
 
 
@@ -48,86 +48,86 @@ async def test_a_lane_that_was_handed_over_unheard_is_found_by_whom_it_was_hande
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 0.001)
-    async with a_room() as room:
-        first = await room.enter("first")
-        entering = asyncio.create_task(room.enter("second"))
+    async with open_engine() as engine:
+        first = await engine.enter("first")
+        entering = asyncio.create_task(engine.enter("second"))
         await let_others_run()
-        room.store.is_silent = lambda command: isinstance(command, Finish) and not command.again
-        await room.finish(first)
+        engine.store.is_silent = lambda command: isinstance(command, Finish) and not command.again
+        await engine.finish(first)
         second = await _soon(entering)
-        runs = await room.gateway.read.runs(second.turn.id)
+        runs = await engine.gateway.read.runs(second.turn.id)
         assert [run.id for run in runs] == [second.fence.run_id]
         assert second.turn.attempts == 1
-        await room.finish(second)
-        assert (await room.turn(second.turn)).outcome == "completed"
+        await engine.finish(second)
+        assert (await engine.turn(second.turn)).outcome == "completed"
 
 
 async def test_a_turn_that_lost_what_it_was_handed_unheard_does_not_run_under_the_same_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 0.001)
-    async with a_room() as room:
-        first = await room.enter("first")
-        entering = asyncio.create_task(room.enter("second", source="background"))
+    async with open_engine() as engine:
+        first = await engine.enter("first")
+        entering = asyncio.create_task(engine.enter("second", source="background"))
         await let_others_run()
 
         def lose(command: Command[Any]) -> bool:
             return isinstance(command, Finish)
 
-        room.store.is_silent = lose
-        finishing = asyncio.create_task(room.finish(first))
+        engine.store.is_silent = lose
+        finishing = asyncio.create_task(engine.finish(first))
         await let_others_run()
-        view = await room.gateway.read.session(room.caller.tenant, session_id=first.session.id)
+        view = await engine.gateway.read.session(engine.caller.tenant, session_id=first.session.id)
         assert view is not None
         handed = view.session.active_run_id
         assert handed is not None
         assert handed != first.fence.run_id
         recover = Recover(
             session_id=view.session.id,
-            worker=room.gateway.worker.id,
+            worker=engine.gateway.worker.id,
             forsaken=(handed,),
             limits=LaneLimits(can_run_again=True),
         )
-        await room.gateway.submit(recover)
-        room.store.is_silent = lambda _: False
+        await engine.gateway.submit(recover)
+        engine.store.is_silent = lambda _: False
         await finishing
         second = await _soon(entering)
         assert second.fence.run_id != handed
-        await room.finish(second)
+        await engine.finish(second)
 
 
 async def test_a_turn_that_is_handed_its_lane_as_its_patience_ends_has_it() -> None:
-    async with a_room(settings=LaneSettings(max_wait_seconds=0.01)) as room:
-        first = await room.enter("first")
-        submit = room.store.submit
+    async with open_engine(settings=LaneSettings(max_wait_seconds=0.01)) as engine:
+        first = await engine.enter("first")
+        submit = engine.store.submit
 
         async def finish_first(command: Command[Any]) -> Any:
             if isinstance(command, Cancel):
-                await room.finish(first)
+                await engine.finish(first)
             return await submit(command)
 
-        room.store.submit = finish_first  # type: ignore[method-assign]
-        admission = await room.accept("second")
-        entering = asyncio.create_task(room.gateway.enter(admission))  # type: ignore[arg-type]
+        engine.store.submit = finish_first  # type: ignore[method-assign]
+        admission = await engine.accept("second")
+        entering = asyncio.create_task(engine.gateway.enter(admission))  # type: ignore[arg-type]
         await let_others_run()
-        room.clock.advance(1.0)
+        engine.clock.advance(1.0)
         second = await _soon(entering)
         assert not second.is_lost
-        await room.finish(second)
+        await engine.finish(second)
 
 
 async def test_a_lane_is_not_handed_to_a_run_of_a_worker_that_was_fenced() -> None:
-    async with a_room() as room:
-        first = await room.enter("first")
-        entering = asyncio.create_task(room.enter("second"))
+    async with open_engine() as engine:
+        first = await engine.enter("first")
+        entering = asyncio.create_task(engine.enter("second"))
         await let_others_run()
-        await room.gateway.submit(Cancel(tenant=room.caller.tenant, turn_id=first.turn.id))
+        await engine.gateway.submit(Cancel(tenant=engine.caller.tenant, turn_id=first.turn.id))
         second = await _soon(entering)
-        third = asyncio.create_task(room.enter("third"))
+        third = asyncio.create_task(engine.enter("third"))
         await let_others_run()
         with pytest.raises(RunFenced):
             await first.finish(Finish(fence=first.fence, outcome="completed"))
         await let_others_run()
         assert not third.done()
-        await room.finish(second)
-        await room.finish(await _soon(third))
+        await engine.finish(second)
+        await engine.finish(await _soon(third))
