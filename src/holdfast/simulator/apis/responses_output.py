@@ -170,6 +170,34 @@ def _tool_call(call: Call, made: ToolCall) -> Json:
     }
 
 
+def echoed_fields(body: Json) -> Json:
+    """Return the request fields that the response repeats, with the API's defaults filled in.
+
+    Null means the default. Nested objects are complete: clients parse them by a strict schema.
+    """
+    echoed = {name: body[name] for name in _ECHOED.intersection(body) if body[name] is not None}
+    if isinstance(echoed.get("tools"), list):
+        echoed["tools"] = [_echoed_tool(tool) for tool in echoed["tools"]]
+    for name in ("reasoning", "text"):
+        if isinstance(echoed.get(name), dict):
+            echoed[name] = {**_DEFAULTS[name], **_without_nulls(echoed[name])}
+    form = echoed["text"].get("format") if isinstance(echoed.get("text"), dict) else None
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        echoed["text"]["format"] = {"description": None, "strict": False, **form}
+    return echoed
+
+
+def _echoed_tool(tool: Any) -> Any:
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        return tool
+    defaults: Json = {"description": None, "parameters": None, "strict": True}
+    return defaults | _without_nulls(tool)
+
+
+def _without_nulls(fields: Json) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def _envelope(call: Call, request: ResponseInput) -> Json:
     body = call.body
     response: Json = {
@@ -183,9 +211,7 @@ def _envelope(call: Call, request: ResponseInput) -> Json:
         "model": call.model,
         **_DEFAULTS,
     }
-    for name in _ECHOED.intersection(body):
-        if body[name] is not None:
-            response[name] = body[name]
+    response |= echoed_fields(body)
     if request.conversation is not None:
         response["conversation"] = {"id": request.conversation.id}
     return response
