@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from holdfast.simulator.server.server import Server
-from holdfast.simulator.state.scenario import Scenario, WrongInput, read_scenario
+from holdfast.simulator.state.scenario import InvalidInput, Scenario, read_scenario
 from holdfast.testing.simulator.provider import ProviderSimulator, SimulatorError
 
 BODY = {"model": "gpt-4.1", "input": "hello"}
@@ -76,7 +76,7 @@ def test_a_barrier_without_a_name_takes_nobody_elses_place(simulator: ProviderSi
 
 def test_two_barriers_of_one_name_are_refused_in_a_scenario() -> None:
     twice = {"barrier": [{"name": "door"}, {"name": "door"}]}
-    with pytest.raises(WrongInput, match="barrier\\[1\\]: there is a barrier 'door' already"):
+    with pytest.raises(InvalidInput, match="barrier\\[1\\]: barrier 'door' already exists"):
         read_scenario(twice)
 
 

@@ -25,7 +25,11 @@ from holdfast.core.projection.project import project
 from holdfast.providers.items.replay import _Head, _with_successors
 from holdfast.providers.openai_chat.input import ChatForm, ChatInputCache, TranslationCache
 from holdfast.simulator.apis.chat_input import read_messages
-from holdfast.simulator.apis.responses_input import _check_pairs, _check_reasoning, read_asked
+from holdfast.simulator.apis.responses_input import (
+    _check_pairs,
+    _check_reasoning,
+    read_response_input,
+)
 from holdfast.simulator.state.scenario import Scenario
 from holdfast.simulator.state.world import World
 from tests.properties.test_projection import logs
@@ -127,7 +131,7 @@ def test_a_responses_server_takes_any_log_compacted_twice(
     history = project(compacted_twice(log, sizes, elides=elides, is_whole=is_whole))
     sent = responses_input(history, model)
     world = World(Scenario(profile=profile))
-    asked = read_asked(world, called(world, "responses", {"model": model, "input": sent}))
+    asked = read_response_input(world, called(world, "responses", {"model": model, "input": sent}))
     assert asked.items == sent
 
 

@@ -22,7 +22,7 @@ from holdfast.simulator.apis.responses_input import (
     OUTPUT_OF,
     OUTPUTS,
     check_items,
-    read_asked,
+    read_response_input,
 )
 from holdfast.simulator.state.call import Call
 from holdfast.simulator.state.profiles import PROFILES
@@ -183,7 +183,7 @@ def test_a_responses_server_takes_any_log(
     history = project(cut_out(log, cut, is_compacted=is_compacted), aside)
     sent = responses_input(history, model, is_plain=plain)
     world = World(Scenario(profile=profile))
-    asked = read_asked(world, called(world, "responses", {"model": model, "input": sent}))
+    asked = read_response_input(world, called(world, "responses", {"model": model, "input": sent}))
     assert asked.items == sent
     _check_form(sent)
 

@@ -1,4 +1,4 @@
-"""What refusals mean: every listed fault of real providers, by code first and by words second."""
+"""Classify the errors of real providers, by code first and by text second."""
 
 import json
 from typing import Any
@@ -253,7 +253,7 @@ LISTED: dict[str, tuple[int, Any, FailureClass]] = {
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_every_listed_fault_has_its_class(name: str) -> None:
+def test_every_known_error_has_its_class(name: str) -> None:
     status, body, want = LISTED[name]
     raw = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
     failure = failure_of(status, {}, raw)
@@ -276,11 +276,11 @@ def test_every_listed_fault_has_its_class(name: str) -> None:
         ("broken", "transient"),
     ],
 )
-def test_errors_inside_a_stream_have_a_class_too(error: Any, want: FailureClass) -> None:
+def test_errors_in_a_stream_have_a_class(error: Any, want: FailureClass) -> None:
     assert failure_in_stream(error).failure_class == want
 
 
-def test_a_code_outweighs_the_words() -> None:
+def test_a_code_outweighs_the_text() -> None:
     words = "Item with id 'rs_1' not found"
     assert classify(status=400, code="rate_limit_exceeded", message=words) == "transient"
 
@@ -316,7 +316,7 @@ def test_the_time_to_wait_is_read(headers: dict[str, str], want: float | None) -
     assert failure_of(429, headers, b"{}").retry_after == want
 
 
-def test_the_time_to_wait_may_stand_in_the_body() -> None:
+def test_the_time_to_wait_may_be_in_the_body() -> None:
     assert failure_of(429, {}, msgspec.json.encode(LISTED["G02"][1])).retry_after == 26.0
 
 
@@ -333,7 +333,7 @@ def test_the_time_to_wait_may_stand_in_the_body() -> None:
         ("Please try again later", None),
     ],
 )
-def test_the_time_to_wait_may_be_said_in_words(words: str, want: float | None) -> None:
+def test_the_time_to_wait_may_be_in_the_message(words: str, want: float | None) -> None:
     body = msgspec.json.encode({"error": {"message": words}})
     assert failure_of(429, {}, body).retry_after == want
     assert failure_in_stream({"message": words}).retry_after == want
@@ -383,14 +383,14 @@ def test_any_body_is_read(body: bytes) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_one_item_or_its_length_is_to_blame_for(
+def test_errors_about_one_item_or_its_length(
     status: int, said: dict[str, str], want: FailureClass
 ) -> None:
     body = json.dumps({"error": {"type": "invalid_request_error", **said}}).encode()
     assert failure_of(status, {}, body).failure_class == want
 
 
-def test_too_long_has_the_code_that_clients_know_where_a_server_gives_none() -> None:
+def test_an_overflow_without_a_code_gets_the_usual_one() -> None:
     said = {"message": "This endpoint's maximum context length is 8192 tokens.", "code": 400}
     failure = failure_of(400, {}, json.dumps({"error": said}).encode())
     assert (failure.failure_class, failure.provider_code) == ("overflow", "context_length_exceeded")
@@ -457,11 +457,11 @@ _ORDER = (
         ("temperature must be at most 2", "terminal"),
     ],
 )
-def test_servers_say_the_same_in_many_words(message: str, expected: str) -> None:
+def test_many_texts_have_one_meaning(message: str, expected: str) -> None:
     assert classify(status=400, message=message) == expected
 
 
-def test_a_limit_of_tokens_for_a_minute_is_no_fault_of_the_length() -> None:
+def test_a_rate_limit_of_tokens_is_no_overflow() -> None:
     said = "Rate limit reached: too many tokens per min, limit 30000"
     assert classify(status=429, message=said) == "transient"
 
@@ -474,14 +474,14 @@ def test_a_limit_of_tokens_for_a_minute_is_no_fault_of_the_length() -> None:
         ("temperature must be at most 2", "temperature", "terminal"),
     ],
 )
-def test_a_refusal_of_a_request_that_named_state_is_about_it_unless_it_blames_something_else(
+def test_an_unclear_refusal_of_a_request_with_state_is_about_the_state(
     message: str, param: str | None, expected: str
 ) -> None:
     body = json.dumps(openai(message, param=param)).encode()
     assert failure_of(400, {}, body, names_state=True).failure_class == expected
 
 
-def test_whatever_a_server_says_without_state_stays_its_own_word() -> None:
+def test_an_unclear_refusal_without_state_is_terminal() -> None:
     body = json.dumps(openai("The response resp_1 has expired", param=None)).encode()
     assert failure_of(400, {}, body).failure_class == "terminal"
 
@@ -494,5 +494,5 @@ def test_whatever_a_server_says_without_state_stays_its_own_word() -> None:
         "request timed out: exceeded the limit while waiting for context",
     ],
 )
-def test_a_server_that_ran_out_of_time_did_not_run_out_of_room(message: str) -> None:
+def test_a_timeout_is_no_overflow(message: str) -> None:
     assert classify(status=500, message=message) == "transient"

@@ -15,7 +15,7 @@ from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.openai_chat.adapter import ChatProvider
 from holdfast.providers.openai_responses.adapter import ResponsesProvider
 from holdfast.providers.settings import UpstreamSettings
-from tests.unit.providers.raw_server import Talk, raw_server
+from tests.unit.providers.http.raw_server import RawConnection, raw_server
 
 CHUNKS = 200
 MAX_CALLS = 4
@@ -81,15 +81,15 @@ async def test_a_chunk_passes_few_functions(
     sink = Counting()
     seen = asyncio.Event()
 
-    async def script(talk: Talk) -> None:
-        await talk.request()
-        await talk.say(HEAD)
+    async def script(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.say(HEAD)
         for place, event in enumerate(events):
             sink.came.clear()
-            await talk.say(b"%x\r\n%b\r\n" % (len(event), event))
+            await connection.say(b"%x\r\n%b\r\n" % (len(event), event))
             if 2 < place < len(events) - 3:
                 await sink.came.wait()  # so every chunk arrives alone
-        await talk.say(b"0\r\n\r\n")
+        await connection.say(b"0\r\n\r\n")
         await seen.wait()
 
     calls = 0

@@ -1,4 +1,4 @@
-"""Requests and answers in the words of the other API: golden pairs, both ways."""
+"""Requests and answers translated into the other API: golden pairs, both ways."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def test_fields_have_the_same_meaning_in_both_apis(responses: Json, chat: Json) 
     assert to_responses_params(raw(chat), "u") == responses
 
 
-def test_newer_models_are_told_their_limit_by_its_newer_name() -> None:
+def test_newer_models_get_max_completion_tokens() -> None:
     params = to_chat_params(raw({"max_output_tokens": 9}), "openai/gpt-5.4", "u").params
     assert params == {"max_completion_tokens": 9}
     assert to_responses_params(raw({"max_completion_tokens": 9}), "u") == {"max_output_tokens": 9}
@@ -93,7 +93,7 @@ SILENT: Json = {
 }  # fmt: skip
 
 
-def test_fields_that_ask_for_nothing_special_are_left_out() -> None:
+def test_default_values_are_left_out() -> None:
     assert to_chat_params(raw(SILENT), "llama", "u").params == {}
     silent = {
         "n": 1, "stop": None, "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0,
@@ -119,7 +119,7 @@ def test_fields_that_ask_for_nothing_special_are_left_out() -> None:
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
     ],
 )  # fmt: skip
-def test_what_chat_cannot_say_is_refused_by_name(fields: Json, param: str) -> None:
+def test_fields_without_a_chat_counterpart_are_refused_by_name(fields: Json, param: str) -> None:
     with pytest.raises(UnsupportedByUpstream) as caught:
         to_chat_params(raw(fields), "llama", "u")
     assert caught.value.param == param
@@ -140,7 +140,9 @@ def test_what_chat_cannot_say_is_refused_by_name(fields: Json, param: str) -> No
         ({"tools": [{"type": "web"}]}, "tools[0].type"),
     ],
 )
-def test_what_responses_cannot_say_is_refused_by_name(fields: Json, param: str) -> None:
+def test_fields_without_a_responses_counterpart_are_refused_by_name(
+    fields: Json, param: str
+) -> None:
     with pytest.raises(UnsupportedByUpstream) as caught:
         to_responses_params(raw(fields), "u")
     assert caught.value.param == param
@@ -224,7 +226,7 @@ def test_parts_of_every_kind() -> None:
     ]  # fmt: skip
 
 
-def test_other_kinds_of_calls_are_functions_of_their_name() -> None:
+def test_other_calls_become_functions_of_their_name() -> None:
     shell = {"type": "local_shell_call", "id": "lsh_1", "call_id": "c1", "status": "completed",
              "action": {"command": ["ls"]}}  # fmt: skip
     result = {"type": "local_shell_call_output", "call_id": "c1", "output": "a b"}
@@ -279,7 +281,7 @@ class Counted:
 
 
 def heard(*chunks: Json) -> tuple[list[str], Answer]:
-    """Return the kinds of events that chunks make, and the answer."""
+    """Return the types of the events of chunks, and the answer."""
     output = ChatOutput(IdAllocator(Counted()))
     events = [event for chunk in chunks for event in output.read(chunk)]
     last, answer = output.end()
@@ -311,7 +313,7 @@ def test_text_becomes_a_whole_sequence_of_events() -> None:
     assert (answer.usage.input_tokens, answer.usage.cached_tokens) == (3, 1)
 
 
-def test_calls_that_are_filled_in_turns_stay_apart() -> None:
+def test_interleaved_calls_stay_apart() -> None:
     def part(index: int, text: str, **more: Any) -> Json:
         return {"index": index, "function": {"arguments": text, **more}, "id": "call_1"}
 
@@ -332,7 +334,7 @@ def test_calls_that_are_filled_in_turns_stay_apart() -> None:
     assert first["call_id"] != second["call_id"]
 
 
-def test_open_thoughts_and_refusals_are_items_of_their_own() -> None:
+def test_reasoning_and_refusals_are_items_of_their_own() -> None:
     kinds, answer = heard(
         chunk({"reasoning_content": "hm"}), chunk({"refusal": "no"}), chunk({}, "stop")
     )
@@ -354,7 +356,7 @@ def test_why_a_completion_stopped(finish: str, reason: str | None) -> None:
 
 
 @pytest.mark.parametrize("finish", [None, "error"])
-def test_an_answer_without_an_end_is_none(finish: str | None) -> None:
+def test_an_answer_without_an_end_is_a_failure(finish: str | None) -> None:
     with pytest.raises(ProviderFailure):
         heard(chunk({"content": "a"}), chunk({}, finish))
 
@@ -364,13 +366,13 @@ def test_an_error_among_the_chunks_is_a_failure() -> None:
         heard(chunk({"content": "a"}), {"error": {"message": "overloaded", "code": 502}})
 
 
-def test_an_answer_without_words_is_a_message_without_words() -> None:
+def test_an_empty_answer_is_an_empty_message() -> None:
     _, answer = heard(chunk({"role": "assistant"}), chunk({}, "stop"))
     [item] = items_of(answer)
     assert item["content"][0]["text"] == ""
 
 
-def test_only_a_server_that_doubles_its_opening_is_taken_to_double() -> None:
+def test_only_a_repeated_first_chunk_marks_a_duplicating_server() -> None:
     def kept(*chunks: bytes) -> list[bytes]:
         doubling = DuplicateChunkFilter()
         return [chunk for chunk in chunks if not doubling.is_copy(chunk)]
@@ -380,7 +382,7 @@ def test_only_a_server_that_doubles_its_opening_is_taken_to_double() -> None:
     assert kept(b"r", b"r", b"x", b"ha", b"ha") == [b"r", b"x", b"ha", b"ha"]
 
 
-def test_what_a_chat_server_has_no_place_for_is_refused_when_new_and_left_out_when_old() -> None:
+def test_unsupported_content_is_refused_when_new_and_left_out_when_old() -> None:
     odd = {"type": "mcp_surprise", "data": 1}
     picture = {"type": "input_image", "file_id": "file-1"}
     seen = {"type": "message", "role": "user", "content": [picture]}
@@ -396,7 +398,7 @@ def test_empty_texts_and_empty_messages_are_not_sent() -> None:
     assert messages(user("a"), assistant(""), nothing, system) == messages(user("a"))
 
 
-def test_speakers_take_turns_where_a_server_wants_it() -> None:
+def test_roles_alternate_where_a_server_requires_it() -> None:
     system = {"type": "message", "role": "system", "content": "be kind"}
     shown = messages(
         assistant("hello"), user("a"), system, call("f", "c"), output("c", "1"), user("b"),

@@ -32,11 +32,11 @@ def sim(
 ) -> None:
     """Run a model provider that misbehaves on command."""
     from holdfast.simulator.server.running import run
-    from holdfast.simulator.state.scenario import WrongInput
+    from holdfast.simulator.state.scenario import InvalidInput
 
     try:
         told = _told(scenario, seed, profile, fault or [])
-    except WrongInput as exc:
+    except InvalidInput as exc:
         typer.echo(f"holdfast sim: {exc}", err=True)
         raise typer.Exit(2) from exc
     try:
@@ -56,7 +56,7 @@ def _told(
 
     from holdfast.simulator.server.flags import read_flag
     from holdfast.simulator.state.profiles import PROFILES
-    from holdfast.simulator.state.scenario import Scenario, WrongInput, load_scenario
+    from holdfast.simulator.state.scenario import InvalidInput, Scenario, load_scenario
 
     told = load_scenario(path) if path is not None else Scenario()
     if seed is not None:
@@ -64,7 +64,7 @@ def _told(
     if profile is not None:
         if profile not in PROFILES:
             known = ", ".join(PROFILES)
-            raise WrongInput(f"--profile: no profile {profile!r}; there are {known}")
+            raise InvalidInput(f"--profile: no profile {profile!r}; there are {known}")
         told = msgspec.structs.replace(told, profile=PROFILES[profile].name)
     added = [read_flag(written) for written in faults]
     return msgspec.structs.replace(told, faults=[*told.faults, *added])

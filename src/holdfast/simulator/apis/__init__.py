@@ -1,1 +1,1 @@
-"""The APIs the simulator speaks: each reads a call, checks it as its original does, and answers."""
+"""The simulated APIs: each reads a call, validates it like the real server, and answers."""

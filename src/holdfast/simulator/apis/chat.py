@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.simulator.apis.chat_input import check_size, read_messages, see
+from holdfast.simulator.apis.chat_input import check_size, read_messages, summarize
 from holdfast.simulator.apis.fields import check_types
 from holdfast.simulator.apis.pages import page
 from holdfast.simulator.apis.reply import Reply, compose, words_of
@@ -21,7 +21,9 @@ def create(world: World, call: Call) -> Answer:
     messages = read_messages(world, call)
     used = check_size(world, call, messages)
     tools = read_tools(call.body.get("tools"))
-    reply = compose(see(messages), tools, forced_tool(call.body.get("tool_choice")), call.script)
+    reply = compose(
+        summarize(messages), tools, forced_tool(call.body.get("tool_choice")), call.script
+    )
     completion = _completion(world, call, reply, used)
 
     def commit() -> None:
@@ -54,15 +56,15 @@ def _completion(world: World, call: Call, reply: Reply, used: int) -> Json:
     if calls:
         message["tool_calls"] = calls
     said = count_text(text) + sum(count_text(c.name + c.arguments) for c in reply.calls)
-    thought = count_text(reply.reasoning or "") if world.reasons(call.model) else 0
+    reasoning_tokens = count_text(reply.reasoning or "") if world.reasons(call.model) else 0
     choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
     completion: Json = {
-        "id": call.ids.take("chatcmpl-", size=14),
+        "id": call.ids.new("chatcmpl-", size=14),
         "object": "chat.completion",
         "created": call.now,
         "model": call.model,
         "choices": [choice],
-        "usage": _usage(used, said, thought),
+        "usage": _usage(used, said, reasoning_tokens),
         "service_tier": "default",
         "system_fingerprint": "fp_simulated",
     }
@@ -73,13 +75,13 @@ def _completion(world: World, call: Call, reply: Reply, used: int) -> Json:
     return completion
 
 
-def _usage(used: int, said: int, thought: int) -> Json:
+def _usage(used: int, said: int, reasoning_tokens: int) -> Json:
     return {
         "prompt_tokens": used,
-        "completion_tokens": said + thought,
-        "total_tokens": used + said + thought,
+        "completion_tokens": said + reasoning_tokens,
+        "total_tokens": used + said + reasoning_tokens,
         "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": thought, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens, "audio_tokens": 0},
     }
 
 
@@ -99,11 +101,11 @@ def _tool_calls(call: Call, reply: Reply) -> list[Json]:
     constant = call.effect(ConstantCallIds)
     return [
         {
-            "id": constant.call_id if constant else call.ids.take("call_", size=12),
+            "id": constant.call_id if constant else call.ids.new("call_", size=12),
             "type": "function",
-            "function": {"name": made.name, "arguments": made.arguments},
+            "function": {"name": tool_call.name, "arguments": tool_call.arguments},
         }
-        for made in reply.calls
+        for tool_call in reply.calls
     ]
 
 
@@ -152,16 +154,16 @@ def _deltas(message: Json) -> list[Json]:
     if message.get("refusal"):
         deltas += [{"refusal": word} for word in words_of(message["refusal"])]
     deltas += [{"content": word} for word in words_of(message["content"] or "")]
-    for index, made in enumerate(message.get("tool_calls") or []):
-        deltas += _tool_call_deltas(index, made)
+    for index, tool_call in enumerate(message.get("tool_calls") or []):
+        deltas += _tool_call_deltas(index, tool_call)
     return deltas
 
 
-def _tool_call_deltas(index: int, made: Json) -> list[Json]:
-    function = made["function"]
+def _tool_call_deltas(index: int, tool_call: Json) -> list[Json]:
+    function = tool_call["function"]
     opening: Json = {
         "index": index,
-        "id": made["id"],
+        "id": tool_call["id"],
         "type": "function",
         "function": {"name": function["name"], "arguments": ""},
     }

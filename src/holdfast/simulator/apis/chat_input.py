@@ -3,12 +3,12 @@
 from typing import Any
 
 from holdfast.simulator.apis.fields import check_called, check_text_or_parts, check_types, text_of
-from holdfast.simulator.apis.reply import Seen
+from holdfast.simulator.apis.reply import ContextSummary
 from holdfast.simulator.apis.responses_input import require_known_model
 from holdfast.simulator.delivery.errors import (
     Problem,
+    catalogue_problem,
     invalid,
-    listed_problem,
     missing,
     openai_error,
 )
@@ -75,7 +75,7 @@ def _check_message(message: Any, position: int) -> None:
 
 def _check_length(value: object, field: str) -> None:
     if isinstance(value, str) and len(value) > MAX_CALL_ID_LENGTH:
-        raise listed_problem("C03", field=field, length=len(value))
+        raise catalogue_problem("C03", field=field, length=len(value))
 
 
 def _check_pairs(world: World, messages: list[Json]) -> None:
@@ -85,7 +85,7 @@ def _check_pairs(world: World, messages: list[Json]) -> None:
     for position, message in enumerate(messages):
         if message["role"] == "tool":
             if message.get("tool_call_id") not in answerable:
-                raise listed_problem("C02")
+                raise catalogue_problem("C02")
             awaited.pop(message["tool_call_id"], None)
             continue
         if awaited:
@@ -105,7 +105,7 @@ def _unanswered(world: World, awaited: dict[str, None], position: int) -> Proble
             None,
             "invalid_request_error",
         )
-    return listed_problem("C01", id=", ".join(awaited), index=position)
+    return catalogue_problem("C01", id=", ".join(awaited), index=position)
 
 
 def _check_alternation(messages: list[Json]) -> None:
@@ -134,7 +134,7 @@ def check_size(world: World, call: Call, messages: list[Json]) -> int:
 def overflow(world: World, *, used: int, limit: int) -> Problem:
     """Return the overflow error in the words of the profile."""
     if world.profile.router_texts:
-        return listed_problem("C07", limit=limit, requested=used)
+        return catalogue_problem("C07", limit=limit, requested=used)
     return invalid(
         f"This model's maximum context length is {limit} tokens. However, your messages resulted "
         f"in {used} tokens. Please reduce the length of the messages.",
@@ -143,14 +143,14 @@ def overflow(world: World, *, used: int, limit: int) -> Problem:
     )
 
 
-def see(messages: list[Json]) -> Seen:
+def summarize(messages: list[Json]) -> ContextSummary:
     """Return what the model notices of `messages`."""
     count = sum(
         message["role"] in ("user", "assistant") and bool(message.get("content"))
         for message in messages
     )
     last = messages[-1]
-    return Seen(
+    return ContextSummary(
         messages=count,
         last_text=text_of(last.get("content")),
         ends_with_output=last["role"] == "tool",

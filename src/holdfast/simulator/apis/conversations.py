@@ -6,7 +6,7 @@ from holdfast.simulator.apis.fields import check_types
 from holdfast.simulator.apis.pages import page
 from holdfast.simulator.apis.responses import with_ids
 from holdfast.simulator.apis.responses_input import find_conversation
-from holdfast.simulator.delivery.errors import invalid, listed_problem, missing, not_found
+from holdfast.simulator.delivery.errors import catalogue_problem, invalid, missing, not_found
 from holdfast.simulator.state.call import Answer, Call
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.memory import Conversation
@@ -20,7 +20,7 @@ def create(world: World, call: Call) -> Answer:
     check_types(call.body)
     items = _read_items(call, call.body.get("items") or [])
     conversation = Conversation(
-        id=call.ids.take("conv_"),
+        id=call.ids.new("conv_"),
         created_at=call.now,
         metadata=call.body.get("metadata") or {},
         items=items,
@@ -69,12 +69,12 @@ def create_items(world: World, call: Call) -> Answer:
     if "items" not in call.body:
         raise missing("items")
     if conversation.locked_by is not None:
-        raise listed_problem("R08")
+        raise catalogue_problem("R08")
     items = _read_items(call, call.body["items"])
     taken = {item["id"] for item in conversation.items}
     for item in items:
         if item["id"] in taken:
-            raise listed_problem("R06", id=item["id"])
+            raise catalogue_problem("R06", id=item["id"])
 
     def commit() -> None:
         conversation.items += items

@@ -1,4 +1,4 @@
-"""The fields of a request: each of the type that the real servers insist on."""
+"""Check the types of request fields as the real servers do."""
 
 import re
 from typing import Any
@@ -78,7 +78,7 @@ def check_text_or_parts(value: object, field: str) -> None:
 
 
 def check_called(call: Json, given: str, field: str) -> None:
-    """Raise unless a call has a name of plain letters, and what it is given is a text."""
+    """Raise unless a call has a valid name and its arguments are text."""
     name = call.get("name")
     if not isinstance(name, str):
         raise wrong_type(f"{field}.name", "a string", name)

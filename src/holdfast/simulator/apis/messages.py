@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from holdfast.simulator.apis.messages_input import read_messages, read_tools, see, tokens_of
+from holdfast.simulator.apis.messages_input import read_messages, read_tools, summarize, tokens_of
 from holdfast.simulator.apis.reply import Reply, compose, words_of
 from holdfast.simulator.apis.responses_output import forced_tool
 from holdfast.simulator.delivery.errors import anthropic_error
@@ -19,7 +19,7 @@ def create(world: World, call: Call) -> Answer:
     """Answer POST /v1/messages."""
     messages = read_messages(world, call)
     reply = compose(
-        see(messages),
+        summarize(messages),
         read_tools(call.body.get("tools")),
         forced_tool(call.body.get("tool_choice")),
         call.script,
@@ -29,7 +29,7 @@ def create(world: World, call: Call) -> Answer:
         body=message,
         events=_events(call, message) if call.is_stream else None,
         between_seconds=reply.between_seconds,
-        headers={"request-id": call.ids.take("req_011C", size=10)},
+        headers={"request-id": call.ids.new("req_011C", size=10)},
         id=message["id"],
     )
 
@@ -43,18 +43,18 @@ def count_tokens(world: World, call: Call) -> Answer:
 def _message(call: Call, reply: Reply, used: int) -> Json:
     text, reason = _limited(call, reply)
     content: list[Json] = []
-    thought = 0
+    reasoning_tokens = 0
     if _thinks(call):
         thinking = reply.reasoning or ""
-        thought = count_text(thinking)
+        reasoning_tokens = count_text(thinking)
         signature = sign(call.owner, thinking)
         content.append({"type": "thinking", "thinking": thinking, "signature": signature})
     if text:
         content.append({"type": "text", "text": text})
-    content += [_tool_use(call, made.name, made.arguments) for made in reply.calls]
+    content += [_tool_use(call, tool_call.name, tool_call.arguments) for tool_call in reply.calls]
     said = count_text(text) + sum(count_text(each.name + each.arguments) for each in reply.calls)
     return {
-        "id": call.ids.take("msg_01", size=11),
+        "id": call.ids.new("msg_01", size=11),
         "type": "message",
         "role": "assistant",
         "model": call.model,
@@ -65,15 +65,15 @@ def _message(call: Call, reply: Reply, used: int) -> Json:
             "input_tokens": used,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,
-            "output_tokens": said + thought,
+            "output_tokens": said + reasoning_tokens,
             "service_tier": "standard",
         },
     }
 
 
 def _thinks(call: Call) -> bool:
-    wish = call.body.get("thinking")
-    return isinstance(wish, dict) and wish.get("type") in ("enabled", "adaptive")
+    options = call.body.get("thinking")
+    return isinstance(options, dict) and options.get("type") in ("enabled", "adaptive")
 
 
 def _limited(call: Call, reply: Reply) -> tuple[str, str]:
@@ -90,7 +90,7 @@ def _limited(call: Call, reply: Reply) -> tuple[str, str]:
 
 def _tool_use(call: Call, name: str, arguments: str) -> Json:
     constant = call.effect(ConstantCallIds)
-    use_id = constant.call_id if constant else call.ids.take("toolu_01", size=11)
+    use_id = constant.call_id if constant else call.ids.new("toolu_01", size=11)
     given: Any = json.loads(arguments)
     return {"type": "tool_use", "id": use_id, "name": name, "input": given}
 

@@ -1,12 +1,12 @@
-"""The messages of an Anthropic call, checked as strictly as life."""
+"""Read and strictly validate the messages of an Anthropic call."""
 
 import base64
 from itertools import pairwise
 from typing import Any
 
 from holdfast.simulator.apis.fields import text_of
-from holdfast.simulator.apis.reply import Seen, Tool
-from holdfast.simulator.delivery.errors import Problem, anthropic_error, listed_problem
+from holdfast.simulator.apis.reply import ContextSummary, Tool
+from holdfast.simulator.delivery.errors import Problem, anthropic_error, catalogue_problem
 from holdfast.simulator.state.call import Call
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.sealing import read_signature
@@ -28,14 +28,14 @@ class _Reading:
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        self.request_id = call.ids.take("req_011C", size=10)
+        self.request_id = call.ids.new("req_011C", size=10)
 
     def wrong(self, message: str) -> Problem:
         body = anthropic_error(message, "invalid_request_error", self.request_id)
         return Problem(400, body)
 
     def listed(self, number: str, **values: object) -> Problem:
-        return listed_problem(number, request_id=self.request_id, **values)
+        return catalogue_problem(number, request_id=self.request_id, **values)
 
 
 def read_messages(world: World, call: Call, *, needs_max_tokens: bool = True) -> list[Json]:
@@ -75,7 +75,7 @@ def _check_types(reading: _Reading) -> None:
 
 
 def _roles(call: Call) -> tuple[str, ...]:
-    """Return who may speak; the Claude Code CLI asks that the system may in mid-conversation."""
+    """Return the allowed roles; a beta header allows system messages in mid-conversation."""
     has_beta = _SYSTEM_BETA in call.headers.get("anthropic-beta", "")
     return ("user", "assistant", "system") if has_beta else ("user", "assistant")
 
@@ -112,26 +112,26 @@ def _of_kind(message: Json, kind: str) -> list[tuple[int, Json]]:
 
 
 def _check_tools(reading: _Reading, messages: list[Json]) -> None:
-    """Each tool_use is answered in the next message, each tool_result answers the one before."""
+    """Raise unless tool_use and tool_result blocks are paired in adjacent messages."""
     named: set[Any] = set()
-    asked: list[Any] = []
-    asked_at = 0
+    pending: list[Any] = []
+    pending_at = 0
     for index, message in enumerate(messages):
         if message["role"] == "system":
             continue
         results = _of_kind(message, "tool_result")
         for part, block in results:
-            if block.get("tool_use_id") not in asked:
+            if block.get("tool_use_id") not in pending:
                 raise reading.listed("A02", index=index, part=part, id=block.get("tool_use_id"))
         answered = {block.get("tool_use_id") for _, block in results}
-        _require_answers(reading, asked_at, [each for each in asked if each not in answered])
-        asked, asked_at = [], index
+        _require_answers(reading, pending_at, [each for each in pending if each not in answered])
+        pending, pending_at = [], index
         for part, block in _of_kind(message, "tool_use"):
             if block.get("id") in named:
                 raise reading.listed("A03", index=index, part=part)
             named.add(block.get("id"))
-            asked.append(block.get("id"))
-    _require_answers(reading, asked_at, asked)
+            pending.append(block.get("id"))
+    _require_answers(reading, pending_at, pending)
 
 
 def _require_answers(reading: _Reading, index: int, missing: list[Any]) -> None:
@@ -199,7 +199,7 @@ def _check_size(world: World, reading: _Reading, messages: list[Json]) -> None:
 
 
 def read_tools(given: Any) -> list[Tool]:
-    """Return the caller's own tools; the provider's built-in ones pass unread."""
+    """Return the caller's own tools; built-in tools are ignored."""
     tools = given if isinstance(given, list) else []
     return [
         Tool(name=tool["name"], schema=tool["input_schema"])
@@ -208,11 +208,11 @@ def read_tools(given: Any) -> list[Tool]:
     ]
 
 
-def see(messages: list[Json]) -> Seen:
-    """Return what the model notices of `messages`."""
+def summarize(messages: list[Json]) -> ContextSummary:
+    """Return a summary of `messages`."""
     spoken = _spoken(messages)
     last = spoken[-1]["content"][-1] if spoken[-1]["content"] else {}
-    return Seen(
+    return ContextSummary(
         messages=sum(bool(_of_kind(message, "text")) for message in spoken),
         last_text=text_of(last),
         ends_with_output=last.get("type") == "tool_result",

@@ -1,4 +1,4 @@
-"""Lists in pages with a true cursor: exclusive, in the order asked for."""
+"""Paginate lists with exclusive cursors, in either order."""
 
 from holdfast.simulator.delivery.errors import invalid, not_found
 from holdfast.simulator.state.json import Json

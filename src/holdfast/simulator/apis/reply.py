@@ -1,4 +1,4 @@
-"""What the model says: by script, by a rule in the message, or by telling what it saw."""
+"""Compose the model's answer: scripted, requested in the message, or a description of its input."""
 
 import json
 import re
@@ -8,19 +8,19 @@ from typing import Any
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.scenario import Script
 
-_ASKED = re.compile(r"\bcall ([A-Za-z_][\w.-]*)\s*(?=(\{.*)?)", re.DOTALL)
+_REQUESTED_CALL = re.compile(r"\bcall ([A-Za-z_][\w.-]*)\s*(?=(\{.*)?)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What the model was shown, in short."""
+class ContextSummary:
+    """A summary of the model's input."""
 
     messages: int
-    """Messages of the user and the assistant that say something; tool traffic is not counted."""
+    """The number of user and assistant messages with text; tool traffic is not counted."""
     last_text: str
     """The last text of a message or a tool output."""
     ends_with_output: bool = False
-    """The last thing shown is the output of a tool."""
+    """Whether the last item is the output of a tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """All that the model says in one answer."""
+    """The content of one answer."""
 
     text: str = ""
     reasoning: str | None = None
@@ -52,27 +52,29 @@ class Reply:
     between_seconds: float = 0.0
 
 
-def tell(seen: Seen) -> str:
-    """Return the default answer: what the model saw, so that a test can assert memory."""
-    return f"Messages seen: {seen.messages}. Last text: {seen.last_text}"
+def describe(summary: ContextSummary) -> str:
+    """Return the default answer, which describes the input so that tests can assert it."""
+    return f"Messages seen: {summary.messages}. Last text: {summary.last_text}"
 
 
-def compose(seen: Seen, tools: list[Tool], forced: str | None, script: Script | None) -> Reply:
+def compose(
+    summary: ContextSummary, tools: list[Tool], forced: str | None, script: Script | None
+) -> Reply:
     """Return what the model answers.
 
     `forced` is the tool that must be called (`*`: any of them). A script comes first; then a
     message that says `call NAME {…}`; then the default text.
     """
     if script is not None:
-        return _scripted(seen, tools, script)
-    if not seen.ends_with_output:
-        calls = _asked_for(seen.last_text, tools) or _forced(tools, forced)
+        return _scripted(summary, tools, script)
+    if not summary.ends_with_output:
+        calls = _asked_for(summary.last_text, tools) or _forced(tools, forced)
         if calls:
             return Reply(calls=calls, reasoning="A tool is needed.")
-    return Reply(text=tell(seen), reasoning="Counting what I was shown.")
+    return Reply(text=describe(summary), reasoning="Counting what I was shown.")
 
 
-def _scripted(seen: Seen, tools: list[Tool], script: Script) -> Reply:
+def _scripted(summary: ContextSummary, tools: list[Tool], script: Script) -> Reply:
     custom = {tool.name for tool in tools if tool.is_custom}
     calls = tuple(
         ToolCall(
@@ -88,7 +90,7 @@ def _scripted(seen: Seen, tools: list[Tool], script: Script) -> Reply:
     if script.words is not None:
         text = " ".join(f"word{number}" for number in range(1, script.words + 1))
     if text is None:
-        text = "" if calls or script.refusal else tell(seen)
+        text = "" if calls or script.refusal else describe(summary)
     return Reply(
         text=text,
         reasoning=script.reasoning or "Following the script.",
@@ -103,7 +105,7 @@ def _asked_for(text: str, tools: list[Tool]) -> tuple[ToolCall, ...]:
         return ()
     known = {tool.name: tool for tool in tools}
     calls = []
-    for found in _ASKED.finditer(text):
+    for found in _REQUESTED_CALL.finditer(text):
         tool = known.get(found[1])
         if tool is not None:
             calls.append(_call(tool, _leading_object(found[2] or "")))

@@ -8,15 +8,21 @@ from holdfast.simulator.apis.responses_events import (
     overflow_events,
 )
 from holdfast.simulator.apis.responses_input import (
-    Asked,
+    ResponseInput,
     as_items,
     check_items,
-    read_asked,
+    read_response_input,
     require_known_model,
-    see,
+    summarize,
 )
 from holdfast.simulator.apis.responses_output import make_response
-from holdfast.simulator.delivery.errors import Problem, invalid, listed_problem, missing, not_found
+from holdfast.simulator.delivery.errors import (
+    Problem,
+    catalogue_problem,
+    invalid,
+    missing,
+    not_found,
+)
 from holdfast.simulator.faults.effects import Cancelled, Failed, Forget, Overflow, Unlink
 from holdfast.simulator.state.call import Answer, Call, Event
 from holdfast.simulator.state.identity import digest
@@ -33,7 +39,7 @@ def create(world: World, call: Call) -> Answer:
     if call.body.get("background") is True and call.body.get("store") is False:
         raise invalid("Background mode requires 'store' to be true.", "background")
     try:
-        asked = read_asked(world, call)
+        request = read_response_input(world, call)
     except Problem as problem:
         wants_event = call.is_stream and world.scenario.overflow == "stream"
         if problem.fault != "R10" or not wants_event:
@@ -41,40 +47,40 @@ def create(world: World, call: Call) -> Answer:
         return _overflowing(world, call)
     if overflow is not None and overflow.at == "stream" and call.is_stream:
         return _overflowing(world, call)
-    if asked.conversation is not None and asked.conversation.locked_by is not None:
-        raise listed_problem("R08")
-    made = make_response(world, call, asked)
-    if asked.conversation is not None:
-        asked.conversation.locked_by = call.number
-    return _answer(world, call, asked, made.response, made.between_seconds)
+    if request.conversation is not None and request.conversation.locked_by is not None:
+        raise catalogue_problem("R08")
+    made = make_response(world, call, request)
+    if request.conversation is not None:
+        request.conversation.locked_by = call.number
+    return _answer(world, call, request, made.response, made.between_seconds)
 
 
 def _overflowing(world: World, call: Call) -> Answer:
-    asked = Asked(
+    request = ResponseInput(
         prior=[], items=[], parent=None, conversation=None, input_tokens=0, prior_tokens=0
     )
-    response = make_response(world, call, asked).response
+    response = make_response(world, call, request).response
     return Answer(events=overflow_events(response), id=response["id"], fault="R11")
 
 
 def _answer(
-    world: World, call: Call, asked: Asked, response: Json, between_seconds: float
+    world: World, call: Call, request: ResponseInput, response: Json, between_seconds: float
 ) -> Answer:
     stored = StoredResponse(
         id=response["id"],
         model=call.model,
         created_at=call.now,
         response=response,
-        input_items=asked.items,
-        parent=asked.parent,
+        input_items=request.items,
+        parent=request.parent,
     )
 
     def commit() -> None:
-        _keep(world, call, asked, stored)
+        _keep(world, call, request, stored)
 
     def release() -> None:
-        if asked.conversation is not None:
-            asked.conversation.locked_by = None
+        if request.conversation is not None:
+            request.conversation.locked_by = None
 
     answer = Answer(
         body=response,
@@ -92,7 +98,7 @@ def _answer(
 
 
 def _put_in_background(call: Call, stored: StoredResponse, answer: Answer) -> None:
-    """Let the response be found from now on, unfinished until its work is done."""
+    """Make the response retrievable at once, unfinished until its work is done."""
     final, finish = stored.response, answer.commit
     early: Json = {"output": [], "usage": None, "completed_at": None, "status": "queued"}
     stored.response = final | early
@@ -122,23 +128,23 @@ def _events(call: Call, response: Json) -> list[Event]:
     return events_of(response)
 
 
-def _keep(world: World, call: Call, asked: Asked, stored: StoredResponse) -> None:
-    """Remember what was said, as far as the caller and the faults allow."""
+def _keep(world: World, call: Call, request: ResponseInput, stored: StoredResponse) -> None:
+    """Store the input and output, as far as the request and the faults allow."""
     is_forgotten = call.effect(Forget) is not None
     is_stored = call.body.get("store") is not False and not is_forgotten
-    _unlink(world, call, asked)
-    if is_stored or asked.conversation is not None:
-        stored.input_items = with_ids(asked.items, stored.id)
+    _unlink(world, call, request)
+    if is_stored or request.conversation is not None:
+        stored.input_items = with_ids(request.items, stored.id)
     if stored.response["status"] in ("failed", "cancelled"):
         stored.response = stored.response | {"output": []}
     elif (
-        asked.conversation is not None
+        request.conversation is not None
         and stored.response["status"] != "queued"
         and not is_forgotten
     ):
         added = [*stored.input_items, *stored.response["output"]]
-        asked.conversation.items += added
-        call.account.keep_items(added, created_at=call.now, owner_id=asked.conversation.id)
+        request.conversation.items += added
+        call.account.keep_items(added, created_at=call.now, owner_id=request.conversation.id)
     if call.socket_memory is not None:
         call.socket_memory.clear()
         call.socket_memory[stored.id] = stored
@@ -146,12 +152,12 @@ def _keep(world: World, call: Call, asked: Asked, stored: StoredResponse) -> Non
         call.account.keep(stored)
 
 
-def _unlink(world: World, call: Call, asked: Asked) -> None:
-    """Lose the earlier assistant items of each conversation that the call touches (R16)."""
+def _unlink(world: World, call: Call, request: ResponseInput) -> None:
+    """Remove the earlier assistant items of each conversation that the call uses (R16)."""
     if not world.unlinks(call.model) and call.effect(Unlink) is None:
         return
-    touched = {asked.conversation.id} if asked.conversation is not None else set()
-    for item in asked.items:
+    touched = {request.conversation.id} if request.conversation is not None else set()
+    for item in request.items:
         known = call.account.items.get(str(item.get("id")))
         if known is not None:
             touched.add(known.owner_id)
@@ -232,8 +238,8 @@ def input_items(world: World, call: Call) -> Answer:
 
 def input_tokens(world: World, call: Call) -> Answer:
     """Answer POST /v1/responses/input_tokens."""
-    asked = read_asked(world, call)
-    return Answer(body={"object": "response.input_tokens", "input_tokens": asked.input_tokens})
+    request = read_response_input(world, call)
+    return Answer(body={"object": "response.input_tokens", "input_tokens": request.input_tokens})
 
 
 def compact(world: World, call: Call) -> Answer:
@@ -246,19 +252,19 @@ def compact(world: World, call: Call) -> Answer:
     if parent_id:
         parent = world.find_response(call, parent_id)
         if parent is None:
-            raise listed_problem("R02", id=parent_id)
+            raise catalogue_problem("R02", id=parent_id)
         context = parent.context()
     context += check_items(world, call, context, as_items(call.body.get("input")))
     kept = [item for item in context if item.get("role") == "user"]
-    hidden = see(call, context).messages - len(kept)
+    hidden = summarize(call, context).messages - len(kept)
     compaction = {
-        "id": call.ids.take("cmp_"),
+        "id": call.ids.new("cmp_"),
         "type": "compaction",
         "encrypted_content": seal(call.owner, str(hidden)),
     }
     used, said = count_items(context), count_text(compaction["encrypted_content"])
     body = {
-        "id": call.ids.take("resp_"),
+        "id": call.ids.new("resp_"),
         "object": "response.compaction",
         "created_at": call.now,
         "output": [*with_ids(kept, call.ids.root), compaction],

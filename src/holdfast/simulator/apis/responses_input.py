@@ -1,4 +1,4 @@
-"""The input of a Responses call: read, resolved against memory, and checked as strictly as life."""
+"""Read the input of a Responses call, resolve its references, and validate it strictly."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,8 @@ from holdfast.simulator.apis.fields import (
     text_of,
     wrong_type,
 )
-from holdfast.simulator.apis.reply import Seen
-from holdfast.simulator.delivery.errors import invalid, listed_problem, missing
+from holdfast.simulator.apis.reply import ContextSummary
+from holdfast.simulator.delivery.errors import catalogue_problem, invalid, missing
 from holdfast.simulator.faults.effects import IgnorePrevious
 from holdfast.simulator.state.call import Call
 from holdfast.simulator.state.json import Json
@@ -40,8 +40,8 @@ _CHAINABLE = ("completed", "incomplete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the model is asked: what it remembers, and what is new."""
+class ResponseInput:
+    """The input of a model: stored items and new ones."""
 
     prior: list[Json]
     items: list[Json]
@@ -52,11 +52,11 @@ class Asked:
 
     @property
     def context(self) -> list[Json]:
-        """Everything the model is shown, oldest first."""
+        """All items of the input, oldest first."""
         return self.prior + self.items
 
 
-def read_asked(world: World, call: Call) -> Asked:
+def read_response_input(world: World, call: Call) -> ResponseInput:
     """Return what `call` asks, or raise the Problem that the real server would answer."""
     body = call.body
     check_types(body)
@@ -80,7 +80,7 @@ def read_asked(world: World, call: Call) -> Asked:
     return _fit(
         world,
         call,
-        Asked(
+        ResponseInput(
             prior=prior,
             items=items,
             parent=parent,
@@ -115,7 +115,7 @@ def _find_parent(world: World, call: Call) -> StoredResponse | None:
         return None
     parent = world.find_response(call, wanted)
     if parent is None or parent.response["status"] not in _CHAINABLE:
-        raise listed_problem("R02", id=wanted)
+        raise catalogue_problem("R02", id=wanted)
     return parent
 
 
@@ -128,7 +128,7 @@ def find_conversation(world: World, call: Call, named: Any) -> Conversation | No
     if found is None or world.forgetting.has_forgotten(
         owner_id=found.id, created_at=found.created_at, now=call.now
     ):
-        raise listed_problem("R17", id=wanted)
+        raise catalogue_problem("R17", id=wanted)
     return found
 
 
@@ -176,7 +176,7 @@ def _as_item(item: Any, position: int) -> Json:
 
 
 def check_items(world: World, call: Call, prior: list[Json], items: list[Json]) -> list[Json]:
-    """Return `items` with references resolved; raise what the real server says of bad ones."""
+    """Return `items` with references resolved; raise the real server's error for invalid ones."""
     _check_fields(items)
     _check_unique(prior, items)
     resolved = [_resolve(world, call, item) for item in items]
@@ -190,7 +190,7 @@ def _check_fields(items: list[Json]) -> None:
         for name in ("call_id", "id"):
             value = item.get(name)
             if isinstance(value, str) and len(value) > MAX_ID_LENGTH:
-                raise listed_problem("R09", field=f"input[{position}].{name}", length=len(value))
+                raise catalogue_problem("R09", field=f"input[{position}].{name}", length=len(value))
         kind = item["type"]
         if kind == "message" and item.get("role") not in ROLES:
             raise invalid(
@@ -246,7 +246,7 @@ def _check_unique(prior: list[Json], items: list[Json]) -> None:
         if not item_id:
             continue
         if item_id in named:
-            raise listed_problem("R06", id=item_id)
+            raise catalogue_problem("R06", id=item_id)
         named.add(item_id)
 
 
@@ -255,31 +255,31 @@ def _resolve(world: World, call: Call, item: Json) -> Json:
     if kind == "item_reference":
         stored = world.find_item(call, item.get("id"))
         if stored is None:
-            raise listed_problem("R01", id=item.get("id"))
+            raise catalogue_problem("R01", id=item.get("id"))
         return stored.item
     if kind not in ("reasoning", "compaction"):
         return item
     blob = item.get("encrypted_content")
     if blob is not None:
         if unseal(call.owner, blob) is None:
-            raise listed_problem("R07", id=item.get("id", ""))
+            raise catalogue_problem("R07", id=item.get("id", ""))
         return item
     if world.find_item(call, item.get("id")) is None:
-        raise listed_problem("R01", id=item.get("id"))
+        raise catalogue_problem("R01", id=item.get("id"))
     return item
 
 
 def _check_reasoning(items: list[Json]) -> None:
-    """Each reasoning item is followed by something the model made in the same breath."""
+    """Raise unless each reasoning item is followed by output of the model."""
     for position, item in enumerate(items):
         if item["type"] != "reasoning":
             continue
         after = items[position + 1] if position + 1 < len(items) else None
-        if after is None or not _is_made_by_model(after):
-            raise listed_problem("R03", id=item.get("id", ""))
+        if after is None or not _is_model_output(after):
+            raise catalogue_problem("R03", id=item.get("id", ""))
 
 
-def _is_made_by_model(item: Json) -> bool:
+def _is_model_output(item: Json) -> bool:
     if item["type"] == "message":
         return bool(item.get("role") == "assistant")
     return item["type"] not in OUTPUTS
@@ -295,18 +295,18 @@ def _check_pairs(context: list[Json]) -> None:
             open_calls[item.get("call_id")] = None
         elif kind in OUTPUTS:
             if item.get("call_id") not in calls:
-                raise listed_problem("R05", id=item.get("call_id"))
+                raise catalogue_problem("R05", id=item.get("call_id"))
             open_calls.pop(item.get("call_id"), None)
     if open_calls:
-        raise listed_problem("R04", id=next(iter(open_calls)))
+        raise catalogue_problem("R04", id=next(iter(open_calls)))
 
 
-def _fit(world: World, call: Call, asked: Asked) -> Asked:
-    """Count the tokens; cut the oldest away where the caller allows it, else raise R10."""
+def _fit(world: World, call: Call, request: ResponseInput) -> ResponseInput:
+    """Count the tokens; truncate the oldest items if allowed, else raise R10."""
     instructions = count_text(text_of(call.body.get("instructions")))
     limit = world.context_tokens(call.model)
-    prior, items = asked.prior, asked.items
-    used = instructions + asked.prior_tokens + count_items(items)
+    prior, items = request.prior, request.items
+    used = instructions + request.prior_tokens + count_items(items)
     if used > limit and call.body.get("truncation") == "auto":
         context = prior + items
         while len(context) > 1 and used > limit:
@@ -314,19 +314,19 @@ def _fit(world: World, call: Call, asked: Asked) -> Asked:
             context = context[1:]
         prior, items = context[: -len(items) or None], context[-len(items) :]
     elif used > limit:
-        raise listed_problem("R10")
-    return Asked(
+        raise catalogue_problem("R10")
+    return ResponseInput(
         prior=prior,
         items=items,
-        parent=asked.parent,
-        conversation=asked.conversation,
+        parent=request.parent,
+        conversation=request.conversation,
         input_tokens=used,
-        prior_tokens=asked.prior_tokens,
+        prior_tokens=request.prior_tokens,
     )
 
 
-def see(call: Call, context: list[Json]) -> Seen:
-    """Return what the model notices of `context`."""
+def summarize(call: Call, context: list[Json]) -> ContextSummary:
+    """Return a summary of `context`."""
     count, last, ends_with_output = 0, "", False
     for item in context:
         kind = item.get("type")
@@ -338,4 +338,4 @@ def see(call: Call, context: list[Json]) -> Seen:
             last, ends_with_output = text_of(item.get("output")), True
         elif kind == "compaction":
             count += int(unseal(call.owner, item.get("encrypted_content")) or 0)
-    return Seen(messages=count, last_text=last, ends_with_output=ends_with_output)
+    return ContextSummary(messages=count, last_text=last, ends_with_output=ends_with_output)

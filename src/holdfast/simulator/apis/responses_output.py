@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.simulator.apis.reply import Reply, Tool, ToolCall, compose, words_of
-from holdfast.simulator.apis.responses_input import Asked, see
+from holdfast.simulator.apis.responses_input import ResponseInput, summarize
 from holdfast.simulator.delivery.errors import invalid
 from holdfast.simulator.delivery.injection import server_failure
 from holdfast.simulator.faults.effects import Cancelled, ConstantCallIds, Failed, Incomplete, Queued
@@ -42,29 +42,29 @@ _ECHOED = frozenset(_DEFAULTS) | {"prompt", "prompt_cache_retention", "moderatio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A response that was made, and how fast it leaves."""
+class BuiltResponse:
+    """A response, and the pause between its events."""
 
     response: Json
     between_seconds: float
 
 
-def make_response(world: World, call: Call, asked: Asked) -> Made:
+def make_response(world: World, call: Call, request: ResponseInput) -> BuiltResponse:
     """Return the finished response to `call`."""
     reply = compose(
-        see(call, asked.context),
+        summarize(call, request.context),
         read_tools(call.body.get("tools")),
         forced_tool(call.body.get("tool_choice")),
         call.script,
     )
-    # A WebSocket client may register its state without a word being said.
+    # A WebSocket client may store its input without an answer.
     output = [] if call.body.get("generate") is False else _items_of(world, call, reply)
-    response = _envelope(call, asked)
+    response = _envelope(call, request)
     response["output"] = output
-    response["usage"] = _usage(asked, reply, reasons=bool(output) and _is_reasoning(output[0]))
+    response["usage"] = _usage(request, reply, reasons=bool(output) and _is_reasoning(output[0]))
     _limit_output(call, response)
-    _settle(call, response)
-    return Made(response=response, between_seconds=reply.between_seconds)
+    _apply_ending_faults(call, response)
+    return BuiltResponse(response=response, between_seconds=reply.between_seconds)
 
 
 def _is_reasoning(item: Json) -> bool:
@@ -72,7 +72,7 @@ def _is_reasoning(item: Json) -> bool:
 
 
 def read_tools(given: Any) -> list[Tool]:
-    """Return the function and custom tools of a call; other kinds pass unread."""
+    """Return the function and custom tools of a call; other types are ignored."""
     if given is None:
         return []
     if not isinstance(given, list):
@@ -117,28 +117,30 @@ def _items_of(world: World, call: Call, reply: Reply) -> list[Json]:
 
 
 def _wants_reasoning(world: World, call: Call) -> bool:
-    wish = call.body.get("reasoning")
-    effort = wish.get("effort") if isinstance(wish, dict) else None
+    options = call.body.get("reasoning")
+    effort = options.get("effort") if isinstance(options, dict) else None
     return effort != "none" and (effort is not None or world.reasons(call.model))
 
 
 def _reasoning(call: Call, text: str) -> Json:
-    wish = call.body.get("reasoning")
-    summary = [{"type": "summary_text", "text": text}] if _wants_summary(wish) else []
-    item: Json = {"id": call.ids.take("rs_"), "type": "reasoning", "summary": summary}
+    options = call.body.get("reasoning")
+    summary = [{"type": "summary_text", "text": text}] if _wants_summary(options) else []
+    item: Json = {"id": call.ids.new("rs_"), "type": "reasoning", "summary": summary}
     include = call.body.get("include")
     if isinstance(include, list) and "reasoning.encrypted_content" in include:
         item["encrypted_content"] = seal(call.owner, f"{item['id']}:{text}")
     return item
 
 
-def _wants_summary(wish: Any) -> bool:
-    return isinstance(wish, dict) and bool(wish.get("summary") or wish.get("generate_summary"))
+def _wants_summary(options: Any) -> bool:
+    return isinstance(options, dict) and bool(
+        options.get("summary") or options.get("generate_summary")
+    )
 
 
 def _message(call: Call, part: Json) -> Json:
     return {
-        "id": call.ids.take("msg_"),
+        "id": call.ids.new("msg_"),
         "type": "message",
         "status": "completed",
         "role": "assistant",
@@ -148,10 +150,10 @@ def _message(call: Call, part: Json) -> Json:
 
 def _tool_call(call: Call, made: ToolCall) -> Json:
     constant = call.effect(ConstantCallIds)
-    call_id = constant.call_id if constant else call.ids.take("call_", size=12)
+    call_id = constant.call_id if constant else call.ids.new("call_", size=12)
     if made.is_custom:
         return {
-            "id": call.ids.take("ctc_"),
+            "id": call.ids.new("ctc_"),
             "type": "custom_tool_call",
             "status": "completed",
             "call_id": call_id,
@@ -159,7 +161,7 @@ def _tool_call(call: Call, made: ToolCall) -> Json:
             "input": made.arguments,
         }
     return {
-        "id": call.ids.take("fc_"),
+        "id": call.ids.new("fc_"),
         "type": "function_call",
         "status": "completed",
         "arguments": made.arguments,
@@ -168,10 +170,38 @@ def _tool_call(call: Call, made: ToolCall) -> Json:
     }
 
 
-def _envelope(call: Call, asked: Asked) -> Json:
+def echoed_fields(body: Json) -> Json:
+    """Return the request fields that the response repeats, with the API's defaults filled in.
+
+    Null means the default. Nested objects are complete: clients parse them by a strict schema.
+    """
+    echoed = {name: body[name] for name in _ECHOED.intersection(body) if body[name] is not None}
+    if isinstance(echoed.get("tools"), list):
+        echoed["tools"] = [_echoed_tool(tool) for tool in echoed["tools"]]
+    for name in ("reasoning", "text"):
+        if isinstance(echoed.get(name), dict):
+            echoed[name] = {**_DEFAULTS[name], **_without_nulls(echoed[name])}
+    form = echoed["text"].get("format") if isinstance(echoed.get("text"), dict) else None
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        echoed["text"]["format"] = {"description": None, "strict": False, **form}
+    return echoed
+
+
+def _echoed_tool(tool: Any) -> Any:
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        return tool
+    defaults: Json = {"description": None, "parameters": None, "strict": True}
+    return defaults | _without_nulls(tool)
+
+
+def _without_nulls(fields: Json) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _envelope(call: Call, request: ResponseInput) -> Json:
     body = call.body
     response: Json = {
-        "id": call.ids.take("resp_"),
+        "id": call.ids.new("resp_"),
         "object": "response",
         "created_at": call.now,
         "status": "completed",
@@ -181,30 +211,28 @@ def _envelope(call: Call, asked: Asked) -> Json:
         "model": call.model,
         **_DEFAULTS,
     }
-    for name in _ECHOED.intersection(body):
-        if body[name] is not None:
-            response[name] = body[name]
-    if asked.conversation is not None:
-        response["conversation"] = {"id": asked.conversation.id}
+    response |= echoed_fields(body)
+    if request.conversation is not None:
+        response["conversation"] = {"id": request.conversation.id}
     return response
 
 
-def _usage(asked: Asked, reply: Reply, *, reasons: bool) -> Json:
-    thought = count_text(reply.reasoning or "") if reasons else 0
+def _usage(request: ResponseInput, reply: Reply, *, reasons: bool) -> Json:
+    reasoning_tokens = count_text(reply.reasoning or "") if reasons else 0
     said = count_text(reply.text) + count_text(reply.refusal or "")
     said += sum(count_text(call.name) + count_text(call.arguments) for call in reply.calls)
-    cached = asked.prior_tokens // 128 * 128 if asked.prior_tokens >= 1024 else 0
+    cached = request.prior_tokens // 128 * 128 if request.prior_tokens >= 1024 else 0
     return {
-        "input_tokens": asked.input_tokens,
+        "input_tokens": request.input_tokens,
         "input_tokens_details": {"cached_tokens": cached},
-        "output_tokens": thought + said,
-        "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": asked.input_tokens + thought + said,
+        "output_tokens": reasoning_tokens + said,
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "total_tokens": request.input_tokens + reasoning_tokens + said,
     }
 
 
 def _limit_output(call: Call, response: Json) -> None:
-    """Stop early when max_output_tokens says so, as the real model does."""
+    """Truncate the output at max_output_tokens."""
     limit = call.body.get("max_output_tokens")
     used = response["usage"]["output_tokens"]
     if isinstance(limit, int) and 0 < limit < used:
@@ -226,8 +254,8 @@ def _stop_early(response: Json, *, words: int, reason: str) -> None:
     last["status"] = "incomplete"
 
 
-def _settle(call: Call, response: Json) -> None:
-    """Give the response the ending that a fault asks for."""
+def _apply_ending_faults(call: Call, response: Json) -> None:
+    """Apply the faults that change how a response ends."""
     incomplete = call.effect(Incomplete)
     if incomplete is not None:
         _stop_early(response, words=incomplete.words, reason=incomplete.reason)

@@ -1,6 +1,6 @@
 """Errors as providers write them: a status, a body in the provider's own shape, and headers."""
 
-from holdfast.simulator.faults.catalogue import CATALOGUE, Listed
+from holdfast.simulator.faults.catalogue import CATALOGUE, CatalogueEntry
 from holdfast.simulator.state.json import Json
 
 DEFAULT_VALUES: dict[str, object] = {
@@ -64,7 +64,7 @@ def gemini_error(status: int, message: str, kind: str, details: list[Json] | Non
     return {"error": error}
 
 
-def listed_problem(number: str, **values: object) -> Problem:
+def catalogue_problem(number: str, **values: object) -> Problem:
     """Return the listed fault `number`, its braces filled from `values`."""
     listed = CATALOGUE[number]
     filled = DEFAULT_VALUES | values
@@ -77,7 +77,7 @@ def listed_problem(number: str, **values: object) -> Problem:
     )
 
 
-def _body(listed: Listed, message: str, filled: dict[str, object]) -> Json:
+def _body(listed: CatalogueEntry, message: str, filled: dict[str, object]) -> Json:
     if listed.shape == "anthropic":
         return anthropic_error(message, listed.type, str(filled["request_id"]))
     if listed.shape == "gemini":
@@ -88,14 +88,14 @@ def _body(listed: Listed, message: str, filled: dict[str, object]) -> Json:
     return openai_error(message, type=listed.type, param=param, code=listed.code)
 
 
-def _retry_info(listed: Listed, filled: dict[str, object]) -> list[Json] | None:
+def _retry_info(listed: CatalogueEntry, filled: dict[str, object]) -> list[Json] | None:
     if listed.id != "G02":
         return None
     delay = f"{filled['seconds']}s"
     return [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}]
 
 
-def _headers(listed: Listed, filled: dict[str, object]) -> dict[str, str]:
+def _headers(listed: CatalogueEntry, filled: dict[str, object]) -> dict[str, str]:
     return {"retry-after": str(filled["seconds"])} if listed.id == "C05" else {}
 
 

@@ -12,7 +12,7 @@ from holdfast.simulator.state.barriers import Barrier
 from holdfast.simulator.state.call import Answer, Call
 from holdfast.simulator.state.json import NotJson, decode_object, encode
 from holdfast.simulator.state.record import Entry
-from holdfast.simulator.state.scenario import WrongInput, fault_of
+from holdfast.simulator.state.scenario import InvalidInput, fault_of
 from holdfast.simulator.state.world import World
 
 Handler = Callable[[World, Call], Answer]
@@ -20,11 +20,11 @@ FAULT_HEADER = "x-sim-fault"
 """A fault for this call alone: a kind, or a JSON object with a kind and its parameters."""
 
 
-async def carry_out(world: World, call: Call, handler: Handler, outlet: Outlet) -> None:
-    """Answer `call` through `outlet`, as its API and its faults say."""
+async def handle_call(world: World, call: Call, handler: Handler, outlet: Outlet) -> None:
+    """Answer `call` through `outlet`, with its faults applied."""
     entry = world.record.open(call)
     try:
-        await _strike_and_answer(world, call, handler, outlet, entry)
+        await _answer_with_faults(world, call, handler, outlet, entry)
     except Problem as problem:
         await _send_problem(call, problem, outlet, entry)
     finally:
@@ -38,18 +38,18 @@ async def _send_problem(call: Call, problem: Problem, outlet: Outlet, entry: Ent
 
 
 def _in_dialect(call: Call, problem: Problem) -> dict[str, object]:
-    """Return the body in the words of the API that was called."""
+    """Return the body in the form of the called API."""
     error = problem.body.get("error")
     if call.api != "messages" or "type" in problem.body or not isinstance(error, dict):
         return problem.body
     kind = "not_found_error" if problem.status == 404 else str(error.get("type"))
-    return anthropic_error(str(error["message"]), kind, call.ids.take("req_011C", size=10))
+    return anthropic_error(str(error["message"]), kind, call.ids.new("req_011C", size=10))
 
 
-async def _strike_and_answer(
+async def _answer_with_faults(
     world: World, call: Call, handler: Handler, outlet: Outlet, entry: Entry
 ) -> None:
-    call.effects = _own_fault(call) + (world.strike(call) if world.faults else [])
+    call.effects = _own_fault(call) + (world.matching_faults(call) if world.faults else [])
     call.script = world.script_for(call) if world.scripts else None
     held_by = world.barriers.find(call)
     if held_by:
@@ -82,12 +82,12 @@ def _own_fault(call: Call) -> list[Effect]:
     except NotJson as exc:
         message = f"{FAULT_HEADER}: not JSON: {exc}"
         raise invalid(message, FAULT_HEADER, "invalid_simulator_input") from exc
-    except WrongInput as exc:
+    except InvalidInput as exc:
         raise invalid(str(exc), FAULT_HEADER, "invalid_simulator_input") from exc
 
 
 async def _ends_before_work(world: World, call: Call, outlet: Outlet) -> bool:
-    """Carry out the faults that strike before anything is looked at; True ends the call."""
+    """Apply the faults that come before any work; return whether they ended the call."""
     slow, drop, hang = call.effect(Slow), call.effect(Drop), call.effect(Hang)
     if slow is not None and slow.before_seconds:
         await asyncio.sleep(slow.before_seconds)
@@ -106,7 +106,7 @@ def _work(world: World, call: Call, handler: Handler) -> Answer:
     try:
         return handler(world, call)
     except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as exc:
-        # The handlers read bodies as they come: what they trip over is a value of a wrong type.
+        # Handlers do not validate every field: these errors mean a value of the wrong type.
         message = f"Invalid request: the body has a value of an unexpected type ({exc})."
         raise Problem(400, openai_error(message)) from exc
 

@@ -1,4 +1,4 @@
-"""The way out over HTTP: JSON bodies and server-sent events, and every way to break them."""
+"""Send answers over HTTP as JSON or server-sent events, and break them on request."""
 
 import asyncio
 import fcntl
@@ -22,7 +22,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Transport(Protocol):
-    """What is needed of a connection in order to break it."""
+    """The parts of a transport that breaking a connection needs."""
 
     def get_extra_info(self, name: str) -> Any: ...
     def get_write_buffer_size(self) -> int: ...
@@ -35,13 +35,13 @@ def reset(transport: Transport) -> None:
     found = transport.get_extra_info("socket")
     if found is not None:
         with socket.socket(fileno=os.dup(found.fileno())) as twin:
-            # Linger of zero seconds: the kernel throws the rest away and resets.
+            # Linger of zero seconds: the kernel discards unsent data and resets.
             twin.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
 
 async def flush(transport: Transport) -> None:
-    """Give what was written the time to leave, so that a RST cuts exactly where it is meant to."""
+    """Wait until everything written was sent, so that a RST cuts at the right byte."""
     # uvloop counts a write only from the next round of the loop on: yield before looking.
     await asyncio.sleep(0)
     for _ in range(FLUSH_ROUNDS):
@@ -51,7 +51,7 @@ async def flush(transport: Transport) -> None:
 
 
 def _unsent_bytes(transport: Transport) -> int:
-    """Return what the kernel still holds back: a RST would throw it away."""
+    """Return how many bytes the kernel has not sent; a RST would discard them."""
     found = transport.get_extra_info("socket")
     if found is None:
         return 0
@@ -82,7 +82,7 @@ class HttpOutlet:
     async def send_body(
         self, status: int, headers: dict[str, str], body: bytes, *, keep: int | None = None
     ) -> None:
-        """Send a whole JSON answer, or announce it whole and send only its first `keep` bytes."""
+        """Send a JSON answer; with `keep`, send only its first bytes after announcing all of it."""
         announced = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
@@ -140,7 +140,7 @@ class HttpOutlet:
         await self.wait_gone()
 
     async def wait_gone(self) -> None:
-        """Return when the client has hung up."""
+        """Return when the client has disconnected."""
         while not self._is_gone:
             message = await self._receive()
             self._is_gone = message["type"] == "http.disconnect"

@@ -5,7 +5,7 @@ from typing import Any
 from holdfast.simulator.delivery.errors import (
     Problem,
     anthropic_error,
-    listed_problem,
+    catalogue_problem,
     openai_error,
 )
 from holdfast.simulator.faults.catalogue import SERVER_FAILURE
@@ -38,22 +38,22 @@ def injected_problem(call: Call) -> Problem | None:
 def _problem_of(call: Call, effect: Effect) -> Problem | None:
     match effect:
         case ListedFault():
-            return listed_problem(effect.id, **(values_of(call, effect.id) | effect.values))
+            return catalogue_problem(effect.id, **(values_of(call, effect.id) | effect.values))
         case ErrorFault():
             return _custom_error(call, effect)
         case RateLimit():
             return _rate_limited(call, effect.retry_after_seconds)
         case Quota():
-            return listed_problem("C04")
+            return catalogue_problem("C04")
         case Failed() if call.api in ("chat", "messages") and not call.is_stream:
             return _custom_error(call, ErrorFault(message=server_failure(call)))
         case Lock():
-            return listed_problem("R08")
+            return catalogue_problem("R08")
         case Overflow() if effect.at == "before" or not _streams_responses(call):
             number = _OVERFLOWS.get(call.api, "R10")
-            return listed_problem(number, **values_of(call, number))
+            return catalogue_problem(number, **values_of(call, number))
         case Overloaded() if effect.at == "before" or not _streams_messages(call):
-            return listed_problem("A09", request_id=call.ids.take("req_011C", size=10))
+            return catalogue_problem("A09", request_id=call.ids.new("req_011C", size=10))
         case _:
             return None
 
@@ -76,7 +76,7 @@ def _custom_error(call: Call, effect: ErrorFault) -> Problem:
     if effect.retry_after_seconds is not None:
         headers["retry-after"] = f"{effect.retry_after_seconds:g}"
     if call.api == "messages":
-        request_id = call.ids.take("req_011C", size=10)
+        request_id = call.ids.new("req_011C", size=10)
         body = anthropic_error(effect.message, effect.type, request_id)
     else:
         body = openai_error(effect.message, type=effect.type, param=effect.param, code=effect.code)
@@ -89,10 +89,10 @@ def _rate_limited(call: Call, seconds: float) -> Problem:
         body = anthropic_error(
             "This request would exceed your organization's rate limit.",
             "rate_limit_error",
-            call.ids.take("req_011C", size=10),
+            call.ids.new("req_011C", size=10),
         )
         return Problem(429, body, headers={"retry-after": shown}, fault="C05")
-    return listed_problem("C05", **(values_of(call, "C05") | {"seconds": shown}))
+    return catalogue_problem("C05", **(values_of(call, "C05") | {"seconds": shown}))
 
 
 def values_of(call: Call, number: str) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def values_of(call: Call, number: str) -> dict[str, Any]:
     body = call.body
     values: dict[str, Any] = {
         "model": call.model or "model",
-        "request_id": call.ids.take("req_011C", size=10),
+        "request_id": call.ids.new("req_011C", size=10),
         "limit": 32_768 if number == "C07" else 200_000,
         "used": 200_251,
         "requested": 42_832 if number == "C07" else 20_000,

@@ -1,7 +1,7 @@
-"""The listed faults: what real providers say, with status, code and text, and who saw it.
+"""The catalogue of errors that real providers send: status, code, text and source.
 
-Each text exists once, here; validators raise it and rules inject it. Braces are filled with what
-the call holds. `source` names the public report the words were taken from.
+Each text exists once, here; validators raise it and rules inject it. Placeholders in braces are
+filled from the call. `source` names the public report of the error.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ Shape = Literal["openai", "anthropic", "gemini", "letta", "behaviour"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """One fault of the list."""
+class CatalogueEntry:
+    """One error of the catalogue."""
 
     id: str
     provider: str
@@ -28,8 +28,8 @@ class Listed:
 
 def _responses(
     number: str, when: str, source: str, message: str, *, status: int = 400, **rest: str | None
-) -> Listed:
-    return Listed(
+) -> CatalogueEntry:
+    return CatalogueEntry(
         id=number,
         provider="openai-responses",
         when=when,
@@ -42,8 +42,8 @@ def _responses(
     )
 
 
-def _behaviour(number: str, provider: str, when: str, source: str, message: str) -> Listed:
-    return Listed(
+def _behaviour(number: str, provider: str, when: str, source: str, message: str) -> CatalogueEntry:
+    return CatalogueEntry(
         id=number,
         provider=provider,
         when=when,
@@ -54,8 +54,8 @@ def _behaviour(number: str, provider: str, when: str, source: str, message: str)
     )
 
 
-def _chat(number: str, when: str, source: str, message: str, **rest: str | None) -> Listed:
-    return Listed(
+def _chat(number: str, when: str, source: str, message: str, **rest: str | None) -> CatalogueEntry:
+    return CatalogueEntry(
         id=number,
         provider="openai-chat",
         when=when,
@@ -69,8 +69,8 @@ def _chat(number: str, when: str, source: str, message: str, **rest: str | None)
     )
 
 
-def _anthropic(number: str, when: str, source: str, message: str, **rest: str) -> Listed:
-    return Listed(
+def _anthropic(number: str, when: str, source: str, message: str, **rest: str) -> CatalogueEntry:
+    return CatalogueEntry(
         id=number,
         provider="anthropic",
         when=when,
@@ -343,7 +343,7 @@ _LISTED = (
         "Doriandarko/claude-engineer#161",
         "Overloaded",
     ),
-    Listed(
+    CatalogueEntry(
         id="G01",
         provider="gemini",
         when="foreign thought signature",
@@ -354,7 +354,7 @@ _LISTED = (
         message="Unable to submit request because Thought signature is not valid.. Learn more: "
         "https://cloud.google.com/vertex-ai/generative-ai/docs/model-reference/gemini",
     ),
-    Listed(
+    CatalogueEntry(
         id="G02",
         provider="gemini",
         when="quota with RetryInfo",
@@ -364,7 +364,7 @@ _LISTED = (
         type="RESOURCE_EXHAUSTED",
         message="You exceeded your current quota, please check your plan and billing details. ...",
     ),
-    Listed(
+    CatalogueEntry(
         id="L01",
         provider="letta",
         when="conversation busy",

@@ -1,7 +1,7 @@
-"""The kinds of faults, each with its own parameters, as they are written in TOML and JSON.
+"""The kinds of faults and their parameters, as written in TOML and JSON.
 
-A fault says *which calls* (`when`, `times`, `chance`) and *what happens* (its `kind`). The ids of
-the catalogue are kinds too: `kind = "R02"`.
+A fault has conditions (`when`, `times`, `chance`) and a `kind`. Catalogue ids are kinds as well:
+`kind = "R02"`.
 """
 
 import re
@@ -34,17 +34,17 @@ class Fault(
     kw_only=True,
     frozen=True,
 ):
-    """Which calls go wrong; the subclasses say how."""
+    """The calls that a fault applies to; subclasses define what happens."""
 
     when: Match = _EVERY_CALL
     times: Count | None = None
     """How many calls in all; None is every one."""
     chance: Chance = 1.0
-    """How likely each is, decided by the seed."""
+    """The probability for each call, decided by the seed."""
 
 
 class ListedFault(Fault, tag="listed", frozen=True):
-    """Answer with a fault of the catalogue, its braces filled from `values`."""
+    """Answer with an error of the catalogue, its placeholders filled from `values`."""
 
     id: str
     values: dict[str, str | int] = {}
@@ -110,7 +110,7 @@ class Incomplete(Fault, tag="incomplete", frozen=True):
 
     reason: Literal["max_output_tokens", "content_filter"] = "max_output_tokens"
     words: Count = 3
-    """How many words of the text are said."""
+    """How many words of the text are sent."""
 
 
 class Cancelled(Fault, tag="cancelled", frozen=True):
@@ -120,17 +120,17 @@ class Cancelled(Fault, tag="cancelled", frozen=True):
 
 
 class Queued(Fault, tag="queued", frozen=True):
-    """The response is queued and stays so for ever."""
+    """The response is queued and never starts."""
 
 
 class Hang(Fault, tag="hang", frozen=True):
-    """Say nothing more: before the headers, or after `event` events; until released or closed."""
+    """Send nothing more, before the headers or after `event` events, until released or closed."""
 
     event: Count | None = None
 
 
 class Late(Fault, tag="late", frozen=True):
-    """Do the work, keep the result, and answer only when the client has given up."""
+    """Do the work, store the result, and answer only after the client has disconnected."""
 
 
 class Drop(Fault, tag="drop", frozen=True):
@@ -138,7 +138,7 @@ class Drop(Fault, tag="drop", frozen=True):
 
     ending: Literal["eof", "reset"] = "reset"
     stored: bool = False
-    """Do the work first: the answer is lost, its effect is not."""
+    """Do the work first: only the answer is lost."""
 
 
 class Slow(Fault, tag="slow", frozen=True):
@@ -155,21 +155,21 @@ class DuplicateChunks(Fault, tag="duplicate_chunks", frozen=True):
 
 
 class ConstantCallIds(Fault, tag="constant_call_ids", frozen=True):
-    """Name every tool call alike, as some local servers do."""
+    """Give every tool call the same id, as some local servers do."""
 
     call_id: str = "call_1"
 
 
 class IgnorePrevious(Fault, tag="ignore_previous", frozen=True):
-    """Accept previous_response_id and forget what it stands for (R15)."""
+    """Accept previous_response_id and ignore it (R15)."""
 
 
 class Unlink(Fault, tag="unlink", frozen=True):
-    """Take the earlier assistant items out of the conversation (R16)."""
+    """Remove the earlier assistant items from the conversation (R16)."""
 
 
 class Forget(Fault, tag="forget", frozen=True):
-    """Answer well, and keep nothing whatever `store` says."""
+    """Answer normally and store nothing, whatever `store` says."""
 
 
 class Lock(Fault, tag="lock", frozen=True):
@@ -201,7 +201,7 @@ Effect = (
 )
 
 ANSWERING = (ListedFault, ErrorFault, RateLimit, Quota, Overflow, Overloaded, Drop, Lock)
-"""The kinds that are an answer by themselves: after one of them nothing else can happen."""
+"""The kinds that are an answer by themselves: no other fault applies after one of them."""
 
 _LISTED_BEHAVIOURS: dict[str, dict[str, Any]] = {
     "R11": {"kind": "overflow", "at": "stream"},
@@ -242,6 +242,6 @@ def read_fault(raw: Any) -> Effect:
 
 
 def _require_number(seconds: str | int) -> None:
-    """Raise unless `seconds` can stand in a header."""
+    """Raise unless `seconds` is a number that fits a header."""
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", str(seconds)):
         raise msgspec.ValidationError(f"expected a number, got {seconds!r} - at `$.values.seconds`")

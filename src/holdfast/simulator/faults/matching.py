@@ -1,4 +1,4 @@
-"""Which calls a rule speaks of, and how often it has spoken."""
+"""Match calls against rules, and count the matches."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,7 +10,7 @@ from holdfast.simulator.faults.quantities import Ordinal
 
 
 class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
-    """What a call must be like; what is not given matches everything."""
+    """Conditions on a call; a condition that is not given matches everything."""
 
     api: str | None = None
     """`responses`, `conversations`, `chat`, `messages` or `models`."""
@@ -24,7 +24,7 @@ class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, froz
     account: str | None = None
     """The whole bearer key."""
     text: str | None = None
-    """Words that stand anywhere in the body."""
+    """Text that occurs anywhere in the body."""
     header: dict[str, str] = {}
     """Header names with a glob over each value."""
     stream: bool | None = None
@@ -35,7 +35,7 @@ class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, froz
 
 
 class Matchable(Protocol):
-    """What a rule may look at in a call."""
+    """The parts of a call that rules can match."""
 
     @property
     def api(self) -> str: ...
@@ -57,8 +57,8 @@ class Matchable(Protocol):
     def is_stream(self) -> bool: ...
 
 
-def fits(match: Match, call: Matchable) -> bool:
-    """Say whether `call` is one that `match` speaks of, its counting left aside."""
+def matches(match: Match, call: Matchable) -> bool:
+    """Return whether `call` meets the conditions of `match`, without counting."""
     return (
         _same(match.api, call.api)
         and _same(match.operation, call.operation)
@@ -85,16 +85,16 @@ def _globbed(wanted: str | None, found: str) -> bool:
 
 @dataclass(slots=True)
 class Counter:
-    """How often one rule has matched and how often it may still act."""
+    """How often a rule has matched, and how often it may still apply."""
 
     match: Match
     times: int | None = None
     matched: int = 0
     acted: int = 0
 
-    def takes(self, call: Matchable, *, may_act: bool = True) -> bool:
-        """Count `call` if it matches, and say whether the rule acts on it, as far as it may."""
-        if not fits(self.match, call):
+    def count_match(self, call: Matchable, *, may_act: bool = True) -> bool:
+        """Count `call` if it matches, and return whether the rule applies to it."""
+        if not matches(self.match, call):
             return False
         self.matched += 1
         if self.match.nth is not None and self.matched != self.match.nth:

@@ -1,4 +1,4 @@
-"""Numbers and names as scenarios and orders may give them: what lies outside is refused at once."""
+"""Constrained numbers and names for scenarios and control requests."""
 
 from typing import Annotated
 

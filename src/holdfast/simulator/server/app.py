@@ -1,11 +1,11 @@
-"""The simulator as an ASGI application: it turns requests into calls and lets them be answered."""
+"""The simulator as an ASGI application: turn requests into calls and answer them."""
 
 import logging
 from typing import Any
 from urllib.parse import parse_qsl
 
 from holdfast.simulator.delivery.errors import Problem, invalid, openai_error
-from holdfast.simulator.delivery.exchange import carry_out
+from holdfast.simulator.delivery.exchange import handle_call
 from holdfast.simulator.delivery.http_outlet import HttpOutlet, Receive, Send
 from holdfast.simulator.server.control import Control, is_control
 from holdfast.simulator.server.keys import key_of, key_problem
@@ -26,7 +26,7 @@ NOT_JSON = (
 
 
 class Application:
-    """What uvicorn's protocol calls for every request."""
+    """The ASGI entry point for every request."""
 
     def __init__(self, world: World, control: Control) -> None:
         self.world = world
@@ -35,7 +35,7 @@ class Application:
         self._sockets = ResponsesSockets(world, self.make_call)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; what breaks in the simulator itself is reported, not hidden."""
+        """Answer one request; log errors of the simulator itself."""
         try:
             if scope["type"] == "http":
                 await self._answer_http(scope, receive, send)
@@ -54,16 +54,16 @@ class Application:
             await self._control.answer(scope, raw, send)
             return
         if path == "/":
-            await _greet(send)
+            await _send_banner(send)
             return
         call, found = self._open_call(scope, raw)
         outlet = HttpOutlet(
-            receive, send, scope["simulator.transport"], call.ids.take("req_", size=16)
+            receive, send, scope["simulator.transport"], call.ids.new("req_", size=16)
         )
-        await carry_out(self.world, call, found.route.handler, outlet)
+        await handle_call(self.world, call, found.route.handler, outlet)
 
     def _open_call(self, scope: Scope, raw: bytes) -> tuple[Call, Found]:
-        """Return the call, and the route that answers it or says why it cannot."""
+        """Return the call and its route, or a route that answers with the error."""
         method, path = scope["method"], scope["path"]
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
@@ -71,7 +71,7 @@ class Application:
         body, unreadable = _read_json(raw)
         problem = unreadable
         if found is None or found.route.api not in self.world.profile.apis:
-            problem = self._no_such_place(method, path)
+            problem = self._unknown_url(method, path)
             found = Found(Route("unknown", "unknown", _refuse(problem)))
         key = key_of(headers, query)
         problem = problem or key_problem(self.world, found.route.api, key)
@@ -92,7 +92,7 @@ class Application:
         body: Json,
         key: str,
     ) -> Call:
-        """Return the call that these parts of a request make."""
+        """Return the call for a request."""
         world = self.world
         account = world.account(key)
         ids = world.ids_for(account)
@@ -113,7 +113,7 @@ class Application:
             now=world.clock.at(account.serial),
         )
 
-    def _no_such_place(self, method: str, path: str) -> Problem:
+    def _unknown_url(self, method: str, path: str) -> Problem:
         if self._routes.find(method, path) is None and self._routes.knows_path(path):
             message = (
                 f"Not allowed to {method} on {path}. (HINT: Perhaps you meant to use a different "
@@ -124,7 +124,7 @@ class Application:
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    """Return the whole body, or None when the client left before it had sent it."""
+    """Return the whole body; None when the client disconnected before sending it."""
     parts: list[bytes] = []
     while True:
         message = await receive()
@@ -149,8 +149,8 @@ def _refuse(problem: Problem) -> Any:
     return refuse
 
 
-async def _greet(send: Send) -> None:
-    """Answer the bare address: some clients ask it whether anybody is there."""
+async def _send_banner(send: Send) -> None:
+    """Answer the root path, which some clients use as a health check."""
     body = b"holdfast provider simulator\n"
     headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -1,6 +1,6 @@
-"""The control API under /_sim: faults, scripts, barriers, forgetting, time and the record.
+"""The control API under /_sim: faults, scripts, barriers, expiry, time and the record.
 
-It is for tests and people, is not recorded, and needs no key.
+Its requests are not recorded and need no key.
 """
 
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from holdfast.simulator.faults.matching import Match
 from holdfast.simulator.faults.quantities import Count, Seconds
 from holdfast.simulator.state.barriers import Barrier
 from holdfast.simulator.state.json import Json, NotJson, decode_object, encode
-from holdfast.simulator.state.scenario import BarrierSpec, Script, WrongInput, convert, fault_of
+from holdfast.simulator.state.scenario import BarrierSpec, InvalidInput, Script, convert, fault_of
 from holdfast.simulator.state.world import World
 
 CONTROL_PREFIX = "/_sim"
@@ -22,19 +22,19 @@ MAX_WAIT_SECONDS = 60.0
 
 
 def is_control(path: str) -> bool:
-    """Say whether `path` is a place of the control API."""
+    """Return whether `path` belongs to the control API."""
     return path == CONTROL_PREFIX or path.startswith(f"{CONTROL_PREFIX}/")
 
 
-class Listener(Protocol):
-    """The server's own door, which a test may shut."""
+class ListeningServer(Protocol):
+    """The server's listening socket, which a test may close."""
 
     def refuse(self, connections: int) -> None:
-        """Reset the next so many connections."""
+        """Reset the next `connections` connections."""
         ...
 
     async def shut(self, seconds: float | None) -> None:
-        """Stop listening, for `seconds` or until opened."""
+        """Stop listening for `seconds`, or until `open` is called."""
         ...
 
     async def open(self) -> None:
@@ -42,7 +42,7 @@ class Listener(Protocol):
         ...
 
 
-class _Refused(Exception):
+class _ControlError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -71,14 +71,14 @@ class _ListenOrder(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Control:
-    """Answers the control API of one world."""
+    """The control API of one simulator."""
 
-    def __init__(self, world: World, listener: Listener) -> None:
+    def __init__(self, world: World, listener: ListeningServer) -> None:
         self._world = world
         self._listener = listener
 
     async def answer(self, scope: dict[str, Any], raw: bytes, send: Send) -> None:
-        """Answer one control request; wrong input gets one clear line."""
+        """Answer one control request; invalid input gets a one-line error."""
         status, kind = 200, b"application/json"
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         parts = [part for part in scope["path"].split("/") if part][1:]
@@ -88,9 +88,9 @@ class Control:
                 kind = b"application/x-ndjson"
             else:
                 body = encode(await self._dispatch(scope["method"], parts, query, raw))
-        except _Refused as exc:
+        except _ControlError as exc:
             status, body = exc.status, encode({"error": str(exc)})
-        except (WrongInput, NotJson) as exc:
+        except (InvalidInput, NotJson) as exc:
             status, body = 400, encode({"error": str(exc)})
         headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -109,10 +109,10 @@ class Control:
             case (_, ["record"]):
                 return self._record(method, query)
             case (_, ["connections" | "listening"]):
-                return await self._door(method, parts[0], raw)
+                return await self._control_listener(method, parts[0], raw)
             case ("POST", [order]):
                 return self._order(order, raw)
-        raise _Refused(404, f"no control endpoint {method} {CONTROL_PREFIX}/{'/'.join(parts)}")
+        raise _ControlError(404, f"no control endpoint {method} {CONTROL_PREFIX}/{'/'.join(parts)}")
 
     def _state(self) -> Json:
         world = self._world
@@ -144,7 +144,7 @@ class Control:
             case ("POST", []):
                 spec = convert(decode_object(raw), BarrierSpec)
                 if spec.name is not None and spec.name in barriers.barriers:
-                    raise _Refused(409, f"there is a barrier {spec.name!r} already")
+                    raise _ControlError(409, f"barrier {spec.name!r} already exists")
                 return barriers.add(spec).as_json()
             case ("DELETE", []):
                 return {"released": barriers.clear()}
@@ -155,12 +155,12 @@ class Control:
                 return {"released": barriers.release(self._barrier(name), count)}
             case ("DELETE", [name]):
                 return {"released": barriers.remove(self._barrier(name))}
-        raise _Refused(404, f"no control endpoint {method} {CONTROL_PREFIX}/barriers")
+        raise _ControlError(404, f"no control endpoint {method} {CONTROL_PREFIX}/barriers")
 
     def _barrier(self, name: str) -> Barrier:
         found = self._world.barriers.barriers.get(name)
         if found is None:
-            raise _Refused(404, f"no barrier {name!r}")
+            raise _ControlError(404, f"no barrier {name!r}")
         return found
 
     async def _await_held(self, barrier: Barrier, query: dict[str, str]) -> Json:
@@ -168,7 +168,7 @@ class Control:
         if wanted:
             seconds = min(_number(query, "wait_seconds", 10.0), MAX_WAIT_SECONDS)
             if not await self._world.barriers.wait_held(barrier, int(wanted), seconds):
-                raise _Refused(
+                raise _ControlError(
                     408,
                     f"barrier {barrier.id!r} holds {len(barrier.held)} calls, not {wanted:g}, "
                     f"after {seconds:g} s",
@@ -189,7 +189,7 @@ class Control:
             case ("DELETE", [rule_id]) if rule_id in world.faults:
                 del world.faults[rule_id]
                 return {"removed": 1}
-        raise _Refused(404, f"no fault {'/'.join(rest)!r} to {method}")
+        raise _ControlError(404, f"no fault {'/'.join(rest)!r} to {method}")
 
     def _record(self, method: str, query: dict[str, str]) -> Json:
         record = self._world.record
@@ -197,12 +197,12 @@ class Control:
             record.clear()
             return {}
         if method != "GET":
-            raise _Refused(405, f"the record cannot be changed with {method}")
+            raise _ControlError(405, f"the record cannot be changed with {method}")
         return {"requests": list(record.find(_match(query), after=_after(query)))}
 
-    async def _door(self, method: str, name: str, raw: bytes) -> Json:
+    async def _control_listener(self, method: str, name: str, raw: bytes) -> Json:
         if method != "POST":
-            raise _Refused(405, f"{name} takes POST")
+            raise _ControlError(405, f"{name} takes POST")
         body = decode_object(raw)
         if name == "connections":
             order = convert(body, _RefuseOrder)
@@ -232,7 +232,7 @@ class Control:
             case "reset":
                 world.reset()
                 return {}
-        raise _Refused(404, f"no control endpoint POST {CONTROL_PREFIX}/{order}")
+        raise _ControlError(404, f"no control endpoint POST {CONTROL_PREFIX}/{order}")
 
 
 def _forget_order(body: Json) -> _ForgetOrder:
@@ -254,5 +254,5 @@ def _number(query: dict[str, str], name: str, default: float) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise WrongInput(f"{name}: expected a number from 0 on, got {query[name]!r}")
+        raise InvalidInput(f"{name}: expected a number from 0 on, got {query[name]!r}")
     return number

@@ -1,4 +1,4 @@
-"""The server: uvicorn's protocol on a listening socket that can be shut and opened again."""
+"""The server: uvicorn's protocol on a listening socket that can be closed and reopened."""
 
 import asyncio
 import contextlib
@@ -20,14 +20,14 @@ from holdfast.simulator.state.world import World
 KEEP_ALIVE_SECONDS = 600
 STOP_SECONDS = 2.0
 _SILENT = logging.getLogger("holdfast.simulator.connections")
-"""Broken connections are this server's trade: uvicorn need not report them."""
+"""Broken connections are intended here: uvicorn must not log them."""
 _SILENT.setLevel(logging.CRITICAL + 1)
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, which also lets the application see its transport."""
+    """uvicorn's protocol, which passes its transport to the application."""
 
-    server_of_ours: "Server"
+    simulator: "Server"
     is_control = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -36,7 +36,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         super().connection_made(transport)
-        if self.server_of_ours.takes_refusal():
+        if self.simulator.refuses_next():
             reset(transport)
 
     def on_headers_complete(self) -> None:
@@ -47,7 +47,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _SocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket protocol, which also lets the application see its transport."""
+    """uvicorn's WebSocket protocol, which passes its transport to the application."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -79,7 +79,7 @@ class Server:
         return f"http://{host}:{self.port}"
 
     async def start(self) -> None:
-        """Listen; a port of 0 is replaced by a free one."""
+        """Listen; port 0 chooses a free port."""
         self._config = uvicorn.Config(
             cast("Any", self._application),
             http=_Protocol,
@@ -95,8 +95,8 @@ class Server:
         await self.open()
 
     async def open(self) -> None:
-        """Listen again on the same port; nothing happens when it listens already."""
-        self._forget_reopening()
+        """Listen again on the same port; do nothing when already listening."""
+        self._cancel_reopening()
         if self._listening is not None:
             return
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -113,24 +113,24 @@ class Server:
 
     def _protocol(self) -> asyncio.Protocol:
         protocol = _Protocol(self._config, self._state, {}, _loop=asyncio.get_running_loop())
-        protocol.server_of_ours = self
+        protocol.simulator = self
         return protocol
 
     def refuse(self, connections: int) -> None:
-        """Reset the next so many connections, and all idle ones now."""
+        """Reset the next `connections` connections, and close all idle ones now."""
         self._refusals = connections
         self._drop_idle()
 
-    def takes_refusal(self) -> bool:
-        """Say whether the connection that was just made is one to refuse, and count it."""
+    def refuses_next(self) -> bool:
+        """Return whether to refuse the new connection, and count it."""
         if self._refusals <= 0:
             return False
         self._refusals -= 1
         return True
 
     async def shut(self, seconds: float | None) -> None:
-        """Stop listening, for `seconds` or until opened; connections of the control API stay."""
-        self._forget_reopening()
+        """Stop listening for `seconds`, or until `open`; control connections stay."""
+        self._cancel_reopening()
         if self._listening is not None:
             self._listening.close()
             self._listening = None
@@ -139,7 +139,7 @@ class Server:
             loop = asyncio.get_running_loop()
             self._reopening = loop.call_later(seconds, self._reopen)
 
-    def _forget_reopening(self) -> None:
+    def _cancel_reopening(self) -> None:
         if self._reopening is not None:
             self._reopening.cancel()
             self._reopening = None
@@ -157,8 +157,8 @@ class Server:
                     connection.transport.close()
 
     async def stop(self) -> None:
-        """Stop listening, let go of everything held, and close all connections."""
-        self._forget_reopening()
+        """Stop listening, release all held calls, and close all connections."""
+        self._cancel_reopening()
         if self._listening is not None:
             self._listening.close()
             self._listening = None

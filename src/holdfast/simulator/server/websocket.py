@@ -1,6 +1,6 @@
-"""The Responses API over a WebSocket: calls come as frames and are answered one after the other.
+"""The Responses API over a WebSocket: frames are calls, answered one after the other.
 
-What a connection said last stays in its own memory, so that a chain holds with `store` false.
+A connection remembers its last response, so that chaining works with `store` false.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from holdfast.simulator.apis import responses
 from holdfast.simulator.delivery.errors import Problem, invalid
-from holdfast.simulator.delivery.exchange import carry_out
+from holdfast.simulator.delivery.exchange import handle_call
 from holdfast.simulator.delivery.http_outlet import Message, Receive, Send, Transport, flush, reset
 from holdfast.simulator.faults.effects import Ending
 from holdfast.simulator.server.keys import key_of, key_problem
@@ -46,7 +46,7 @@ class SocketOutlet:
         await self.send_piece(text if keep is None else text[:keep])
 
     async def open_stream(self, headers: dict[str, str]) -> None:
-        """Nothing opens: the frames just come."""
+        """Do nothing: frames need no opening."""
 
     def encode(self, event: Event) -> bytes:
         """Return an event as a frame's text."""
@@ -66,7 +66,7 @@ class SocketOutlet:
             await self._socket.send({"type": "websocket.send", "text": text})
 
     async def end_stream(self, *, done: bool) -> None:
-        """Nothing ends: the terminal event was a frame like the others."""
+        """Do nothing: the terminal event is the end."""
 
     async def break_off(self, ending: Ending) -> None:
         """Close the socket: with a close frame, a bare FIN or a RST."""
@@ -80,7 +80,7 @@ class SocketOutlet:
         await self.wait_gone()
 
     async def wait_gone(self) -> None:
-        """Return when the client has hung up."""
+        """Return when the client has disconnected."""
         await self._socket.gone.wait()
 
 
@@ -95,7 +95,7 @@ class _Socket:
         self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     async def read(self) -> None:
-        """Queue the frames until the client hangs up; None ends them."""
+        """Queue frames until the client disconnects; None ends them."""
         while True:
             message: Message = await self._receive()
             if message["type"] == "websocket.disconnect":
@@ -143,16 +143,16 @@ class ResponsesSockets:
             call = self._make_call(found, "WS", path, query, headers, raw, body, key)
             call.socket_memory = memory
             outlet = SocketOutlet(socket, body.get("stream_id"))
-            await carry_out(self._world, call, handler, outlet)
+            await handle_call(self._world, call, handler, outlet)
             if outlet.has_failed:
-                # A continuation that failed takes its parent with it.
+                # A failed continuation also deletes its parent.
                 memory.pop(str(body.get("previous_response_id")), None)
             if socket.gone.is_set():
                 return
 
 
 def _read_frame(raw: bytes) -> tuple[Json, Callable[[World, Call], Answer]]:
-    """Return what a frame asks, always as a stream, and who answers it."""
+    """Return the call of a frame, always streamed, and its handler."""
     try:
         frame = decode_object(raw)
     except NotJson as exc:

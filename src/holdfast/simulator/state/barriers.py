@@ -1,4 +1,4 @@
-"""Barriers: calls held where a test wants them, counted, and let go one by one or all at once."""
+"""Barriers hold calls at a stage that a test chooses, and release them one by one or together."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from holdfast.simulator.state.scenario import BarrierSpec, BarrierStage
 
 
 @dataclass(slots=True)
-class Held:
+class HeldCall:
     """A call that waits."""
 
     call: Call
@@ -20,12 +20,12 @@ class Held:
 
 @dataclass(slots=True)
 class Barrier:
-    """One barrier and the calls it holds, in the order of their coming."""
+    """One barrier and the calls it holds, in order of arrival."""
 
     id: str
     spec: BarrierSpec
     counter: Counter
-    held: deque[Held] = field(default_factory=deque)
+    held: deque[HeldCall] = field(default_factory=deque)
     total: int = 0
     is_open: bool = False
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -44,7 +44,7 @@ class Barrier:
 
 @dataclass(slots=True)
 class Barriers:
-    """All barriers, and the calls that hang for ever."""
+    """All barriers, and the calls that hang forever."""
 
     barriers: dict[str, Barrier] = field(default_factory=dict)
     hangs: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,7 +52,7 @@ class Barriers:
     _count: int = 0
 
     def add(self, spec: BarrierSpec) -> Barrier:
-        """Set up a barrier; the next matching call is held."""
+        """Add a barrier; the next matching call is held."""
         barrier_id = spec.name or self._free_id()
         barrier = Barrier(barrier_id, spec, Counter(spec.when, spec.times))
         self.barriers[barrier_id] = barrier
@@ -66,10 +66,10 @@ class Barriers:
                 return barrier_id
 
     def find(self, call: Call) -> list[Barrier]:
-        """Return the barriers that will hold `call`; each counts it."""
+        """Return the barriers that will hold `call`, and count it for each."""
         if not self.barriers:
             return []
-        return [barrier for barrier in self.barriers.values() if barrier.counter.takes(call)]
+        return [barrier for barrier in self.barriers.values() if barrier.counter.count_match(call)]
 
     async def hold(self, barriers: list[Barrier], stage: BarrierStage, call: Call) -> None:
         """Wait at each of `barriers` that stands at `stage`."""
@@ -78,7 +78,7 @@ class Barriers:
                 await self._hold_at(barrier, call)
 
     async def _hold_at(self, barrier: Barrier, call: Call) -> None:
-        held = Held(call)
+        held = HeldCall(call)
         barrier.held.append(held)
         barrier.total += 1
         async with barrier.changed:
@@ -99,23 +99,23 @@ class Barriers:
         return True
 
     def release(self, barrier: Barrier, count: int | None) -> int:
-        """Let the first `count` calls go (None: all) and say how many went."""
-        going = len(barrier.held) if count is None else min(count, len(barrier.held))
-        for _ in range(going):
+        """Release the first `count` calls (None: all) and return how many."""
+        released = len(barrier.held) if count is None else min(count, len(barrier.held))
+        for _ in range(released):
             barrier.held.popleft().gate.set()
-        return going
+        return released
 
     def remove(self, barrier: Barrier) -> int:
-        """Take the barrier away; what it holds goes, what was about to be held passes."""
+        """Remove the barrier and release its calls; calls on their way to it pass."""
         barrier.is_open = True
         self.barriers.pop(barrier.id, None)
         return self.release(barrier, None)
 
     def release_hanging(self) -> None:
-        """Let every call go that hangs now; later ones hang again."""
+        """Release every call that hangs now; later ones hang again."""
         self.hangs.set()
         self.hangs = asyncio.Event()
 
     def clear(self) -> int:
-        """Take all barriers away."""
+        """Remove all barriers."""
         return sum(self.remove(barrier) for barrier in list(self.barriers.values()))

@@ -1,4 +1,4 @@
-"""One call and its answer, whatever transport they travel on."""
+"""One call and its answer, independent of the transport."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ E = TypeVar("E", bound=Effect)
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """A request, with who sent it and what is to go wrong."""
+    """A request, its account and the faults that apply to it."""
 
     number: int
     api: str
@@ -39,7 +39,7 @@ class Call:
     """On a WebSocket: what the connection alone remembers (store=false)."""
 
     model: str = field(init=False)
-    """The model asked for; empty when none is."""
+    """The requested model; empty when there is none."""
 
     def __post_init__(self) -> None:
         model = self.body.get("model") or self.parameters.get("model")
@@ -62,11 +62,11 @@ class Call:
 
     @property
     def owner(self) -> Owner:
-        """Who may open what this call's model seals."""
+        """The owner of encrypted content that this call's model makes."""
         return Owner(self.account.key, self.model)
 
     def effect(self, kind: type[E]) -> E | None:
-        """Return the first fault of this kind that falls on the call."""
+        """Return the first fault of this kind that applies to the call."""
         if not self.effects:
             return None
         return next((found for found in self.effects if isinstance(found, kind)), None)
@@ -87,7 +87,7 @@ def _nothing() -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """What goes back, and what becomes of the provider's memory when it does."""
+    """An answer, and what the provider stores when it is sent."""
 
     status: int = 200
     body: Json = field(default_factory=dict)
@@ -97,17 +97,17 @@ class Answer:
     ends_with_done: bool = False
     """The stream closes with `data: [DONE]`."""
     commit: Callable[[], None] = _nothing
-    """Keep what the answer promises; called once, just before the client can know."""
+    """Store the result; called once, just before the client can see it."""
     release: Callable[[], None] = _nothing
-    """Let go of what the call holds; always called."""
+    """Release what the call holds; always called."""
     begin: Callable[[], None] = _nothing
     """Called when the work starts."""
     is_background: bool = False
-    """The answer leaves at once; the work goes on behind it, and its end commits and releases."""
+    """The answer is sent at once; the work continues, and commits and releases at its end."""
     never_ends: bool = False
     """The stream stays open after its last event."""
     between_seconds: float = 0.0
     id: str | None = None
-    """The id of what was made, for the record."""
+    """The id of the created object, for the record."""
     fault: str | None = None
-    """The listed fault that the answer is."""
+    """The catalogue id of the fault that the answer is."""

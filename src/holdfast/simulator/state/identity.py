@@ -1,4 +1,4 @@
-"""Ids and time that come from the seed and from counting, so that a run can be repeated."""
+"""Deterministic ids and time, derived from the seed and from counters."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -20,20 +20,20 @@ class Ids:
     root: str
     _count: int = 0
 
-    def take(self, prefix: str, *, size: int = 24) -> str:
+    def new(self, prefix: str, *, size: int = 24) -> str:
         """Return the next id, written `prefix` and hex digits."""
         self._count += 1
         return prefix + digest(self.root, prefix, self._count, size=size)
 
     def uuid(self) -> str:
         """Return the next id in the form of a UUID."""
-        hexed = self.take("", size=16)
+        hexed = self.new("", size=16)
         return "-".join((hexed[:8], hexed[8:12], hexed[12:16], hexed[16:20], hexed[20:]))
 
 
 @dataclass(slots=True)
 class Clock:
-    """Time that moves when it is told to."""
+    """A clock that moves only on request."""
 
     offset_seconds: int = 0
 
@@ -42,5 +42,5 @@ class Clock:
         return EPOCH_SECONDS + self.offset_seconds + serial
 
     def advance(self, seconds: int) -> None:
-        """Move on by `seconds`, for everybody."""
+        """Advance by `seconds`, for all accounts."""
         self.offset_seconds += seconds

@@ -1,4 +1,4 @@
-"""What the provider remembers of each account: responses, items, conversations, completions."""
+"""What the provider stores for each account: responses, items, conversations, completions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from holdfast.simulator.state.scenario import ForgetSettings
 
 @dataclass(slots=True, kw_only=True)
 class StoredResponse:
-    """A response, what it was asked, and what came before it."""
+    """A response, its input, and the response before it."""
 
     id: str
     model: str
@@ -54,7 +54,7 @@ class Conversation:
         }
 
     def unlink_assistant_items(self) -> int:
-        """Take the assistant's messages, and the reasoning that led to them, out of the list."""
+        """Remove the assistant's messages and the reasoning before them; return how many items."""
         kept: list[Json] = []
         for item in self.items:
             if item.get("role") != "assistant":
@@ -62,9 +62,9 @@ class Conversation:
                 continue
             while kept and kept[-1].get("type") == "reasoning":
                 kept.pop()
-        gone = len(self.items) - len(kept)
+        removed = len(self.items) - len(kept)
         self.items = kept
-        return gone
+        return removed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,12 +74,12 @@ class StoredItem:
     item: Json
     created_at: int
     owner_id: str
-    """The response or conversation that brought it."""
+    """The response or conversation that it came with."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Account:
-    """Everything one key has left behind."""
+    """Everything stored for one key."""
 
     key: str
     serial: int = 0
@@ -91,13 +91,13 @@ class Account:
     completion_messages: dict[str, list[Json]] = field(default_factory=dict)
 
     def keep(self, stored: StoredResponse) -> None:
-        """Remember a response and its items."""
+        """Store a response and its items."""
         self.responses[stored.id] = stored
         self.keep_items(stored.input_items, created_at=stored.created_at, owner_id=stored.id)
         self.keep_items(stored.response["output"], created_at=stored.created_at, owner_id=stored.id)
 
     def keep_items(self, items: Iterable[Json], *, created_at: int, owner_id: str) -> None:
-        """Remember items by id; those without one cannot be named."""
+        """Store items by id; items without one cannot be referenced."""
         for item in items:
             item_id = item.get("id")
             if isinstance(item_id, str) and item_id not in self.items:
@@ -106,7 +106,7 @@ class Account:
                 )
 
     def forget_owner(self, owner_id: str) -> bool:
-        """Forget one response or conversation, with its items; say whether it was there."""
+        """Delete one response or conversation with its items; return whether it existed."""
         known = self.responses.pop(owner_id, None) or self.conversations.pop(owner_id, None)
         gone = [key for key, stored in self.items.items() if stored.owner_id == owner_id]
         for item_id in gone:
@@ -114,7 +114,7 @@ class Account:
         return known is not None
 
     def forget_everything(self) -> int:
-        """Forget all and say how many responses and conversations there were."""
+        """Delete everything and return how many responses and conversations there were."""
         count = len(self.responses) + len(self.conversations)
         self.responses.clear()
         self.items.clear()

@@ -1,15 +1,15 @@
-"""The record: every request as it came, and how it was answered."""
+"""Record every request and how it was answered."""
 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-from holdfast.simulator.faults.matching import Match, fits
+from holdfast.simulator.faults.matching import Match, matches
 from holdfast.simulator.state.call import Call
 from holdfast.simulator.state.json import Json, encode
 
-_NOT_KEPT = frozenset({"host"})
+_VARYING_HEADERS = frozenset({"host"})
 """Headers that differ from run to run with the same client and the same seed."""
 
 
@@ -35,7 +35,7 @@ class Entry:
             "query": call.query,
             "account": call.account.key,
             "model": call.model,
-            "headers": {k: v for k, v in call.headers.items() if k not in _NOT_KEPT},
+            "headers": {k: v for k, v in call.headers.items() if k not in _VARYING_HEADERS},
             "body": call.body if call.is_json else call.text,
             "faults": [type(effect).__struct_config__.tag for effect in call.effects],
             "status": self.status,
@@ -47,7 +47,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Record:
-    """The last requests, oldest first, and a file to follow them in."""
+    """The last requests, oldest first; optionally also written to a file."""
 
     limit: int
     file: IO[bytes] | None = None
@@ -57,27 +57,27 @@ class Record:
         self.entries = deque(maxlen=self.limit)
 
     def open(self, call: Call) -> Entry:
-        """Note that `call` has come."""
+        """Add an entry for a call that arrived."""
         entry = Entry(call)
         self.entries.append(entry)
         return entry
 
     def close(self, entry: Entry) -> None:
-        """Note that the answer has gone: the entry's line goes to the file."""
+        """Write an entry to the file after its answer was sent."""
         if self.file is not None:
             self.file.write(encode(entry.as_json()) + b"\n")
             self.file.flush()
 
     def find(self, match: Match, *, after: int = 0) -> Iterator[Json]:
-        """Yield the entries that `match` speaks of, with numbers above `after`."""
+        """Yield the entries that match, with numbers above `after`."""
         for entry in list(self.entries):
-            if entry.call.number > after and fits(match, entry.call):
+            if entry.call.number > after and matches(match, entry.call):
                 yield entry.as_json()
 
     def as_jsonl(self, match: Match, *, after: int = 0) -> bytes:
-        """Return the same, one JSON object per line."""
+        """Return the same entries as JSON lines."""
         return b"".join(encode(entry) + b"\n" for entry in self.find(match, after=after))
 
     def clear(self) -> None:
-        """Forget all entries; numbers go on."""
+        """Delete all entries; numbering continues."""
         self.entries.clear()

@@ -1,4 +1,4 @@
-"""A scenario: everything the simulator is told before it starts, as a TOML file says it."""
+"""Read scenarios: the simulator's configuration, from TOML files."""
 
 import tomllib
 from pathlib import Path
@@ -17,19 +17,19 @@ _ANYTHING = Match()
 T = TypeVar("T")
 
 
-class WrongInput(ValueError):
-    """What was given cannot be used; the message says where, in one line."""
+class InvalidInput(ValueError):
+    """Invalid configuration; the message names the place in one line."""
 
 
 class ScriptedCall(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A tool call the model is to make."""
+    """A tool call that the model makes."""
 
     name: str
     arguments: dict[str, Any] | str = {}
 
 
 class Script(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What the model is to answer, and to which calls."""
+    """A scripted answer, and the calls that get it."""
 
     when: Match = _ANYTHING
     times: Count | None = None
@@ -40,11 +40,11 @@ class Script(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     refusal: str | None = None
     tool_calls: list[ScriptedCall] = []
     between_seconds: Seconds = 0.0
-    """A slow drip: this long between two events."""
+    """The pause between two events."""
 
 
 class ForgetSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """When stored responses and items are gone."""
+    """When stored responses and items expire."""
 
     after_seconds: Count | None = None
     """Older than this by the simulator's clock."""
@@ -56,7 +56,7 @@ BarrierStage = Literal["arrival", "running", "answer", "event"]
 
 
 class BarrierSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which calls to hold, and where in their life."""
+    """Which calls to hold, and at which stage."""
 
     name: Name | None = None
     when: Match = _ANYTHING
@@ -67,7 +67,7 @@ class BarrierSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 
 class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The whole of it; every field has a default that behaves well."""
+    """A whole scenario; the defaults describe a well-behaved provider."""
 
     seed: int = 0
     profile: ProfileName = "openai"
@@ -91,52 +91,52 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
 
 
 def read_scenario(raw: dict[str, Any]) -> Scenario:
-    """Return the scenario in `raw`, or raise `WrongInput`."""
+    """Return the scenario in `raw`, or raise `InvalidInput`."""
     written = dict(raw)
     faults = written.pop("fault", [])
     if not isinstance(faults, list):
-        raise WrongInput("fault: expected a list of tables ([[fault]])")
+        raise InvalidInput("fault: expected a list of tables ([[fault]])")
     scenario = convert(written, Scenario)
-    _refuse_second_names(scenario.barriers)
+    _refuse_duplicate_names(scenario.barriers)
     read = [fault_of(fault, where=f"fault[{number}]") for number, fault in enumerate(faults)]
     return msgspec.structs.replace(scenario, faults=read)
 
 
-def _refuse_second_names(barriers: list[BarrierSpec]) -> None:
+def _refuse_duplicate_names(barriers: list[BarrierSpec]) -> None:
     names = set()
     for number, barrier in enumerate(barriers):
         if barrier.name is not None and barrier.name in names:
-            raise WrongInput(f"barrier[{number}]: there is a barrier {barrier.name!r} already")
+            raise InvalidInput(f"barrier[{number}]: barrier {barrier.name!r} already exists")
         names.add(barrier.name)
 
 
 def fault_of(raw: Any, *, where: str) -> Effect:
-    """Return the fault in `raw`, or raise `WrongInput` naming `where` it stands."""
+    """Return the fault in `raw`, or raise `InvalidInput` with its place."""
     try:
         return read_fault(raw)
     except msgspec.ValidationError as exc:
-        raise WrongInput(f"{where}: {exc}") from exc
+        raise InvalidInput(f"{where}: {exc}") from exc
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Return the scenario in the TOML file `path`, or raise `WrongInput`."""
+    """Return the scenario in the TOML file `path`, or raise `InvalidInput`."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise WrongInput(f"{path}: {exc.strerror or exc}") from exc
+        raise InvalidInput(f"{path}: {exc.strerror or exc}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise WrongInput(f"{path}: {exc}") from exc
+        raise InvalidInput(f"{path}: {exc}") from exc
     except (ValueError, RecursionError) as exc:
-        raise WrongInput(f"{path}: {TOO_LARGE}") from exc
+        raise InvalidInput(f"{path}: {TOO_LARGE}") from exc
     try:
         return read_scenario(raw)
-    except WrongInput as exc:
-        raise WrongInput(f"{path}: {exc}") from exc
+    except InvalidInput as exc:
+        raise InvalidInput(f"{path}: {exc}") from exc
 
 
 def convert(raw: Any, kind: type[T], *, from_text: bool = False) -> T:
-    """Return `raw` as a `kind`, or raise `WrongInput`; `from_text` reads numbers in strings."""
+    """Return `raw` as a `kind`, or raise `InvalidInput`; `from_text` reads numbers in strings."""
     try:
         return msgspec.convert(raw, kind, strict=not from_text)
     except msgspec.ValidationError as exc:
-        raise WrongInput(str(exc)) from exc
+        raise InvalidInput(str(exc)) from exc

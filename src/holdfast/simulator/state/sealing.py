@@ -1,7 +1,6 @@
-"""Opaque blobs that only their maker can open: encrypted reasoning and thinking signatures.
+"""Encrypted reasoning and thinking signatures, bound to the account and model they belong to.
 
-A blob is bound to the account and the model it was made for; in any other hands it is noise, as
-the real ones are. (Nothing is secret here: the content is encoded, not encrypted.)
+Nobody else can read them, as with the real ones. The content is encoded, not encrypted.
 """
 
 import base64
@@ -16,7 +15,7 @@ Reading = Literal["genuine", "altered", "foreign"]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who may open a blob."""
+    """The account and model that can read a blob."""
 
     account: str
     model: str
@@ -29,7 +28,7 @@ def seal(owner: Owner, text: str) -> str:
 
 
 def unseal(owner: Owner, blob: object) -> str | None:
-    """Return what `blob` holds, or None when `owner` cannot open it."""
+    """Return the content of `blob`; None when it belongs to another owner."""
     if not isinstance(blob, str) or not blob.startswith(_MARK):
         return None
     proof, payload = blob[len(_MARK) : len(_MARK) + 48], blob[len(_MARK) + 48 :]
@@ -42,13 +41,13 @@ def unseal(owner: Owner, blob: object) -> str | None:
 
 
 def sign(owner: Owner, text: str) -> str:
-    """Return a signature over `text` that shows both its owner and whether the text is whole."""
-    mine = digest(owner.account, owner.model, size=16)
-    return base64.b64encode(f"{mine}{digest(mine, text)}".encode()).decode()
+    """Return a signature over `text` that identifies its owner and detects changes."""
+    identity = digest(owner.account, owner.model, size=16)
+    return base64.b64encode(f"{identity}{digest(identity, text)}".encode()).decode()
 
 
 def read_signature(owner: Owner, signature: object, text: str) -> Reading:
-    """Say whether `signature` is `owner`'s and whether `text` is what was signed."""
+    """Return whether `signature` belongs to `owner` and matches `text`."""
     if not isinstance(signature, str):
         return "foreign"
     if signature == sign(owner, text):

@@ -1,4 +1,4 @@
-"""How many tokens a text is: a plain, repeatable estimate of four characters each."""
+"""Estimate tokens deterministically: four characters each."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The world of one simulator: its scenario, its clock, its accounts and the rules in force."""
+"""The state of one simulator: scenario, clock, accounts and active rules."""
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -23,7 +23,7 @@ from holdfast.simulator.state.scenario import Scenario, Script
 
 @dataclass(slots=True)
 class FaultRule:
-    """A fault in force, and how often it has struck."""
+    """An active fault, and how often it was applied."""
 
     id: str
     effect: Effect
@@ -41,7 +41,7 @@ class FaultRule:
 
 @dataclass(slots=True)
 class ScriptRule:
-    """A scripted answer, and how often it was given."""
+    """A scripted answer, and how often it was used."""
 
     script: Script
     counter: Counter
@@ -49,7 +49,7 @@ class ScriptRule:
 
 @dataclass(slots=True)
 class World:
-    """Everything that lasts longer than a call."""
+    """Everything that outlives a call."""
 
     scenario: Scenario
     clock: Clock = field(default_factory=Clock)
@@ -76,18 +76,18 @@ class World:
             self.barriers.add(spec)
 
     def add_fault(self, effect: Effect) -> FaultRule:
-        """Put a fault in force."""
+        """Activate a fault."""
         self._rules += 1
         rule = FaultRule(f"fault-{self._rules}", effect, Counter(effect.when, effect.times))
         self.faults[rule.id] = rule
         return rule
 
     def add_script(self, script: Script) -> None:
-        """Put a scripted answer in force; the first that matches is given."""
+        """Activate a scripted answer; the first match is used."""
         self.scripts.append(ScriptRule(script, Counter(script.when, script.times)))
 
     def reset(self) -> None:
-        """Be as on the first day: accounts, record, clock and rules begin anew."""
+        """Return to the initial state: accounts, record, clock and rules."""
         self.barriers.release_hanging()
         self.barriers.clear()
         self.clock.offset_seconds = 0
@@ -100,14 +100,14 @@ class World:
         self.record.file = file
 
     def forget(self, *, id: str | None = None, account: str | None = None) -> int:  # noqa: A002
-        """Forget one id, one account, or everything, and say how much that was."""
+        """Delete one id, one account, or everything; return how many objects."""
         accounts = self.accounts.values() if account is None else [self.account(account)]
         if id is not None:
             return sum(each.forget_owner(id) for each in accounts)
         return sum(each.forget_everything() for each in accounts)
 
     def account(self, key: str) -> Account:
-        """Return the account of `key`, new if need be."""
+        """Return the account of `key`, creating it if necessary."""
         account = self.accounts.get(key)
         if account is None:
             account = self.accounts[key] = Account(key=key)
@@ -118,11 +118,11 @@ class World:
         account.serial += 1
         return Ids(f"{self.scenario.seed}/{account.key}/{account.serial}")
 
-    def strike(self, call: Call) -> list[Effect]:
-        """Return the faults in force that fall on `call`.
+    def matching_faults(self, call: Call) -> list[Effect]:
+        """Return the active faults that apply to `call`.
 
-        One fault of a kind at a time, and none after one that is an answer by itself: those wait
-        for the next call.
+        At most one fault of a kind, and none after one that is an answer by itself: the others
+        wait for the next call.
         """
         struck: list[Effect] = []
         for rule in self.faults.values():
@@ -132,13 +132,13 @@ class World:
             is_free = not any(
                 isinstance(other, ANSWERING) or type(other) is type(effect) for other in struck
             )
-            if rule.counter.takes(call, may_act=is_free):
+            if rule.counter.count_match(call, may_act=is_free):
                 struck.append(effect)
         return struck
 
     def script_for(self, call: Call) -> Script | None:
         """Return the scripted answer to `call`, if there is one."""
-        return next((rule.script for rule in self.scripts if rule.counter.takes(call)), None)
+        return next((rule.script for rule in self.scripts if rule.counter.count_match(call)), None)
 
     def context_tokens(self, model: str, default: int = 400_000) -> int:
         """Return the context window of `model`."""
@@ -148,15 +148,15 @@ class World:
         return self.scenario.context_tokens or default
 
     def reasons(self, model: str) -> bool:
-        """Say whether `model` thinks before it speaks."""
+        """Return whether `model` produces reasoning."""
         return any(fnmatchcase(model, pattern) for pattern in self.scenario.reasoning_models)
 
     def unlinks(self, model: str) -> bool:
-        """Say whether conversations lose assistant items with `model`."""
+        """Return whether conversations lose assistant items with `model`."""
         return any(fnmatchcase(model, pattern) for pattern in self.scenario.unlink_models)
 
     def find_response(self, call: Call, response_id: object) -> StoredResponse | None:
-        """Return the response the caller may see under this id, unless it is forgotten."""
+        """Return a response of the caller by its id, unless it has expired."""
         if not isinstance(response_id, str):
             return None
         if call.socket_memory and response_id in call.socket_memory:
@@ -171,7 +171,7 @@ class World:
         return stored
 
     def find_item(self, call: Call, item_id: object) -> StoredItem | None:
-        """Return the item the caller may name by this id, unless it is forgotten."""
+        """Return an item of the caller by its id, unless it has expired."""
         stored = call.account.items.get(item_id) if isinstance(item_id, str) else None
         if stored is None or self.forgetting.has_forgotten(
             owner_id=stored.owner_id, created_at=stored.created_at, now=call.now

@@ -1,7 +1,7 @@
 """A typed client of the simulator's control API, for tests in this process or another.
 
-Every call blocks. In a coroutine use the methods that end in `_async`, so that what the test
-itself runs in the event loop can reach the simulator meanwhile.
+Every call blocks. In a coroutine, use the methods that end in `_async`: they keep the event loop
+free for the test's own work.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _MARGIN_SECONDS = 10.0
 
 
 class SimulatorError(Exception):
-    """The simulator did not accept an order, or what was awaited did not come."""
+    """The simulator refused a request, or an expected call did not arrive."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -37,19 +37,19 @@ class RecordedRequest:
     model: str
     headers: dict[str, str]
     body: Any
-    """An object, or the text of a body that is no JSON object."""
+    """An object, or the text of a body that is not a JSON object."""
     faults: list[str]
-    """The kinds of the faults that fell on it."""
+    """The kinds of the faults that were applied."""
     status: int | None
-    """None while no answer has begun, and for ever when the connection was dropped."""
+    """None before the answer begins, and where the connection was dropped."""
     answer_id: str | None
     fault: str | None
-    """The listed fault (`R02`, …) that it was answered with."""
+    """The catalogue id (`R02`, …) of the answer."""
     events_sent: int | None
 
 
 class SimulatorControl:
-    """Orders to a running simulator at `url` (without /v1)."""
+    """A client of the control API of the simulator at `url` (without /v1)."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -57,13 +57,13 @@ class SimulatorControl:
         if parts.hostname is None or parts.port is None:
             raise ValueError(f"expected http://host:port, got {url!r}")
         self._address = (parts.hostname, parts.port)
-        self._door: http.client.HTTPConnection | None = None
+        self._kept_open: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
-        """Close the connection that was kept for opening the door again."""
-        if self._door is not None:
-            self._door.close()
-            self._door = None
+        """Close the connection that stays open while the simulator does not listen."""
+        if self._kept_open is not None:
+            self._kept_open.close()
+            self._kept_open = None
 
     def add_fault(
         self,
@@ -73,16 +73,16 @@ class SimulatorControl:
         times: int | None = None,
         **parameters: Any,
     ) -> str:
-        """Put a fault in force and return the id of its rule."""
+        """Activate a fault and return the id of its rule."""
         fault = {"kind": kind, "when": when or {}, "times": times, **parameters}
         return str(self._ask("POST", "/faults", fault)["id"])
 
     def remove_fault(self, rule_id: str) -> None:
-        """Take one fault away."""
+        """Remove one fault."""
         self._ask("DELETE", f"/faults/{quote(rule_id)}")
 
     def clear_faults(self) -> None:
-        """Take all faults away, those of the scenario too."""
+        """Remove all faults, including those of the scenario."""
         self._ask("DELETE", "/faults")
 
     def add_answer(
@@ -105,24 +105,24 @@ class SimulatorControl:
         event: int = 1,
         times: int | None = None,
     ) -> "BarrierControl":
-        """Hold the calls that match from now on; leaving its `with` block lets all go."""
+        """Hold the calls that match from now on; leaving its `with` block releases all."""
         spec = {"when": when or {}, "at": at, "event": event, "times": times}
         return BarrierControl(self, str(self._ask("POST", "/barriers", spec)["id"]))
 
     def release_all(self) -> None:
-        """Take all barriers away and let every hanging call go on."""
+        """Remove all barriers and release every hanging call."""
         self._ask("POST", "/release", {})
 
     def forget(self, id: str | None = None, *, account: str | None = None) -> int:  # noqa: A002
-        """Make the provider forget one id, one account's state, or everything, now."""
+        """Delete one id, the state of one account, or everything."""
         return int(self._ask("POST", "/forget", {"id": id, "account": account})["forgotten"])
 
     def advance_clock(self, seconds: int) -> None:
-        """Let time pass for the simulator."""
+        """Advance the clock of the simulator."""
         self._ask("POST", "/clock", {"advance_seconds": seconds})
 
     def reset(self) -> None:
-        """Begin anew with the scenario the simulator was started with."""
+        """Return to the scenario that the simulator was started with."""
         self._ask("POST", "/reset", {})
 
     def requests(self, *, after: int = 0, **match: str) -> list[RecordedRequest]:
@@ -136,7 +136,7 @@ class SimulatorControl:
         return self._exchange("GET", "/record.jsonl", None)[1].decode()
 
     def clear_record(self) -> None:
-        """Empty the record; the numbers go on."""
+        """Delete the record; numbering continues."""
         self._ask("DELETE", "/record")
 
     def state(self) -> dict[str, Any]:
@@ -145,20 +145,26 @@ class SimulatorControl:
 
     def refuse_connections(self, count: int) -> None:
         """Reset the next `count` connections; idle ones are closed now."""
-        self._ask("POST", "/connections", {"connections": count}, through_door=True)
+        self._ask("POST", "/connections", {"connections": count}, stays_open=True)
 
     def shut(self, seconds: float | None = None) -> None:
         """Stop listening, so that connecting is refused, for `seconds` or until `open`."""
-        self._ask("POST", "/listening", {"open": False, "seconds": seconds}, through_door=True)
+        self._ask("POST", "/listening", {"open": False, "seconds": seconds}, stays_open=True)
 
     def open(self) -> None:
         """Listen again after `shut`."""
-        self._ask("POST", "/listening", {"open": True}, through_door=True)
+        self._ask("POST", "/listening", {"open": True}, stays_open=True)
 
     def _ask(
-        self, method: str, path: str, body: Any = None, *, through_door: bool = False, **more: float
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        stays_open: bool = False,
+        **wait: float,
     ) -> dict[str, Any]:
-        status, raw = self._exchange(method, path, body, through_door=through_door, **more)
+        status, raw = self._exchange(method, path, body, stays_open=stays_open, **wait)
         answer: dict[str, Any] = json.loads(raw)
         if status >= 400:
             raise SimulatorError(status, str(answer.get("error")))
@@ -170,29 +176,29 @@ class SimulatorControl:
         path: str,
         body: Any,
         *,
-        through_door: bool = False,
+        stays_open: bool = False,
         wait_seconds: float = 0.0,
     ) -> tuple[int, bytes]:
-        connection = self._connection(through_door, wait_seconds + _MARGIN_SECONDS)
+        connection = self._connection(stays_open, wait_seconds + _MARGIN_SECONDS)
         try:
             payload = None if body is None else json.dumps(body)
             connection.request(method, f"/_sim{path}", payload)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
-            if not through_door:
+            if not stays_open:
                 connection.close()
 
-    def _connection(self, through_door: bool, seconds: float) -> http.client.HTTPConnection:
-        if not through_door:
+    def _connection(self, stays_open: bool, seconds: float) -> http.client.HTTPConnection:
+        if not stays_open:
             return http.client.HTTPConnection(*self._address, timeout=seconds)
-        if self._door is None:
-            self._door = http.client.HTTPConnection(*self._address, timeout=_MARGIN_SECONDS)
-        return self._door
+        if self._kept_open is None:
+            self._kept_open = http.client.HTTPConnection(*self._address, timeout=_MARGIN_SECONDS)
+        return self._kept_open
 
 
 class BarrierControl:
-    """One barrier: see what it holds, wait for more, let go."""
+    """One barrier: list, await and release its calls."""
 
     def __init__(self, control: SimulatorControl, barrier_id: str) -> None:
         self._control = control
@@ -210,20 +216,20 @@ class BarrierControl:
         self._control._ask("GET", f"{self._path}?{query}", wait_seconds=wait_seconds)
 
     async def wait_held_async(self, count: int = 1, *, wait_seconds: float = 10.0) -> None:
-        """Do the same without stopping the event loop."""
+        """Do the same without blocking the event loop."""
         await asyncio.to_thread(self.wait_held, count, wait_seconds=wait_seconds)
 
     def release(self, count: int | None = None) -> int:
-        """Let the first `count` calls go (None: all that wait now) and return how many went."""
+        """Release the first `count` calls (None: all that wait now) and return how many."""
         answer = self._control._ask("POST", f"{self._path}/release", {"count": count})
         return int(answer["released"])
 
     async def release_async(self, count: int | None = None) -> int:
-        """Do the same without stopping the event loop."""
+        """Do the same without blocking the event loop."""
         return await asyncio.to_thread(self.release, count)
 
     def remove(self) -> None:
-        """Take the barrier away; what waits here goes on."""
+        """Remove the barrier and release its calls."""
         try:
             self._control._ask("DELETE", self._path)
         except SimulatorError as exc:

@@ -79,7 +79,7 @@ class ProviderSimulator(SimulatorControl):
 
 
 class _Running:
-    """The thread's side of it."""
+    """The part that runs in the thread."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -90,7 +90,7 @@ class _Running:
         self._ending: asyncio.Event | None = None
 
     def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve until `stop` is called."""
         import uvloop
 
         try:
@@ -114,6 +114,6 @@ class _Running:
             await server.stop()
 
     def stop(self) -> None:
-        """Tell the thread to end."""
+        """Stop the thread."""
         if self._loop is not None and self._ending is not None:
             self._loop.call_soon_threadsafe(self._ending.set)

@@ -1,4 +1,4 @@
-"""The simulator for pytest: import `provider_simulator` into a conftest and ask for it by name.
+"""The simulator for pytest: import the fixture `provider_simulator` into a conftest.
 
     from holdfast.testing.simulator.provider import ProviderSimulator, provider_simulator
 
@@ -29,6 +29,6 @@ __all__ = [
 
 @pytest.fixture
 def provider_simulator() -> Iterator[ProviderSimulator]:
-    """A well-behaved `openai` simulator with seed 0; tell it to misbehave as the test goes on."""
+    """A well-behaved `openai` simulator with seed 0; add faults during the test."""
     with ProviderSimulator() as simulator:
         yield simulator

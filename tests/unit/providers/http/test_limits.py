@@ -17,12 +17,12 @@ from holdfast.providers.http.client import HttpRequest
 from holdfast.providers.http.sse import SseEvent, SseSplitter
 from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.settings import UpstreamSettings
-from tests.unit.providers.http.test_client import line
-from tests.unit.providers.raw_server import Basin, Talk, chunked, whole
+from tests.unit.providers.http.raw_server import CollectingSink, RawConnection, chunked, whole
+from tests.unit.providers.http.test_client import connected
 
 SECONDS = 20.0
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
-Script = Callable[[Talk], Awaitable[None]]
+Script = Callable[[RawConnection], Awaitable[None]]
 
 
 class Events:
@@ -46,14 +46,14 @@ class Events:
 async def read(script: Script) -> bytes:
     async with (
         asyncio.timeout(SECONDS),
-        line(script) as (client, server),
+        connected(script) as (client, server),
         client.exchange(HttpRequest(method="GET", url=server.url)) as answer,
     ):
         return await answer.read()
 
 
 async def stream(script: Script) -> Events:
-    async with asyncio.timeout(SECONDS), line(script) as (client, server):
+    async with asyncio.timeout(SECONDS), connected(script) as (client, server):
         sink = Events()
         settings = UpstreamSettings(url=server.url)
         await Upstream(settings, client).stream("/x", (b"{}",), sink)
@@ -61,30 +61,30 @@ async def stream(script: Script) -> Events:
 
 
 def saying(data: bytes, *, repeats: int = 1) -> Script:
-    async def script(talk: Talk) -> None:
-        while await talk.request():
+    async def script(connection: RawConnection) -> None:
+        while await connection.request():
             for _ in range(repeats):
-                await talk.say(data)
+                await connection.say(data)
 
     return script
 
 
 async def test_trailers_are_dropped() -> None:
     body = chunked(b"one")[:-2] + b"x-note: a\r\nx-note: b\r\n\r\n"
-    async with asyncio.timeout(SECONDS), line(saying(body)) as (client, server):
+    async with asyncio.timeout(SECONDS), connected(saying(body)) as (client, server):
         for _ in range(2):
             async with client.exchange(HttpRequest(method="GET", url=server.url)) as answer:
                 assert await answer.read() == b"one"
                 assert "x-note" not in answer.headers
-        assert len(server.talks) == 1, "trailers end a response like any other"
+        assert len(server.connections) == 1, "trailers end a response like any other"
 
 
 async def test_endless_trailers_are_refused() -> None:
-    async def script(talk: Talk) -> None:
-        await talk.request()
-        await talk.say(chunked(b"one")[:-2])
+    async def script(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.say(chunked(b"one")[:-2])
         while True:
-            await talk.say(b"x-note: %b\r\n" % (b"a" * 100) * 100)
+            await connection.say(b"x-note: %b\r\n" % (b"a" * 100) * 100)
 
     with pytest.raises(ProviderFailure, match="trailers") as caught:
         await read(script)
@@ -100,7 +100,7 @@ async def test_repeated_headers_are_joined_once() -> None:
         nonlocal calls
         calls += event == "c_call" and getattr(function, "__name__", "") == "join"
 
-    async with asyncio.timeout(SECONDS), line(saying(head + b"\r\nok")) as (client, server):
+    async with asyncio.timeout(SECONDS), connected(saying(head + b"\r\nok")) as (client, server):
         sys.setprofile(profile)
         try:
             async with client.exchange(HttpRequest(method="GET", url=server.url)) as answer:
@@ -112,11 +112,11 @@ async def test_repeated_headers_are_joined_once() -> None:
 
 
 async def test_an_endless_head_is_refused() -> None:
-    async def script(talk: Talk) -> None:
-        await talk.request()
-        await talk.say(b"HTTP/1.1 200 OK\r\n")
+    async def script(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.say(b"HTTP/1.1 200 OK\r\n")
         while True:
-            await talk.say(b"x-note: %b\r\n" % (b"a" * 100) * 100)
+            await connection.say(b"x-note: %b\r\n" % (b"a" * 100) * 100)
 
     with pytest.raises(ProviderFailure, match="head"):
         await read(script)
@@ -146,9 +146,9 @@ async def test_a_gzip_bomb_is_refused_at_the_limit(monkeypatch: pytest.MonkeyPat
 
 async def test_a_sink_that_is_full_stops_decompression() -> None:
     packed = bomb(4 << 20)
-    open_doors = asyncio.Semaphore(0)
+    permits = asyncio.Semaphore(0)
 
-    class Narrow(Basin):
+    class Narrow(CollectingSink):
         most = 0
 
         def write(self, piece: bytes) -> bool:
@@ -157,15 +157,15 @@ async def test_a_sink_that_is_full_stops_decompression() -> None:
             return False
 
         async def drain(self) -> None:
-            await open_doors.acquire()
+            await permits.acquire()
             self.pieces.clear()
 
     sink = Narrow()
     async with asyncio.timeout(SECONDS):
         for _ in range(1000):
-            open_doors.release()
+            permits.release()
         async with (
-            line(saying(whole(packed, b"content-encoding: gzip"))) as (client, server),
+            connected(saying(whole(packed, b"content-encoding: gzip"))) as (client, server),
             client.exchange(HttpRequest(method="GET", url=server.url)) as answer,
         ):
             await answer.copy_to(sink)
@@ -176,11 +176,11 @@ async def test_an_endless_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(upstreams, "MAX_STREAM_BYTES", 1 << 20)
     event = b"data: %b\n\n" % (b"x" * 10_000)
 
-    async def script(talk: Talk) -> None:
-        await talk.request()
-        await talk.say(HEAD + b"\r\n")
+    async def script(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.say(HEAD + b"\r\n")
         while True:
-            await talk.say(b"%x\r\n%b\r\n" % (len(event), event))
+            await connection.say(b"%x\r\n%b\r\n" % (len(event), event))
 
     with pytest.raises(ProviderFailure, match="exceeds 1048576 bytes") as caught:
         await stream(script)
@@ -191,11 +191,11 @@ async def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(SseSplitter.__init__, "__defaults__", (1 << 20,))
     piece = b"x" * 65_536
 
-    async def script(talk: Talk) -> None:
-        await talk.request()
-        await talk.say(HEAD + b"\r\n6\r\ndata: \r\n")
+    async def script(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.say(HEAD + b"\r\n6\r\ndata: \r\n")
         while True:
-            await talk.say(b"%x\r\n%b\r\n" % (len(piece), piece))
+            await connection.say(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     with pytest.raises(ProviderFailure, match="event of the upstream's answer exceeds"):
         await stream(script)
@@ -217,7 +217,7 @@ async def test_an_end_mark_is_told_to_the_sink() -> None:
 async def test_a_second_response_in_the_same_bytes_is_dropped() -> None:
     async with (
         asyncio.timeout(SECONDS),
-        line(saying(whole(b"one") + whole(b"two"))) as (
+        connected(saying(whole(b"one") + whole(b"two"))) as (
             client,
             server,
         ),
@@ -225,4 +225,4 @@ async def test_a_second_response_in_the_same_bytes_is_dropped() -> None:
         for _ in range(2):
             async with client.exchange(HttpRequest(method="GET", url=server.url)) as answer:
                 assert await answer.read() == b"one"
-        assert len(server.talks) == 2, "such a connection is not used again"
+        assert len(server.connections) == 2, "such a connection is not used again"

@@ -12,8 +12,8 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.providers.http.client import HttpRequest, PooledClient
 from holdfast.providers.http.proxy import Proxy
-from tests.unit.providers.raw_server import Talk, raw_server, whole
-from tests.unit.providers.test_tls import certificate, tls_server
+from tests.unit.providers.http.raw_server import RawConnection, raw_server, whole
+from tests.unit.providers.http.test_tls import certificate, tls_server
 
 SECONDS = 20.0
 
@@ -109,10 +109,10 @@ async def test_the_certificate_is_checked_behind_a_proxy(tmp_path: Path) -> None
 async def test_plain_http_is_sent_to_the_proxy_with_its_whole_address() -> None:
     heads: list[bytes] = []
 
-    async def script(talk: Talk) -> None:
-        while head := await talk.request():
+    async def script(connection: RawConnection) -> None:
+        while head := await connection.request():
             heads.append(head)
-            await talk.say(whole(b"ok"))
+            await connection.say(whole(b"ok"))
 
     async with asyncio.timeout(SECONDS), raw_server(script) as server:
         client = PooledClient(proxy=Proxy.parse(f"http://me:x@127.0.0.1:{server.port}"))

@@ -1,4 +1,4 @@
-"""Server-sent events: the same ones, however their bytes are cut and their lines are ended."""
+"""Server-sent events are the same however their bytes are cut and their lines end."""
 
 import itertools
 
@@ -53,18 +53,18 @@ def test_events_are_the_same_however_their_bytes_are_cut(
     assert split(*(raw[i : i + 1] for i in range(len(raw)))) == want
 
 
-def test_what_stands_behind_the_last_empty_line_is_no_event() -> None:
+def test_bytes_after_the_last_empty_line_are_no_event() -> None:
     assert split(b"data: 1\n\ndata: 2\n") == [SseEvent("message", b"1")]
     assert split(b"data: 1") == []
 
 
-def test_an_event_without_data_is_none() -> None:
+def test_an_event_without_data_is_skipped() -> None:
     assert split(b"event: ping\n\n: comment\n\n\n\n") == []
     assert split(b"data\n\n") == [SseEvent("message", b"")]
     assert split(b"data:\n\n") == [SseEvent("message", b"")]
 
 
-def test_line_ends_of_every_kind_may_stand_together() -> None:
+def test_all_line_ends_may_be_mixed() -> None:
     assert split(b"data: 1\r\n\rdata: 2\r\r\ndata: 3\n\r\n") == [
         SseEvent("message", b"1"), SseEvent("message", b"2"), SseEvent("message", b"3"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A history as a server that keeps nothing is shown it, and names that are our own to give."""
+"""Histories as input of a stateless Responses server, and the ids that we allocate."""
 
 from typing import Any
 
@@ -27,13 +27,13 @@ def sealed(content: str = MAKER.mark("gAAA"), **more: Any) -> Json:
     return {"type": "reasoning", "summary": [], "encrypted_content": content, **more}
 
 
-def test_ids_are_left_out_and_everything_else_stays() -> None:
+def test_ids_are_left_out_and_everything_else_is_kept() -> None:
     message = said("x", id="msg_1", status="completed", vendor={"a": [1]})
     [item] = shown(message)
     assert item == {k: v for k, v in message.items() if k != "id"}
 
 
-def test_items_without_anything_to_change_stay_the_bytes_they_are() -> None:
+def test_items_that_need_no_change_keep_their_bytes() -> None:
     body = b'{ "role": "user",  "content": "\\u00e9" }'
     [item] = Replay(owner=MAKER).items([body])
     assert bytes(item) == body
@@ -44,7 +44,7 @@ def test_items_that_are_only_understood_with_their_id_keep_it() -> None:
     assert shown(call) == [call]
 
 
-def test_reasoning_is_opened_for_its_maker() -> None:
+def test_encrypted_reasoning_goes_back_to_its_owner() -> None:
     [reasoning, _] = shown(sealed(id="rs_1"), said("x"))
     assert reasoning["encrypted_content"] == "gAAA"
     assert "id" not in reasoning
@@ -58,15 +58,15 @@ def test_reasoning_is_opened_for_its_maker() -> None:
         SealOwner("openai", "acct", "gpt-5.5"),
     ],
 )
-def test_nobody_else_is_shown_it(other: SealOwner) -> None:
+def test_encrypted_reasoning_goes_to_nobody_else(other: SealOwner) -> None:
     assert shown(sealed(other.mark("gAAA")), said("x")) == [said("x")]
 
 
-def test_seals_of_unknown_origin_are_not_sent() -> None:
+def test_encrypted_content_of_unknown_owners_is_not_sent() -> None:
     assert shown(sealed("gAAA"), said("x")) == [said("x")]
 
 
-def test_once_refused_no_seal_is_sent() -> None:
+def test_no_encrypted_content_is_sent_after_a_refusal() -> None:
     assert shown(sealed(), said("x"), allows_opaque=False) == [said("x")]
 
 
@@ -78,11 +78,11 @@ def test_once_refused_no_seal_is_sent() -> None:
         [{"type": "reasoning", "id": "rs_1", "summary": []}, said("x")],
     ],
 )
-def test_unfinished_and_unsealed_reasoning_is_not_sent(items: list[Json]) -> None:
+def test_unfinished_and_unencrypted_reasoning_is_not_sent(items: list[Json]) -> None:
     assert [item["type"] for item in shown(*items)] == ["message"]
 
 
-def test_reasoning_without_what_it_led_to_is_not_sent() -> None:
+def test_reasoning_without_its_result_is_not_sent() -> None:
     user = {"role": "user", "content": "y"}
     assert shown(sealed()) == []
     assert shown(sealed(), user) == [user]
@@ -105,7 +105,7 @@ def test_references_are_resolved_from_the_history_or_left_out() -> None:
     assert shown({"type": "item_reference", "id": "msg_9"}) == []
 
 
-def test_an_account_gives_nothing_of_its_key_away() -> None:
+def test_an_account_name_does_not_reveal_its_key() -> None:
     account = account_of("https://x/v1", "sk-secret")
     assert "secret" not in account
     assert account == account_of("https://x/v1/", "sk-secret")
@@ -145,7 +145,7 @@ def test_the_call_ids_of_a_history_are_found() -> None:
     assert fitting_call_id("a", 40) == "a"
 
 
-def test_a_chain_of_thoughts_goes_with_what_it_led_to_or_not_at_all() -> None:
+def test_several_reasoning_items_are_sent_with_their_result_or_not_at_all() -> None:
     thought = sealed("gAAA")
     assert shown(sealed(), sealed(), said("x")) == [thought, thought, said("x")]
     torn = said("x", status="incomplete")
@@ -163,13 +163,13 @@ def test_ids_that_are_kept_are_unique_and_fit() -> None:
     assert kept == [item["id"] for item in shown(*hosted, said("x"))[:3]]
 
 
-def test_a_sealed_summary_of_another_maker_is_left_out() -> None:
+def test_an_encrypted_summary_of_another_owner_is_left_out() -> None:
     foreign = {"type": "compaction", "encrypted_content": "gAAAother"}
     own = {"type": "compaction", "encrypted_content": MAKER.mark("gAAA")}
     assert shown(foreign, own) == [{**own, "encrypted_content": "gAAA"}]
 
 
-def test_the_plainest_form_is_words_calls_and_outputs() -> None:
+def test_the_plainest_form_has_only_messages_calls_and_outputs() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": "1"}
     items = [sealed(), {"type": "web_search_call", "id": "ws_1"}, call, output, said("x")]
@@ -179,7 +179,7 @@ def test_the_plainest_form_is_words_calls_and_outputs() -> None:
     assert written.sources == [2, 3, 4]
 
 
-def test_an_id_in_front_is_cut_off_without_reading_the_rest() -> None:
+def test_a_leading_id_is_removed_without_parsing_the_rest() -> None:
     body = b'{"id":"msg_1","type":"message", "role" : "assistant","content":"\\u00e9"}'
     [item] = Replay(owner=MAKER).items([body])
     assert bytes(item) == b'{"type":"message", "role" : "assistant","content":"\\u00e9"}'

@@ -1,4 +1,4 @@
-"""A Responses server's answer in our names: unique ids, marked seals, bytes untouched otherwise."""
+"""Answers of Responses servers: unique ids, marked encrypted content, unchanged bytes otherwise."""
 
 from typing import Any
 
@@ -40,33 +40,33 @@ def a_call(call_id: str, **more: Any) -> Json:
             "arguments": "{}", **more}  # fmt: skip
 
 
-def test_items_that_are_unique_stay_the_bytes_they_are() -> None:
+def test_items_with_unique_ids_keep_their_bytes() -> None:
     said = b'"role":"assistant", "content":[ {"type":"output_text", "text":"a"} ]'
     body = b'{ "type":"message", "id":"msg_%s", %s, "x":"\\u00e9" }' % (LONG.encode(), said)
     answer = an_output().whole(b'{"status":"completed","output":[%s]}' % body).answer
     assert answer.items == [body]
 
 
-def test_counted_ids_become_our_own() -> None:
+def test_short_ids_are_replaced() -> None:
     first, second = answered(a_call("call_1", id="1"), a_call("call_1", id="2"))
     assert first["id"] != second["id"]
     assert first["call_id"] != second["call_id"]
     assert not {first["call_id"], second["call_id"]} & {"call_1"}
 
 
-def test_a_call_id_that_the_session_has_is_not_given_twice() -> None:
+def test_a_call_id_of_the_session_is_not_used_twice() -> None:
     [call] = answered(a_call(f"call_{LONG}"), taken=(f"call_{LONG}",))
     assert call["call_id"] == "call_70"
 
 
 @pytest.mark.parametrize("call_id", ["call_1", f"call_{LONG}"])
-def test_an_output_that_the_server_made_itself_stays_with_its_call(call_id: str) -> None:
+def test_the_output_of_a_hosted_call_keeps_its_pair(call_id: str) -> None:
     output = {"id": f"sho_{LONG}", "type": "shell_call_output", "call_id": call_id}
     call, answer = answered(a_call(call_id, type="shell_call"), output)
     assert call["call_id"] == answer["call_id"]
 
 
-def test_seals_are_marked_in_events_and_in_the_answer() -> None:
+def test_encrypted_content_is_marked_in_events_and_in_the_answer() -> None:
     item = {"id": f"rs_{LONG}", "type": "reasoning", "summary": [], "encrypted_content": "gAAA"}
     output = an_output()
     done = {"type": "response.output_item.done", "output_index": 0, "item": item}
@@ -80,7 +80,7 @@ def test_seals_are_marked_in_events_and_in_the_answer() -> None:
     assert msgspec.json.decode(kept)["encrypted_content"] == MAKER.mark("gAAA")
 
 
-def test_a_terminal_event_without_items_ends_what_the_events_told() -> None:
+def test_a_terminal_event_without_items_keeps_the_streamed_items() -> None:
     output = an_output()
     done = {"type": "response.output_item.done", "output_index": 0, "item": a_call("call_1")}
     output.read("", msgspec.json.encode(done))
@@ -92,7 +92,7 @@ def test_a_terminal_event_without_items_ends_what_the_events_told() -> None:
 
 
 def heard(output: ResponsesOutput, *events: Json) -> list[str]:
-    """Take events in, and an end without items; return the kinds that were passed on."""
+    """Read events and an end without items; return the types of the resulting events."""
     end = {"type": "response.completed", "response": {"id": "resp_1", "output": []}}
     told = [one for event in (*events, end) for one in output.read("", msgspec.json.encode(event))]
     return [one.type.removeprefix("response.") for one in told]
@@ -159,9 +159,7 @@ def added(**item: Any) -> Json:
     ],
     ids=["text", "refusal", "reasoning", "call", "custom-call"],
 )  # fmt: skip
-def test_items_that_are_never_shown_finished_are_rebuilt_from_their_events(
-    events: list[Json], item: Json
-) -> None:
+def test_unfinished_items_are_rebuilt_from_their_events(events: list[Json], item: Json) -> None:
     output = an_output()
     kinds = heard(output, *events)
     assert output.finished is not None
@@ -172,7 +170,7 @@ def test_items_that_are_never_shown_finished_are_rebuilt_from_their_events(
     assert len(kinds) == len(events) + 1
 
 
-def test_what_was_only_begun_or_has_no_name_is_no_item() -> None:
+def test_items_without_content_or_name_are_dropped() -> None:
     output = an_output()
     heard(
         output,
@@ -183,7 +181,7 @@ def test_what_was_only_begun_or_has_no_name_is_no_item() -> None:
     assert output.finished.answer.items == []
 
 
-def test_an_answer_of_which_no_event_told_is_told_at_its_end() -> None:
+def test_items_without_events_get_them_at_the_end() -> None:
     output = an_output()
     part = {"type": "output_text", "text": "good day", "annotations": []}
     said = {"id": f"msg_{LONG}", "type": "message", "role": "assistant", "content": [part]}
@@ -200,7 +198,7 @@ def test_an_answer_of_which_no_event_told_is_told_at_its_end() -> None:
     [("queued", "upstream_unfinished"), ("in_progress", "upstream_unfinished"),
      ("cancelled", "upstream_cancelled"), ("failed", "server_error")],
 )  # fmt: skip
-def test_a_response_that_did_not_complete_is_no_answer(status: str, code: str) -> None:
+def test_an_incomplete_response_status_is_a_failure(status: str, code: str) -> None:
     error = {"code": "server_error", "message": "x"} if status == "failed" else None
     with pytest.raises(ProviderFailure) as caught:
         an_output().whole(whole(status=status, error=error))
@@ -208,12 +206,12 @@ def test_a_response_that_did_not_complete_is_no_answer(status: str, code: str) -
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"1", b"{", b'{"output": 5}'])
-def test_what_is_no_response_is_a_failure(data: bytes) -> None:
+def test_an_invalid_response_is_a_failure(data: bytes) -> None:
     with pytest.raises(ProviderFailure):
         an_output().whole(data)
 
 
-def test_a_numbered_event_that_comes_twice_is_heard_once() -> None:
+def test_a_repeated_event_is_dropped() -> None:
     output = an_output()
 
     def heard(number: int | None) -> int:
@@ -224,13 +222,13 @@ def test_a_numbered_event_that_comes_twice_is_heard_once() -> None:
     assert [heard(None) for _ in range(2)] == [1, 1]
 
 
-def test_servers_that_do_not_count_are_heard_all_the_same() -> None:
+def test_events_without_numbers_are_never_dropped() -> None:
     output = an_output()
     value = b'{"type":"response.output_text.delta","delta":"ha","sequence_number":0}'
     assert [len(output.read("", value)) for _ in range(3)] == [1, 1, 1]
 
 
-def test_an_item_of_no_type_is_the_servers_mistake() -> None:
+def test_an_item_without_a_type_is_a_failure() -> None:
     with pytest.raises(ProviderFailure) as caught:
         answered({"foo": 1})
     assert caught.value.provider_code == "upstream_broken_answer"
@@ -238,13 +236,13 @@ def test_an_item_of_no_type_is_the_servers_mistake() -> None:
 
 @pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
 @pytest.mark.parametrize("given", [{}, {"call_id": None}, {"call_id": ""}])
-def test_a_call_without_an_id_gets_one_that_can_be_answered_to(kind: str, given: Json) -> None:
+def test_a_call_without_an_id_gets_one(kind: str, given: Json) -> None:
     call = {"id": f"fc_{LONG}", "type": kind, "name": "f", "arguments": "{}", **given}
     [own] = answered(call)
     assert own["call_id"].startswith("call_")
 
 
-def test_an_answer_that_came_whole_is_told_word_for_word() -> None:
+def test_a_whole_answer_gives_all_events() -> None:
     said = {"type": "output_text", "text": "hello", "annotations": []}
     message = {"id": f"msg_{LONG}", "type": "message", "role": "assistant", "content": [said]}
     events = whole_events([msgspec.json.encode(message)])
@@ -292,7 +290,7 @@ NO_WRITES = {"cached_tokens": 3, "cache_write_tokens": 0}
     ],
     ids=["in full", "with more", "with less", "none", "empty"],
 )
-def test_a_usage_is_kept_as_it_was_told_with_the_details_that_it_left_out(
+def test_usage_is_kept_and_its_missing_details_are_zero(
     told: Any, kept: Any, counted: Usage | None
 ) -> None:
     answer = an_output().whole(whole(usage=told)).answer

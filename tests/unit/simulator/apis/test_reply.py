@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.simulator.apis.reply import Seen, Tool, compose, words_of
+from holdfast.simulator.apis.reply import ContextSummary, Tool, compose, words_of
 from holdfast.simulator.state.scenario import Script, ScriptedCall
 
 WEATHER = Tool(
@@ -23,8 +23,8 @@ WEATHER = Tool(
 )
 
 
-def seen(text: str, *, ends_with_output: bool = False) -> Seen:
-    return Seen(messages=2, last_text=text, ends_with_output=ends_with_output)
+def seen(text: str, *, ends_with_output: bool = False) -> ContextSummary:
+    return ContextSummary(messages=2, last_text=text, ends_with_output=ends_with_output)
 
 
 def test_by_default_it_tells_what_it_saw() -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.simulator.faults.matching import Counter, Match, fits
+from holdfast.simulator.faults.matching import Counter, Match, matches
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Some:
     ],
 )
 def test_a_call_fits_what_it_is(match: Match) -> None:
-    assert fits(match, Some())
+    assert matches(match, Some())
 
 
 @pytest.mark.parametrize(
@@ -51,21 +51,21 @@ def test_a_call_fits_what_it_is(match: Match) -> None:
     ],
 )
 def test_a_call_does_not_fit_what_it_is_not(match: Match) -> None:
-    assert not fits(match, Some())
+    assert not matches(match, Some())
 
 
 def test_the_nth_is_counted_among_those_that_fit() -> None:
     counter = Counter(Match(api="responses", nth=2))
     calls = [Some(), Some(api="chat"), Some(), Some()]
-    assert [counter.takes(call) for call in calls] == [False, False, True, False]
+    assert [counter.count_match(call) for call in calls] == [False, False, True, False]
 
 
 def test_every_nth_acts_as_often_as_it_may() -> None:
     counter = Counter(Match(every=2), times=2)
-    assert [counter.takes(Some()) for _ in range(8)] == [False, True] * 2 + [False] * 4
+    assert [counter.count_match(Some()) for _ in range(8)] == [False, True] * 2 + [False] * 4
 
 
 def test_a_rule_that_may_not_act_keeps_its_turn() -> None:
     counter = Counter(Match(), times=1)
-    assert not counter.takes(Some(), may_act=False)
-    assert counter.takes(Some())
+    assert not counter.count_match(Some(), may_act=False)
+    assert counter.count_match(Some())

@@ -1,4 +1,4 @@
-"""Answers with something odd anywhere in them: an answer in order, or a failure; never a fault."""
+"""Malformed answers give a valid answer or a failure, never an exception of ours."""
 
 import copy
 import random
@@ -63,7 +63,7 @@ CHUNKS: list[Json] = [
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the way to every value inside a value."""
+    """Yield the path to every value inside a value."""
     inside = value.items() if isinstance(value, dict) else enumerate(value)
     for name, one in list(inside):
         yield (*path, name)
@@ -71,8 +71,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(one, (*path, name))
 
 
-def spoilt(value: Any, path: tuple[Any, ...], put: Any) -> Any:
-    """Return a copy with something else in one place; with nothing there if it is the way."""
+def with_value(value: Any, path: tuple[Any, ...], put: Any) -> Any:
+    """Return a copy with another value at one path, or without the value."""
     found = made = copy.deepcopy(value)
     for name in path[:-1]:
         found = found[name]
@@ -83,11 +83,11 @@ def spoilt(value: Any, path: tuple[Any, ...], put: Any) -> Any:
     return made
 
 
-def everywhere(value: Any) -> Iterator[Any]:
-    """Yield a value with every oddity in every place, and with every place taken out."""
+def malformed_variants(value: Any) -> Iterator[Any]:
+    """Yield a value with every malformed value at every path, and with every path removed."""
     for path in places(value):
         for put in [path, *ODD]:
-            yield spoilt(value, path, put)
+            yield with_value(value, path, put)
 
 
 def names() -> IdAllocator:
@@ -96,7 +96,7 @@ def names() -> IdAllocator:
 
 
 def check(answer: Answer) -> None:
-    """What leaves the provider's edge can be read by any client of these APIs."""
+    """Check that any client of these APIs can read an answer."""
     for body in answer.items:
         read_item(body)
         value = item_value(body)
@@ -164,10 +164,10 @@ WAYS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_anything_odd_anywhere_in_an_answer_is_mended_or_refused(way: str) -> None:
+def test_a_malformed_value_anywhere_is_repaired_or_refused(way: str) -> None:
     read, good = WAYS[way]
     assert read(good) is not None
-    ways = list(everywhere(good))
+    ways = list(malformed_variants(good))
     # One oddity in every place, and a sample of two at once.
     chosen = random.Random(7)
     pairs = [next(_another(one, chosen)) for one in chosen.sample(ways, 300)]
@@ -187,4 +187,4 @@ def test_anything_odd_anywhere_in_an_answer_is_mended_or_refused(way: str) -> No
 
 def _another(value: Any, chosen: random.Random) -> Iterator[Any]:
     ways = list(places(value))
-    yield spoilt(value, chosen.choice(ways), chosen.choice(ODD))
+    yield with_value(value, chosen.choice(ways), chosen.choice(ODD))

@@ -1,13 +1,13 @@
-"""A server that says exactly the bytes it is told to, and closes when it is told to."""
+"""A server that sends exactly the bytes of a script, and closes when the script ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-Script = Callable[["Talk"], Awaitable[None]]
+Script = Callable[["RawConnection"], Awaitable[None]]
 
 
-class Talk:
+class RawConnection:
     """One connection: read requests from it, write bytes to it."""
 
     def __init__(
@@ -19,7 +19,7 @@ class Talk:
         self.requests = 0
 
     async def request(self) -> bytes:
-        """Return the next request, whole; nothing when the client has gone."""
+        """Return the next whole request; empty when the client has disconnected."""
         try:
             head = await self._reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -37,18 +37,18 @@ class Talk:
         await self._writer.drain()
 
     async def until_gone(self) -> None:
-        """Wait until the client hangs up."""
+        """Wait until the client disconnects."""
         while await self._reader.read(1024):
             pass
 
 
 class RawServer:
-    """Where it listens, and the connections it had."""
+    """The server's address and its connections."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
-        self.talks: list[Talk] = []
+        self.connections: list[RawConnection] = []
 
 
 @asynccontextmanager
@@ -60,10 +60,10 @@ async def raw_server(script: Script) -> AsyncIterator[RawServer]:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
-        talk = Talk(len(server.talks), reader, writer)
-        server.talks.append(talk)
+        connection = RawConnection(len(server.connections), reader, writer)
+        server.connections.append(connection)
         try:
-            await script(talk)
+            await script(connection)
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
@@ -82,21 +82,21 @@ async def raw_server(script: Script) -> AsyncIterator[RawServer]:
         await listener.wait_closed()
 
 
-class Basin:
-    """Takes a body as it comes."""
+class CollectingSink:
+    """A sink that collects a body."""
 
     def __init__(self, came: asyncio.Event | None = None) -> None:
         self.pieces: list[bytes] = []
         self._came = came or asyncio.Event()
 
     def write(self, piece: bytes) -> bool:
-        """Take a piece."""
+        """Collect a piece."""
         self.pieces.append(piece)
         self._came.set()
         return True
 
     async def drain(self) -> None:
-        """It is never full."""
+        """Return at once: it is never full."""
 
 
 def whole(body: bytes, *more: bytes) -> bytes:

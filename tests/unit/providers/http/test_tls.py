@@ -1,4 +1,4 @@
-"""The line to an upstream over TLS: whom it trusts, and that everything else stays the same."""
+"""Upstreams over TLS: certificates are verified, connections are reused."""
 
 import asyncio
 import ssl
@@ -16,11 +16,11 @@ from cryptography.x509.oid import NameOID
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.providers.http.client import HttpRequest, PooledClient
-from tests.unit.providers.raw_server import Basin, chunked
+from tests.unit.providers.http.raw_server import CollectingSink, chunked
 
 
 def certificate(folder: Path) -> Path:
-    """Return a file with a key and a certificate for 127.0.0.1 that vouches for itself."""
+    """Write a key and a self-signed certificate for 127.0.0.1; return the file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "holdfast tests")])
     now = datetime.now(UTC)
@@ -50,7 +50,7 @@ def certificate(folder: Path) -> Path:
 
 @asynccontextmanager
 async def tls_server(pem: Path) -> AsyncIterator[tuple[str, list[int]]]:
-    """Serve a short stream to every request; tell how many came over each connection."""
+    """Serve a short stream to every request; count the requests of each connection."""
     counts: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -75,12 +75,12 @@ async def tls_server(pem: Path) -> AsyncIterator[tuple[str, list[int]]]:
 
 async def _get(client: PooledClient, url: str) -> bytes:
     async with client.exchange(HttpRequest(method="GET", url=url)) as answer:
-        basin = Basin()
-        await answer.copy_to(basin)
-        return b"".join(basin.pieces)
+        sink = CollectingSink()
+        await answer.copy_to(sink)
+        return b"".join(sink.pieces)
 
 
-async def test_a_server_that_is_trusted_is_spoken_to_over_one_connection(tmp_path: Path) -> None:
+async def test_requests_to_a_trusted_server_share_a_connection(tmp_path: Path) -> None:
     pem = certificate(tmp_path)
     client = PooledClient(tls=ssl.create_default_context(cafile=str(pem)))
     async with tls_server(pem) as (url, counts):
@@ -91,7 +91,7 @@ async def test_a_server_that_is_trusted_is_spoken_to_over_one_connection(tmp_pat
         assert counts == [2]
 
 
-async def test_a_server_that_nobody_vouches_for_is_not_spoken_to(tmp_path: Path) -> None:
+async def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     client = PooledClient()
     async with tls_server(certificate(tmp_path)) as (url, counts):
         try:

@@ -1,4 +1,4 @@
-"""A provider's stream that is cut at any byte: a failure, never an answer."""
+"""A provider's stream that is cut at any byte is a failure, never an answer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from holdfast.providers.openai_chat.adapter import ChatProvider
 from holdfast.providers.openai_responses.adapter import ResponsesProvider
 from holdfast.providers.settings import UpstreamSettings
 from tests.streaming import DiscardingSink
-from tests.unit.providers.raw_server import Talk, chunked, raw_server
+from tests.unit.providers.http.raw_server import RawConnection, chunked, raw_server
 
 CALL = ModelCall(model="m", items=[b'{"role":"user","content":"hi"}'], is_stream=True)
 MESSAGE = {
@@ -63,10 +63,10 @@ async def test_a_stream_cut_at_any_byte_gives_no_answer(
 ) -> None:
     cut = 0
 
-    async def cutting(talk: Talk) -> None:
-        while await talk.request():
+    async def cutting(connection: RawConnection) -> None:
+        while await connection.request():
             raw = chunked(stream[:cut]) if cut else chunked()
-            await talk.say(raw if is_clean else raw[:-5])
+            await connection.say(raw if is_clean else raw[:-5])
             if not is_clean:
                 return
 
