@@ -19,6 +19,15 @@ def pytest_configure(config: pytest.Config) -> None:
         postgres.begin_run()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what soak tests have counted and measured."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "soak" and report.when == "call":
+                    terminalreporter.write_line(f"{report.nodeid}: {value}")
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End a run."""
     if not _is_worker(config):

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class GatewayProcess:
         self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
+        self._drain: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the process and wait until it says that it listens."""
@@ -40,6 +42,9 @@ class GatewayProcess:
             lines.append(line)
             if line.startswith("holdfast listening on "):
                 self.url = line.split()[-1]
+                # Nobody reads on: a full pipe would stop the process.
+                self._drain = threading.Thread(target=process.stdout.readlines, daemon=True)
+                self._drain.start()
                 return
         process.wait(START_SECONDS)
         process.stdout.close()
@@ -60,6 +65,8 @@ class GatewayProcess:
         self._process = None
         process.send_signal(number)
         code = process.wait(START_SECONDS)
+        if self._drain is not None:
+            self._drain.join(START_SECONDS)
         if process.stdout is not None:
             process.stdout.close()
         return code

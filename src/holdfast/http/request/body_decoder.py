@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from contextlib import suppress
 
 import msgspec
 
@@ -117,6 +118,7 @@ class DecodeWorker:
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
+        self._ending: set[asyncio.Future[None]] = set()
 
     async def decode(self, kind: BodyKind, body: bytes, max_items: int) -> DecodedBody:
         """Decode a body in the worker process."""
@@ -155,19 +157,26 @@ class DecodeWorker:
         return bool(is_error), await process.stdout.readexactly(size)
 
     def _kill(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        """End the process; the next body gets another one, also before this one is gone."""
+        process, self._process = self._process, None
+        if process is not None:
+            task = asyncio.ensure_future(_end(process))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     async def stop(self) -> None:
         """End the process and wait for it."""
         if self._idle is not None:
             self._idle.cancel()
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
+        self._kill()
+        await asyncio.gather(*self._ending)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
             process.kill()
-        await process.communicate()
+    await process.communicate()
 
 
 async def _start() -> asyncio.subprocess.Process:

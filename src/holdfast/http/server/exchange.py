@@ -128,7 +128,7 @@ class Exchange(Request):
         """Write a complete response in one write; return whether the client was connected."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if self.disconnected:
+        if self._is_gone():
             return False
         length = (b"content-length", b"%d" % len(body))
         head = self._encode_head(status, (*headers, length))
@@ -141,7 +141,7 @@ class Exchange(Request):
         """Write the head of a streamed response."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if self.disconnected:
+        if self._is_gone():
             return
         self._has_body = self.method != "HEAD" and status not in _BODILESS
         if self._has_body and not self.is_http_1_0:
@@ -154,7 +154,7 @@ class Exchange(Request):
         """Write a chunk of a streamed body; wait while the client does not keep up."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if self.disconnected:
+        if self._is_gone():
             return
         if self.response_complete:
             raise RuntimeError("a chunk was sent after the end of the response")
@@ -167,12 +167,16 @@ class Exchange(Request):
         if is_last:
             self.connection.finish(self)
 
+    def _is_gone(self) -> bool:
+        """Return whether nothing can be written: uvloop raises on a transport that is closed."""
+        return self.disconnected or self.transport.is_closing()
+
     @property
     def is_writable(self) -> bool:
         """Whether a stream has started and its client is connected and keeps up."""
         return (
             not self.flow.write_paused
-            and not self.disconnected
+            and not self._is_gone()
             and self.response_started
             and not self.response_complete
             and self._has_body
@@ -206,5 +210,5 @@ class Exchange(Request):
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, b""
-        if unsent and not self.disconnected:
+        if unsent and not self._is_gone():
             self.transport.write(unsent)

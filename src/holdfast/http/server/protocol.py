@@ -136,7 +136,8 @@ class HttpProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self.logger.warning("Invalid HTTP request received.")
+            # Not a warning: anybody could fill the log with them.
+            self.logger.info("Invalid HTTP request received.")
             self.send_400_response("")
         except httptools.HttpParserUpgrade as upgrade:
             if self._is_upgrading:
@@ -255,7 +256,14 @@ class HttpProtocol(HttpToolsProtocol):
             return False
         names = {name for name, _ in self.headers}
         has_body = b"transfer-encoding" in names or b"content-length" in names
-        self._is_upgrading = method == "GET" and not has_body and self._should_upgrade()
+        self._is_upgrading = (
+            method == "GET"
+            and not has_body
+            # A response in progress would be written into the WebSocket.
+            and self._running is None
+            and _is_handshake(self.headers)
+            and self._should_upgrade()
+        )
         self._reparse_without_upgrade = not self._is_upgrading
         self.scope = {"method": method, "headers": self.headers}
         return True
@@ -458,6 +466,11 @@ class HttpProtocol(HttpToolsProtocol):
 
 _UPGRADE_HEADERS = frozenset({b"upgrade", b"connection", b"http2-settings"})
 _LOWER_CASE: dict[bytes, bytes] = {}
+
+
+def _is_handshake(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Return whether the WebSocket library can read the handshake; it fails on other bytes."""
+    return all(value.isascii() for name, value in headers if name.startswith(b"sec-websocket-"))
 
 
 def _lower(name: bytes) -> bytes:

@@ -260,6 +260,31 @@ async def test_garbage_after_a_request_does_not_spoil_its_response() -> None:
         assert reply.count(b"HTTP/1.1") == 1
 
 
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" + UPGRADE,
+        UPGRADE.replace(b"dGhl", b"dGh\xff") + UPGRADE.replace(b"dGhl", b"\xfe\xff"),
+    ],
+    ids=["behind a request in progress", "with bytes that are not ASCII"],
+)
+async def test_an_impossible_upgrade_is_declined(sent: bytes) -> None:
+    async with serving() as server:
+        server.app.gate.clear()
+        sending = asyncio.create_task(server.send(sent, half_close=True))
+        await until(lambda: bool(server.app.requests))
+        server.app.gate.set()
+        reply = await sending
+        assert reply.count(b"HTTP/1.1 200 OK") == 2
+        assert b"101 Switching" not in reply
+
+
 async def test_a_stream_to_an_http_1_0_client_is_not_chunked() -> None:
     async with serving() as server:
         reply = await server.send(b"GET /stream HTTP/1.0\r\n\r\n")
