@@ -6,6 +6,7 @@ import secrets
 import shutil
 import subprocess
 import time
+from math import ceil
 from pathlib import Path
 
 import msgspec
@@ -17,8 +18,6 @@ from benchmarks.spin import Spin
 WARM_UP_SHARE = 0.34
 QUESTION = "What is the weather like today, and what will it be like tomorrow?"
 KNOWN_KEYS = 2048
-STREAMS_PER_SECOND = 3
-"""Streams per client and second of a streamed load; one takes about 150 ms."""
 HOT_TURNS = 64
 """Turns on one hot key before the next one is used: the history must not dominate."""
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
@@ -50,6 +49,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """`known`: many existing sessions; `first`: a new key each; `hot`: one key for all clients."""
     prefix: str = ""
     seconds: float = 3.0
+    requests: int = 0
+    """End after so many requests instead of after `seconds`.
+
+    Slow answers that are still open at the end of a time cost CPU and count for nothing.
+    """
     authorization: str = ""
     key_header: str = "X-Session-Key"
     model: str = "stub"
@@ -113,21 +117,22 @@ async def _prepare(port: int, load: Load, count: int) -> None:
 
 def measure(server: Server, load: Load, folder: Path) -> LoadResult:
     """Load a server for a while and return what it did and what that cost."""
-    # Streams are long: those still open at the end of a time would cost CPU and count for nothing.
-    is_timed = not load.is_stream
-    run = _run_wrk if is_timed and shutil.which("wrk") and load.seconds >= 1 else _run_own
+    can_use_wrk = not load.requests and load.seconds >= 1 and shutil.which("wrk") is not None
+    run = _run_wrk if can_use_wrk else _run_own
 
-    def fresh(seconds: float) -> Load:
+    def fresh(share: float) -> Load:
         # A new prefix makes every first contact a new session and every hot key empty.
         prefix = load.prefix if load.keys == "known" else f"{load.prefix}{secrets.token_hex(4)}-"
-        return msgspec.structs.replace(load, seconds=seconds, prefix=prefix)
+        return msgspec.structs.replace(
+            load, seconds=load.seconds * share, requests=ceil(load.requests * share), prefix=prefix
+        )
 
-    run(server, fresh(load.seconds * WARM_UP_SHARE), folder)
+    run(server, fresh(WARM_UP_SHARE), folder)
     # Turns whose client left are still carried out: wait for them.
     server.wait_until_idle()
     spin = Spin()
     before = server.cpu_seconds()
-    done, per_second, p50, p99, failures = run(server, fresh(load.seconds), folder)
+    done, per_second, p50, p99, failures = run(server, fresh(1.0), folder)
     cpu = server.cpu_seconds() - before
     factor = spin.factor()
     server.wait_until_idle()
@@ -199,9 +204,7 @@ async def _own_load(port: int, load: Load) -> _Counted:
     failures = 0
     began = time.perf_counter()
     until = began + load.seconds
-    # A streamed load ends after so many streams instead of after a time.
-    streams = round(load.clients * max(load.seconds * STREAMS_PER_SECOND, 1))
-    numbers = iter(range(streams if load.is_stream else 10**9))
+    numbers = iter(range(load.requests or 10**9))
 
     async def client() -> None:
         nonlocal failures
@@ -209,7 +212,7 @@ async def _own_load(port: int, load: Load) -> _Counted:
         try:
             for number in numbers:
                 at = time.perf_counter()
-                if not load.is_stream and at >= until:
+                if not load.requests and at >= until:
                     return
                 headers = load.headers(number)
                 status = (await connection.request("POST", load.path, load.body, headers)).status

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TURN = {"system": "holdfast", "upstream": "chat", "case": "whole", "keys": "known", "clients": 32}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_short_form_measures_every_section(tmp_path: Path) -> None:
     copy = tmp_path / "copy.json"
     done = subprocess.run(

@@ -23,7 +23,8 @@ from benchmarks.servers.stub import CHUNKS
 CLIENTS = (1, 8, 32, 128)
 FEW_CLIENTS = (1, 32)
 SECONDS = 2.0
-PEER_SECONDS = 8.0
+STREAMS_PER_CLIENT = 6
+PEER_REQUESTS = 24
 BEFORE = "holdfast before"
 """The gateway of another checkout; see `--before`."""
 KINDS = ("responses", "chat")
@@ -124,6 +125,8 @@ def _measure(
     keys: str,
     clients: int,
 ) -> None:
+    if load.is_stream:
+        load = msgspec.structs.replace(load, requests=clients * STREAMS_PER_CLIENT)
     load = msgspec.structs.replace(load, keys=keys, clients=clients)
     _add(report, system, load, measure(server, load, folder))
 
@@ -154,7 +157,7 @@ def _measure_stateful_peers(report: Report) -> None:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
             folder = Path(name)
             load = Load(
-                api=peer.api, seconds=PEER_SECONDS, authorization=peer.authorization,
+                api=peer.api, requests=PEER_REQUESTS, authorization=peer.authorization,
                 key_header=peer.key_header, model=peer.model,
             )  # fmt: skip
             try:
