@@ -35,9 +35,11 @@ def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
         asks.append((sql.SAVE_SESSION, values))
     _save_lane(before, session, no, asks)
     for entry in entries:
-        for item in entry.items:
-            if item.item_id is not None:
-                asks.append((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)))
+        asks += [
+            (sql.ADD_ITEM_ID, (no, item.item_id, item.seq))
+            for item in entry.items
+            if item.item_id is not None
+        ]
 
 
 def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:

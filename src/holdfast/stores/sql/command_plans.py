@@ -84,7 +84,7 @@ def plan(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
     """
     decided = _DECIDED.get(type(command))
     if decided is None:
-        return (yield from _plan_other(command, now, lanes))
+        return (yield from _plan_other(command, now))
     known = yield from decided[0](command, now)
     if type(command) in _ON_LANES:
         lanes.learn(known)
@@ -98,7 +98,7 @@ def plan(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
     return Planned(decision, asks)
 
 
-def _plan_other(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
+def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
     """Commands that are about no session's facts."""
     if isinstance(command, cmd.Renew | cmd.Bury):
         return (yield from _plan_worker(command, now))
