@@ -90,6 +90,8 @@ _HEAD = "l.n, l.seq, l.turns, l.events, l.head"
 _LAST = "join log l on l.session = s.no and l.n = (select max(n) from log where session = s.no)"
 _OWNER = "left join lanes a on a.session = s.no left join workers w on w.id = a.owner"
 _SESSION = f"select {_IDENTITY}, {_HEAD}, w.alive_until from sessions s {_LAST} {_OWNER} "
+SELECT_SESSION = _SESSION
+"""Selects what `read_session` reads, and the lease of the lane's owner."""
 # The session, and whether somebody living answers for its lane, in one read.
 SESSION_BY_ID = Statement("session_by_id", _SESSION + "where s.id = ?1")
 SESSION_BY_KEY = Statement(
