@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import asyncpg
 import pytest
 
+from holdfast.stores.postgres.driver import MIGRATION_LOCK
 from tests.acceptance.gateway_process import running_gateway
 from tests.cli.terminals import in_pipe, in_process, in_terminal
 from tests.migration.first_schema_store import create_file
@@ -105,6 +109,36 @@ def test_an_upgrade_that_fails_leaves_no_store(
         assert "the old store is damaged" in failed.err
     assert _names(old.parent) == ["old.db"]
     assert asyncio.run(_tables(bare_postgres_url)) == 0
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from holdfast.stores.upgrade.copy import upgrade
+asyncio.run(upgrade(*sys.argv[1:], lambda total: os.kill(os.getpid(), signal.SIGKILL)))
+"""
+
+
+def test_an_upgrade_that_is_killed_leaves_no_store_and_can_be_run_again(
+    old: Path, bare_postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = old.with_name("new.db")
+    for target in (_url(new), bare_postgres_url):
+        command = [sys.executable, "-c", KILLED, _url(old), target]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert not new.exists()
+    for target in (_url(new), bare_postgres_url):
+        # The database may take a moment to notice that the process is gone.
+        asyncio.run(_until_unlocked(bare_postgres_url))
+        assert in_process(capsys, "upgrade", _url(old), target).code == 0
+
+
+async def _until_unlocked(url: str) -> None:
+    """Wait until the database has undone what the killed process left."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("select pg_advisory_lock($1)", MIGRATION_LOCK, timeout=30)
+    finally:
+        await connection.close()
 
 
 async def _tables(url: str) -> int:
