@@ -302,7 +302,7 @@ def _event_kinds(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
-        if node.func.attr != "tell":
+        if node.func.attr != "add_event":
             continue
         kind = node.args[0]
         if isinstance(kind, ast.Constant):
@@ -378,10 +378,8 @@ def test_every_field_of_the_reset_policy_is_documented_with_its_default() -> Non
 def _schema() -> dict[str, list[str]]:
     connection = sqlite3.connect(":memory:")
     try:
-        connection.execute(migrations.CREATE_VERSIONS.format_map(DIALECT))
-        for step in migrations.all_migrations():
-            for statement in step.statements(DIALECT):
-                connection.execute(statement)
+        for text, parameters in migrations.installation(DIALECT, 0.0):
+            connection.execute(text, parameters)
         names = connection.execute(
             "select name from sqlite_master where type = 'table' and name not like 'sqlite_%'"
         )

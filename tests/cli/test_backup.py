@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.stores.postgres.backup import address_of
+from holdfast.stores.sql.entries import pack_states, read_items
 from tests.acceptance.gateway_process import running_gateway
 from tests.cli.conftest import House
 from tests.cli.terminals import Outcome, in_pipe, in_process, in_terminal
@@ -65,10 +67,11 @@ def test_a_backup_made_amid_writes_is_one_moment(
     asyncio.run(talk())
     for number in range(3):
         connection = sqlite3.connect(tmp_path / f"copy{number}.db")
-        (head,) = connection.execute("select head_seq from sessions").fetchone()
-        (items,) = connection.execute("select count(*) from items").fetchone()
+        rows = connection.execute("select n, seq, items from log order by n").fetchall()
         connection.close()
-        assert head == items > 0
+        items = sum(len(read_items(row[2]).listed) for row in rows if row[2] is not None)
+        assert [row[0] for row in rows] == list(range(1, len(rows) + 1))
+        assert rows[-1][1] == items > 0
 
 
 async def _write(session: Any, reached: list[asyncio.Event]) -> None:
@@ -78,8 +81,22 @@ async def _write(session: Any, reached: list[asyncio.Event]) -> None:
             reached[number // 20].set()
 
 
+def _without_an_item(connection: sqlite3.Connection) -> None:
+    n, packed = connection.execute("select n, items from log where items is not null").fetchone()
+    items = read_items(packed)
+    items.listed.pop(0)
+    connection.execute("update log set items = ? where n = ?", (pack_states(items), n))
+
+
+def _without_an_entry(connection: sqlite3.Connection) -> None:
+    connection.execute("delete from log where n = 1")
+
+
+@pytest.mark.parametrize("damage", [_without_an_item, _without_an_entry])
 def test_a_damaged_store_gives_no_backup(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    damage: Callable[[sqlite3.Connection], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
 
@@ -89,7 +106,7 @@ def test_a_damaged_store_gives_no_backup(
 
     asyncio.run(talk())
     connection = sqlite3.connect(tmp_path / "store.db")
-    connection.execute("delete from items where seq = 1")
+    damage(connection)
     connection.commit()
     connection.close()
     outcome = in_process(capsys, "backup", str(tmp_path / "copy.db"), "--store", url)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -23,8 +24,16 @@ COMMANDS = [
 ]
 
 
+GOLDEN = Path(__file__).parent.parent / "migration/golden/v0001.sqlite"
+
+
 def _file(path: Path, kind: str) -> Path:
-    if kind == "folder":
+    if kind == "older":
+        shutil.copy(GOLDEN, path)
+        connection = sqlite3.connect(path)
+        connection.execute("pragma journal_mode = wal")
+        connection.close()
+    elif kind == "folder":
         path.mkdir()
     elif kind == "text":
         path.write_text("this was never a database, and is long enough to be looked at")
@@ -48,7 +57,19 @@ def test_a_file_that_is_no_store_is_named(
     assert str(path) in outcome.err
 
 
-@pytest.mark.parametrize("kind", ["folder", "text", "newer"])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_a_store_of_an_earlier_version_is_refused_and_the_way_to_upgrade_named(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _file(tmp_path / "store.db", "older")
+    before = path.read_bytes()
+    outcome = in_process(capsys, *command, "--store", f"sqlite:///{path}")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "`holdfast upgrade OLD NEW`" in outcome.err
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["folder", "text", "newer", "older"])
 def test_the_doctor_and_the_backup_name_it_too(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,8 +78,12 @@ def test_the_doctor_and_the_backup_name_it_too(
     looked = in_process(capsys, "doctor", "--store", url)
     assert looked.code == 1
     assert str(path) in looked.out + looked.err
-    if kind != "newer":
-        copied = in_process(capsys, "backup", str(tmp_path / "copy.db"), "--store", url)
+    copied = in_process(capsys, "backup", str(tmp_path / "copy.db"), "--store", url)
+    if kind == "older":
+        # A backup precedes an upgrade.
+        assert "holdfast upgrade" in looked.out
+        assert (copied.code, copied.err) == (0, "")
+    elif kind != "newer":
         assert (copied.code, copied.out, copied.err.count("\n")) == (1, "", 1)
         assert str(path) in copied.err
 

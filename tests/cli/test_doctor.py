@@ -4,19 +4,33 @@ import asyncio
 import dataclasses
 import json
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import asyncpg
+import msgspec
 import pytest
 
 import holdfast
-from holdfast.core.ids import WorkerId
+from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, TurnId, WorkerId
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import BLANK_RUN, BLANK_TURN
+from holdfast.core.transaction.changes import Change, Entry, LogAppended, QueueSaved
 from holdfast.doctor.examination import from_outside
 from holdfast.doctor.findings import KINDS
 from holdfast.engine.embedded.api import Holdfast
+from holdfast.stores.postgres.dialect import spelled
+from holdfast.stores.sql.change_writer import writes
+from holdfast.stores.sql.entries import (
+    Body,
+    Items,
+    pack_body,
+    pack_states,
+    read_body,
+    read_items,
+)
 from holdfast.stores.sql.schema_info import Outside
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal
 
@@ -63,6 +77,70 @@ class Patient:
                 await connection.close()
 
         asyncio.run(doing())
+
+    def read(self, query: str) -> Any:
+        """Return the first value of a query."""
+        if self.url.startswith("sqlite:"):
+            connection = sqlite3.connect(self.url.removeprefix("sqlite:///"))
+            try:
+                return connection.execute(query).fetchone()[0]
+            finally:
+                connection.close()
+
+        async def doing() -> Any:
+            connection = await asyncpg.connect(self.url)
+            try:
+                return await connection.fetchval(query)
+            finally:
+                await connection.close()
+
+        return asyncio.run(doing())
+
+    def write(self, changes: list[Change]) -> None:
+        """Write changes that no decision would make, by the store's own statements."""
+        if self.url.startswith("sqlite:"):
+            connection = sqlite3.connect(self.url.removeprefix("sqlite:///"))
+            try:
+                for statement, parameters in writes(changes):
+                    connection.execute(statement.text, parameters)
+                connection.commit()
+            finally:
+                connection.close()
+            return
+
+        async def doing() -> None:
+            connection = await asyncpg.connect(self.url)
+            try:
+                for statement, parameters in writes(changes):
+                    await connection.execute(spelled(statement), *parameters)
+            finally:
+                await connection.close()
+
+        asyncio.run(doing())
+
+    def session(self) -> Session:
+        """Return the session as the store has it."""
+
+        async def look(hf: Holdfast) -> Session:
+            view = await hf.gateway.store.read.session(DEFAULT_TENANT, key=Key("patient"))
+            assert view is not None
+            return view.session
+
+        session: Session = self.work(look)
+        return session
+
+    def edit_body(self, edit: Callable[[Body], None]) -> None:
+        """Change the body of the last entry."""
+        body = read_body(self.read(f"select body from log {LAST}"))
+        edit(body)
+        self.execute(f"update log set body = x'{pack_body(body).hex()}' {LAST}")
+
+    def edit_items(self, edit: Callable[[Items], None]) -> None:
+        """Change the items of the last entry that has some."""
+        where = "where n = (select max(n) from log where items is not null)"
+        items = read_items(self.read(f"select items from log {where}"))
+        edit(items)
+        self.execute(f"update log set items = x'{pack_states(items).hex()}' {where}")
 
     def examine(self, *flags: str) -> list[dict[str, Any]]:
         """Return what the doctor finds, but for what the test's own server is known for."""
@@ -111,91 +189,130 @@ class Fault(NamedTuple):
     """How a fault is planted by hand, and whether the doctor mends it."""
 
     code: str
-    statements: tuple[str, ...]
+    plant: Callable[[Patient], None]
     is_mended: bool
 
 
+LAST = "where n = (select max(n) from log)"
 GONE = "insert into workers (id, started_at, alive_until) values ('wrk_gone', 1, 2)"
-TURN = (
-    "insert into turns (id, session_id, tenant, number, position, source, owner, step, attempts, "
-    "request, is_retryable, accepted_at, started_at, retry_claim, first_seq, kept_seq, last_seq) "
-    "select 'turn_stuck', id, tenant, 2, 2, '{source}', '{owner}', 0, 1, x'', 0, 1, 1, 0, 3, 2, 2 "
-    "from sessions where key = 'patient'"
-)
-RUN = (
-    "insert into runs (id, turn_id, session_id, generation, epoch, worker, step, first_seq, "
-    "started_at) select 'run_stuck', 'turn_stuck', id, 1, epoch + 1, '{owner}', 0, 3, 1 "
-    "from sessions where key = 'patient'"
-)
-TAKE = (
-    "update sessions set turn_count = 2, epoch = epoch + 1, active_turn_id = 'turn_stuck', "
-    "active_run_id = 'run_stuck', owner = '{owner}' where key = 'patient'"
-)
-HOLD = (
-    "update sessions set turn_count = 2, active_turn_id = 'turn_stuck', hold_until = 5, "
-    "pending_calls = '[\"call_1\"]' where key = 'patient'"
-)
 STATE = (
     "insert into provider_state (session_id, slot, provider, account, model, value, "
     "covers_seq, saved_at) select id, 's', 'openai', 'a', 'gpt-5', x'00', 99, 1 from sessions"
 )
-FAIL = (
-    "update turns set outcome = 'failed', error_code = 'upstream_error', "
-    f"ended_at = {time.time() + 1000:.0f}"
+
+
+def by_sql(*statements: str) -> Callable[[Patient], None]:
+    """Return how a fault is planted by statements alone."""
+    return lambda patient: patient.execute(*statements)
+
+
+def plant_turn(
+    patient: Patient,
+    place: str = "nowhere",
+    owner: str = "wrk_gone",
+    session: Session | None = None,
+) -> None:
+    """Accept a turn by hand that runs, is held, waits, or is nowhere at all."""
+    before = session or patient.session()
+    worker = WorkerId(owner)
+    turn = msgspec.structs.replace(
+        BLANK_TURN, id=TurnId("turn_stuck"), session_id=before.id, tenant=before.tenant, number=2,
+        position=2, owner=worker, attempts=1, accepted_at=1.0, started_at=1.0, first_seq=3,
+        kept_seq=2, last_seq=2,
+    )  # fmt: skip
+    run = msgspec.structs.replace(
+        BLANK_RUN, id=RunId("run_stuck"), turn_id=turn.id, session_id=before.id, generation=1,
+        epoch=before.version + 1, worker=worker, first_seq=3, started_at=1.0,
+    )  # fmt: skip
+    after = msgspec.structs.replace(before, version=before.version + 1, turn_count=2)
+    if place == "lane":
+        after = msgspec.structs.replace(
+            after, epoch=run.epoch, active_turn_id=turn.id, active_run_id=run.id, owner=worker
+        )
+    elif place == "hold":
+        after = msgspec.structs.replace(
+            after, active_turn_id=turn.id, hold_until=5.0, pending_calls='["call_1"]'
+        )
+    entry = Entry(turn=turn, is_new_turn=True, runs=[run] if place == "lane" else [])
+    changes: list[Change] = [LogAppended(after, before, (entry,))]
+    if place == "queue":
+        changes.append(QueueSaved(turn))
+    patient.write(changes)
+
+
+def plant_orphan(patient: Patient) -> None:
+    patient.execute(GONE)
+    plant_turn(patient, "lane")
+
+
+def take_lane_away(patient: Patient) -> None:
+    plant_turn(patient, "lane")
+    patient.execute("delete from lanes")
+
+
+def fail_turn(patient: Patient) -> None:
+    def edit(body: Body) -> None:
+        assert body.turn is not None
+        body.turn.outcome, body.turn.error_code = "failed", "upstream_error"
+
+    patient.edit_body(edit)
+
+
+def break_item(patient: Patient) -> None:
+    def edit(items: Items) -> None:
+        items.listed[-1].body = b"{no"
+
+    patient.edit_items(edit)
+
+
+def lose_item(patient: Patient) -> None:
+    patient.edit_items(lambda items: items.listed.clear())
+
+
+LANE = (
+    "insert into lanes (session, turn, run, owner) "
+    f"select session, turn, 'run_none', 'wrk_none' from log {LAST}"
+)
+QUEUE = (
+    "insert into queue (session, position, turn, owner) "
+    f"select session, 1, turn, 'wrk_none' from log {LAST}"
 )
 FAULTS = [
-    Fault("lease_expired", (GONE,), True),
+    Fault("lease_expired", by_sql(GONE), True),
+    Fault("run_orphaned", plant_orphan, True),
+    Fault("turn_abandoned", partial(plant_turn, place="queue"), True),
+    Fault("hold_expired", partial(plant_turn, place="hold"), True),
+    Fault("run_without_lane", plant_turn, False),
+    Fault("lane_wrong", by_sql(LANE), False),
+    Fault("lane_wrong", by_sql(QUEUE), False),
+    Fault("lane_wrong", take_lane_away, False),
+    Fault("log_gap", by_sql("delete from log where n = 1"), False),
+    Fault("log_gap", by_sql(f"delete from log {LAST}"), False),
+    Fault("log_gap", by_sql("delete from sessions"), False),
+    Fault("log_gap", lose_item, False),
+    Fault("log_counts_wrong", by_sql(f"update log set events = 0 {LAST}"), False),
+    Fault("turn_gap", by_sql("update log set turns = 7"), False),
+    Fault("item_ids_wrong", by_sql("update item_ids set item_id = 'other' where seq = 2"), False),
+    Fault("projection_invalid", break_item, True),
+    Fault("provider_state_stale", by_sql(STATE), True),
+    Fault("clock_went_back", by_sql("update sessions set created_at = 99999999999"), False),
+    Fault("turn_failed", fail_turn, False),
     Fault(
-        "run_orphaned",
-        tuple(one.format(owner="wrk_gone", source="user") for one in (GONE, TURN, RUN, TAKE)),
-        True,
+        "schema_too_new", by_sql("insert into schema_versions values (9999, 'future', 1)"), False
     ),
     Fault(
-        "turn_abandoned",
-        (
-            TURN.format(owner="wrk_gone", source="user"),
-            "update sessions set turn_count = 2 where key = 'patient'",
-        ),
-        True,
-    ),
-    Fault(
-        "hold_expired",
-        (
-            TURN.format(owner="wrk_gone", source="user"),
-            HOLD,
-        ),
-        True,
-    ),
-    Fault(
-        "run_without_lane",
-        ("update runs set outcome = null",),
+        "schema_too_old",
+        by_sql("update schema_versions set name = 'kernel' where version = 1"),
         False,
     ),
-    Fault("log_gap", ("delete from items where seq = 2",), False),
-    Fault("turn_gap", ("update sessions set turn_count = 7",), False),
-    Fault(
-        "projection_invalid",
-        ("update items set body = x'7b6e6f' where seq = 2",),
-        True,
-    ),
-    Fault(
-        "provider_state_stale",
-        (STATE,),
-        True,
-    ),
-    Fault("clock_went_back", ("update sessions set created_at = 99999999999",), False),
-    Fault(
-        "turn_failed",
-        (FAIL,),
-        False,
-    ),
-    Fault("schema_too_new", ("insert into schema_versions values (9999, 'future', 1)",), False),
     Fault(
         "schema_behind",
-        ("delete from schema_versions where version = (select max(version) from schema_versions)",),
+        by_sql(
+            "delete from schema_versions where version = (select max(version) from schema_versions)"
+        ),
         False,
     ),
-    Fault("schema_incomplete", ("alter table idempotency drop column step",), False),
+    Fault("schema_incomplete", by_sql("alter table idempotency drop column step"), False),
 ]
 
 
@@ -203,7 +320,7 @@ FAULTS = [
 def test_a_planted_fault_is_found_explained_and_mended_on_request_only(
     patient: Patient, fault: Fault
 ) -> None:
-    patient.execute(*fault.statements)
+    fault.plant(patient)
     try:
         found = patient.examine()
         assert fault.code in {one["code"] for one in found}
@@ -226,8 +343,9 @@ def test_a_run_that_takes_too_long_is_told(patient: Patient) -> None:
     async def plant(hf: Holdfast) -> set[str]:
         worker = WorkerId("wrk_slow")
         await hf.gateway.store.enlist(worker, 3600)
-        statements = [one.format(owner=worker, source="user") for one in (TURN, RUN, TAKE)]
-        await asyncio.to_thread(patient.execute, *statements)
+        view = await hf.gateway.store.read.session(DEFAULT_TENANT, key=Key("patient"))
+        assert view is not None
+        await asyncio.to_thread(plant_turn, patient, "lane", worker, view.session)
         outcome = await asyncio.to_thread(in_pipe, "doctor", "--store", patient.url, "--json")
         return {one["code"] for one in json.loads(outcome.out)} - OF_THE_TEST_SERVER
 
@@ -236,8 +354,11 @@ def test_a_run_that_takes_too_long_is_told(patient: Patient) -> None:
 
 def test_a_provider_that_forgot_is_noted_with_its_turn(patient: Patient) -> None:
     heals = json.dumps([{"failure_class": "stale_state", "action": "dropped_state", "code": "x"}])
-    encoded = heals.encode().hex()
-    patient.execute(f"update runs set heals = x'{encoded}'")
+
+    def edit(body: Body) -> None:
+        body.runs[-1].heals = heals.encode()
+
+    patient.edit_body(edit)
     (found,) = patient.examine()
     assert (found["code"], found["severity"]) == ("provider_forgot", "note")
     assert found["subject"].startswith("turn_")
@@ -316,13 +437,11 @@ def test_findings_in_a_terminal_say_what_they_mean_and_what_to_do(sick: Patient)
     assert (well.code, well.out) == (0, "nothing found: the store is well\n")
 
 
-BROKEN = "update items set body = x'7b6e6f' where seq = 2"
-
-
 def test_what_could_not_be_mended_is_not_called_so(sick: Patient) -> None:
+    break_item(sick)
     sick.execute(
-        BROKEN,
-        "create trigger stubborn before insert on records begin select raise(abort, 'no'); end",
+        "create trigger stubborn before insert on log when new.record is not null "
+        "begin select raise(abort, 'no'); end",
     )
     told = in_pipe("doctor", "--store", sick.url, "--fix", "--json")
     mended = {one["code"]: one["mended"] for one in json.loads(told.out)}
@@ -335,7 +454,7 @@ def test_retired_generations_are_read_when_asked_to_look_deep(sick: Patient) -> 
         await (await hf.session("patient")).reset()
 
     sick.work(reset)
-    sick.execute(BROKEN)
+    break_item(sick)
     assert "projection_invalid" not in sick.codes()
     deep = in_pipe("doctor", "--store", sick.url, "--deep", "--fix", "--json")
     assert "projection_invalid" in {one["code"] for one in json.loads(deep.out) if one["mended"]}

@@ -1,6 +1,6 @@
 """What a golden store holds: a little of everything that a conversation can leave behind.
 
-Run as `python -m tests.migration.golden_store` to make `golden/v0001.sqlite` anew. That is for
+Run as `python -m tests.migration.golden_store` to make `golden/log_v0001.sqlite` anew. That is for
 times before a release alone: what a released version wrote is what the next ones must read.
 """
 
@@ -28,15 +28,13 @@ NOW = 1_700_000_000.0
 
 def golden(version: int) -> Path:
     """Return the file that a version left."""
-    return FOLDER / f"v{version:04}.sqlite"
+    return FOLDER / f"log_v{version:04}.sqlite"
 
 
-def install(connection: sqlite3.Connection, version: int, *, without: int | None = None) -> None:
-    """Bring an empty database to a version, and no further; one step may be left out."""
+def install(connection: sqlite3.Connection, version: int) -> None:
+    """Bring an empty database to a version, and no further."""
     connection.execute(migrations.CREATE_VERSIONS.format_map(DIALECT))
     for step in migrations.all_migrations()[:version]:
-        if step.version == without:
-            continue
         for statement in step.statements(DIALECT):
             connection.execute(statement)
         connection.execute(migrations.ADD_VERSION, (step.version, step.name, NOW))

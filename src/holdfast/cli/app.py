@@ -17,6 +17,7 @@ from holdfast.cli.commands.chat import chat
 from holdfast.cli.commands.doctor import doctor
 from holdfast.cli.commands.sim import sim
 from holdfast.cli.commands.status import status
+from holdfast.cli.commands.upgrade import upgrade
 from holdfast.cli.output.terminal import CommandFailed, complain, failure_code, is_plain
 
 app = typer.Typer(
@@ -81,6 +82,7 @@ app.command()(chat)
 app.command()(status)
 app.command()(doctor)
 app.command()(backup)
+app.command()(upgrade)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(keys.app, name="keys")
 app.add_typer(config_command.app, name="config")

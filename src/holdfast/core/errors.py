@@ -37,6 +37,7 @@ HoldfastError
     ├── StoreUnavailable    nothing was done, or its outcome is unknown; try again
     ├── StoreClosed         it was closed here, and is not coming back
     ├── SchemaTooNew
+    ├── SchemaTooOld        `holdfast upgrade` copies the store into a new one
     └── DurabilityRefused
 """
 
@@ -337,6 +338,12 @@ class SchemaTooNew(StoreError):
     """The store was written by a newer version than this one."""
 
     code = "schema_too_new"
+
+
+class SchemaTooOld(StoreError):
+    """The store has the schema before the log; `holdfast upgrade` copies it into a new store."""
+
+    code = "schema_too_old"
 
 
 class DurabilityRefused(StoreError):

@@ -1,4 +1,4 @@
-"""Looking a store over: from outside first, then its sessions, lanes and logs."""
+"""Examine a store: from outside first, then its sessions, lanes and logs."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +20,8 @@ PAGE = 100
 MOST = 1000
 SESSIONS_READ = 1000
 """How many of the newest live sessions are read whole, unless all are to be."""
+ENTRIES_READ = 20_000
+"""How many of the newest entries are searched for failures, unless all are to be."""
 
 
 def from_outside(outside: Outside) -> Iterator[Finding]:
@@ -47,8 +49,8 @@ def _schema(outside: Outside, where: str) -> Iterator[Finding]:
     if outside.damage:
         return
     if outside.refusal is not None:
-        detail = f"{where}: {outside.refusal}"
-        yield Finding(code="schema_too_new", subject=where, detail=detail)
+        code = "schema_too_old" if outside.is_first_schema else "schema_too_new"
+        yield Finding(code=code, subject=where, detail=f"{where}: {outside.refusal}")
     elif outside.pending:
         detail = f"{where}: steps to come: {', '.join(outside.pending)}"
         yield Finding(code="schema_behind", subject=where, detail=detail)
@@ -83,11 +85,13 @@ async def from_inside(
     """Return what is wrong with lanes, logs and provider state."""
     async for finding in _lanes(store, turn_seconds):
         yield finding
+    async for finding in _lanes_and_logs(store):
+        yield finding
     async for finding in _logs(store):
         yield finding
-    async for finding in _projections(store, is_deep=is_deep):
+    async for finding in _sessions(store, is_deep=is_deep):
         yield finding
-    async for finding in _providers(store):
+    async for finding in _providers(store, is_deep=is_deep):
         yield finding
 
 
@@ -106,7 +110,7 @@ async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]
                 detail = f"session {run.session_id}, turn {run.turn_id}, worker {worker}"
                 yield Finding(code="run_orphaned", subject=run.turn_id, detail=detail)
     for turn_id, session_id, source in await store.look(
-        lambda now: checks.rows(checks.ABANDONED_TURNS, now, MOST)
+        lambda now: checks.abandoned_turns(now, MOST)
     ):
         detail = f"{source} turn {turn_id} of session {session_id}"
         yield Finding(code="turn_abandoned", subject=turn_id, detail=detail)
@@ -121,48 +125,77 @@ async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
         detail = f"turn {turn_id} of session {session_id} runs since {since}"
         yield Finding(code="run_stuck", subject=turn_id, detail=detail)
-    for run_id, session_id, turn_id in await store.look(
-        lambda _: checks.rows(checks.STRAY_RUNS, MOST)
-    ):
-        detail = f"run {run_id} of turn {turn_id}, session {session_id}"
-        yield Finding(code="run_without_lane", subject=run_id, detail=detail)
+
+
+async def _lanes_and_logs(store: SqlStore) -> AsyncIterator[Finding]:
+    """Return lanes and queues that do not agree with the logs."""
+    for turn_id, session_id in await store.look(lambda _: checks.rows(checks.STRAY_TURNS, MOST)):
+        detail = f"turn {turn_id} of session {session_id}"
+        yield Finding(code="run_without_lane", subject=turn_id, detail=detail)
+    for lane in await store.look(lambda _: checks.wrong_lanes(MOST)):
+        yield _mismatch("lane_wrong", lane)
+
+
+def _mismatch(code: str, found: checks.Mismatch) -> Finding:
+    detail = f"session {found.session_id}: {found.why}"
+    return Finding(code=code, subject=found.session_id, detail=detail)
 
 
 def _rows(statement: Statement, _: float) -> Plan[list[Row]]:
     return checks.rows(statement, MOST)
 
 
-def _page(after: str, is_deep: bool, _: float) -> Plan[tuple[str | None, list[checks.BrokenItem]]]:
-    return checks.broken_items(after, PAGE, with_retired=is_deep)
+def _page(after: str, is_deep: bool, _: float) -> Plan[checks.SessionsChecked]:
+    return checks.check_sessions(after, PAGE, with_retired=is_deep)
+
+
+def _recent(pos: int, now: float) -> Plan[checks.RecentTurns]:
+    return checks.recent_turns(pos, now - RECENT_SECONDS, MOST)
 
 
 async def _logs(store: SqlStore) -> AsyncIterator[Finding]:
     for code, statement, what in (
-        ("log_gap", checks.ITEM_GAPS, "items"),
+        ("log_gap", checks.ENTRY_GAPS, "entries"),
+        ("log_gap", checks.LOST_ENDS, "items"),
         ("turn_gap", checks.TURN_GAPS, "turns"),
     ):
         for session_id, expected, found in await store.look(partial(_rows, statement)):
             detail = f"session {session_id} should have {expected} {what}, and has {found}"
             yield Finding(code=code, subject=session_id, detail=detail)
+    for session, count in await store.look(partial(_rows, checks.UNKNOWN_LOGS)):
+        detail = f"{count} entries are of a session that is not there (number {session})"
+        yield Finding(code="log_gap", subject=str(session), detail=detail)
+    for session_id, n in await store.look(partial(_rows, checks.COUNTS_BACK)):
+        detail = f"entry {n} of session {session_id} counts less than the one before it"
+        yield Finding(code="log_counts_wrong", subject=f"{session_id}/{n}", detail=detail)
     now, newest = await store.look(checks.latest_time)
     if newest is not None and newest > now + FUTURE_SECONDS:
         detail = f"the newest time is {newest - now:.0f} s ahead"
         yield Finding(code="clock_went_back", subject="clock", detail=detail)
 
 
-async def _projections(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
+async def _sessions(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
+    """Return what is wrong with sessions that are read whole: the newest, or all."""
     after: str | None = ""
     seen = 0
     while after is not None and (is_deep or seen < SESSIONS_READ):
-        after, broken = await store.look(partial(_page, after, is_deep))
+        checked = await store.look(partial(_page, after, is_deep))
+        after = checked.last
         seen += PAGE
-        for item in broken:
+        for code, found in (
+            ("log_gap", checked.logs),
+            ("item_ids_wrong", checked.item_ids),
+            ("lane_wrong", checked.lanes),
+        ):
+            for mismatch in found:
+                yield _mismatch(code, mismatch)
+        for item in checked.items:
             detail = f"session {item.session_id}, item {item.seq}: {item.why}"
             subject = f"{item.tenant}/{item.session_id}/{item.seq}"
             yield Finding(code="projection_invalid", subject=subject, detail=detail)
 
 
-async def _providers(store: SqlStore) -> AsyncIterator[Finding]:
+async def _providers(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
     for state in await store.look(lambda _: checks.stale_state(MOST)):
         why = "is over" if not state.is_live else f"ends at item {state.head_seq}"
         detail = (
@@ -171,11 +204,26 @@ async def _providers(store: SqlStore) -> AsyncIterator[Finding]:
         )
         subject = f"{state.tenant}/{state.session_id}"
         yield Finding(code="provider_state_stale", subject=subject, detail=detail)
-    for heal in await store.look(lambda now: checks.stale_heals(now - RECENT_SECONDS, MOST)):
+    async for finding in _recent_turns(store, is_deep=is_deep):
+        yield finding
+
+
+async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
+    """Return what went wrong in the last day, of so many entries or of all."""
+    pos: int | None = checks.FIRST_POS
+    seen = 0
+    heals: dict[str, checks.StaleHeal] = {}
+    while pos is not None and (is_deep or seen < ENTRIES_READ):
+        recent = await store.look(partial(_recent, pos))
+        pos = recent.next_pos
+        seen += MOST
+        heals |= {heal.turn_id: heal for heal in recent.heals}
+        for turn in recent.failed:
+            detail = (
+                f"turn {turn.turn_id} of session {turn.session_id}: {turn.code}: "
+                f"{turn.message or 'no message'}"
+            )
+            yield Finding(code="turn_failed", subject=turn.turn_id, detail=detail)
+    for heal in heals.values():
         detail = f"turn {heal.turn_id} of session {heal.session_id}: {heal.code}"
         yield Finding(code="provider_forgot", subject=heal.turn_id, detail=detail)
-    for turn_id, session_id, code, message in await store.look(
-        lambda now: checks.rows(checks.FAILED_TURNS, now - RECENT_SECONDS, MOST)
-    ):
-        detail = f"turn {turn_id} of session {session_id}: {code}: {message or 'no message'}"
-        yield Finding(code="turn_failed", subject=turn_id, detail=detail)

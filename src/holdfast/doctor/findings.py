@@ -1,4 +1,4 @@
-"""What a doctor may find: each kind with what it means and what to do about it."""
+"""Kinds of findings: each with what it means and what to do about it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -55,6 +55,11 @@ KINDS: dict[str, Kind] = {
         severity="problem",
         meaning="the store was written by a newer version than this one",
         remedy="run the newer version, or restore a backup made before the upgrade",
+    ),
+    "schema_too_old": Kind(
+        severity="problem",
+        meaning="the store was written by an earlier version, with another schema",
+        remedy="copy it with `holdfast upgrade OLD NEW`, and use the new store",
     ),
     "schema_behind": Kind(
         severity="warning",
@@ -123,17 +128,32 @@ KINDS: dict[str, Kind] = {
     ),
     "run_without_lane": Kind(
         severity="problem",
-        meaning="a run has no end and does not hold its session: nothing will end it",
+        meaning="a turn has not ended, and neither has its lane nor waits: nothing will end it",
         remedy="report it with this line; its session takes turns all the same",
+    ),
+    "lane_wrong": Kind(
+        severity="problem",
+        meaning="a lane or a queue does not agree with the log of its session",
+        remedy="somebody changed the tables by hand: restore the latest backup",
     ),
     "log_gap": Kind(
         severity="problem",
-        meaning="the log of a session does not have every item that was written",
+        meaning="the log of a session does not have every entry or item that was written",
+        remedy="somebody changed the tables by hand: restore the latest backup",
+    ),
+    "log_counts_wrong": Kind(
+        severity="problem",
+        meaning="a count of items, turns or events goes back from one entry to the next",
         remedy="somebody changed the tables by hand: restore the latest backup",
     ),
     "turn_gap": Kind(
         severity="problem",
-        meaning="a session does not have every turn that was taken",
+        meaning="a session does not have every turn that was accepted",
+        remedy="somebody changed the tables by hand: restore the latest backup",
+    ),
+    "item_ids_wrong": Kind(
+        severity="problem",
+        meaning="the index of item ids does not agree with the items of the log",
         remedy="somebody changed the tables by hand: restore the latest backup",
     ),
     "projection_invalid": Kind(

@@ -28,10 +28,8 @@ def wanted_columns() -> dict[str, set[str]]:
     """Return the tables and columns of a fresh install."""
     connection = sqlite3.connect(":memory:")
     try:
-        connection.execute(migrations.CREATE_VERSIONS.format_map(DIALECT))
-        for step in migrations.all_migrations():
-            for statement in step.statements(DIALECT):
-                connection.execute(statement)
+        for text, parameters in migrations.installation(DIALECT, 0.0):
+            connection.execute(text, parameters)
         return _columns(connection)
     finally:
         connection.close()
@@ -79,6 +77,7 @@ def _examine(connection: sqlite3.Connection, path: Path) -> Outside:
         kind="sqlite",
         pending=pending,
         refusal=refusal,
+        is_first_schema=migrations.is_first_schema(applied),
         missing=missing_from(found, wanted_columns()) if is_current else (),
         damage=tuple(line for line in checked if line != "ok"),
         settings={"journal_mode": str(mode)},

@@ -37,6 +37,7 @@ CODES = {
     "StoreError": "store_error",
     "StoreUnavailable": "store_unavailable",
     "SchemaTooNew": "schema_too_new",
+    "SchemaTooOld": "schema_too_old",
     "DurabilityRefused": "durability_refused",
 }
 """Public names. A line may be added; none may change."""

@@ -69,5 +69,7 @@ def _copy_of_database(url: str) -> Copy:
         raise CommandFailed("there is no store in the database")
     # One of another version is copied too: that is what a backup before an upgrade is for.
     is_current = not seen.pending and seen.refusal is None
-    tables = set(wanted_columns()) if is_current else {"sessions", "turns", "items"}
+    tables = set(wanted_columns()) if is_current else {"sessions"}
+    if seen.is_first_schema:
+        tables |= {"turns", "items"}
     return lambda target, advance: dump(url, tables, target, advance)

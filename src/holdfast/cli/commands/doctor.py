@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from holdfast.doctor.findings import Finding
     from holdfast.settings import Settings
 
-FATAL = frozenset({"store_missing", "store_damaged", "schema_too_new", "store_in_memory"})
+FATAL = frozenset(
+    {"store_missing", "store_damaged", "schema_too_new", "schema_too_old", "store_in_memory"}
+)
 """With these there is nothing to open."""
 
 
@@ -35,7 +37,7 @@ def doctor(
     store: StoreFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Look for what must not be: explain each finding and its remedy."""
+    """Check the store for problems, explain each one and suggest a fix."""
     from holdfast.settings import load
 
     settings = load(config, flags={"store": {"url": store}})

@@ -108,6 +108,8 @@ class LogAppended(msgspec.Struct, frozen=True, gc=False):
     session: Session
     before: Session | None
     entries: tuple[Entry, ...]
+    at: float = 0.0
+    """The time of the commit, by the store's clock."""
 
 
 class QueueSaved(msgspec.Struct, frozen=True, gc=False):

@@ -309,7 +309,8 @@ class Draft:
             return tuple(self._others)
         self._entry()
         session = self._session = self._build()
-        appended = LogAppended(session, None if self._is_new else self.before, tuple(self._entries))
+        before = None if self._is_new else self.before
+        appended = LogAppended(session, before, tuple(self._entries), self.now)
         return (appended, *self._lane_rows(session), *self._others)
 
     def _lane_rows(self, session: Session) -> list[Change]:

@@ -39,6 +39,7 @@ async def look_at_postgres(url: str, wanted: dict[str, set[str]]) -> Outside:
         kind="postgres",
         pending=pending,
         refusal=refusal,
+        is_first_schema=migrations.is_first_schema(applied),
         missing=missing_from(found, wanted) if is_current else (),
         settings=settings,
         clock_ahead_seconds=ahead,

@@ -61,7 +61,8 @@ def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
         seq += len(items)
         turns += entry.is_new_turn
         events += len(entry.events)
-        at = entry.events[-1].at if entry.events else _time_of(entry)
+        # Facts that were copied from an older store keep their own time.
+        at = entry.events[-1].at if entry.events else change.at
         asks.append(
             (
                 statement,
@@ -75,16 +76,6 @@ def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:
         )  # fmt: skip
         # The first entry is the gate; those behind it are written only with it.
         statement = sql.ADD_ENTRY
-
-
-def _time_of(entry: ch.Entry) -> float:
-    """Return the time of an entry that tells of nothing: that of what it changes."""
-    if entry.records:
-        return entry.records[-1].created_at
-    turn = entry.turn
-    if turn is None:
-        return 0.0
-    return turn.ended_at or turn.started_at or turn.accepted_at
 
 
 def _is_identity_changed(before: Session, after: Session) -> bool:

@@ -54,7 +54,7 @@ def _without_content(change: ch.LogAppended) -> ch.LogAppended:
         )
         for entry in change.entries
     )  # fmt: skip
-    return ch.LogAppended(change.session, change.before, entries)
+    return ch.LogAppended(change.session, change.before, entries, change.at)
 
 
 def erasures(changes: Sequence[ch.Change]) -> Plan[list[Ask]]:

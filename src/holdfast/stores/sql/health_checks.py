@@ -1,6 +1,7 @@
-"""What a doctor asks a store: reads that look for what must not be."""
+"""What a doctor asks a store: reads that look for states that must not occur."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -10,80 +11,146 @@ from holdfast.core.model.items import read_item
 from holdfast.core.model.session import Session
 from holdfast.core.projection.project import project
 from holdfast.ports.store import ItemQuery
-from holdfast.stores.sql.plan import Plan, Row, Statement, columns, every
-from holdfast.stores.sql.queries import items
-
-# The log of a session has every number from its fork to its head.
-ITEM_GAPS = Statement(
-    "item_gaps",
-    "select s.id, s.head_seq - s.parent_seq, coalesce(c.n, 0) from sessions s left join "
-    "(select session_id, count(*) as n from items group by session_id) c on c.session_id = s.id "
-    "where s.deleted_at is null and s.head_seq - s.parent_seq <> coalesce(c.n, 0) "
-    "order by s.id limit ?1",
+from holdfast.stores.sql.entries import (
+    ENDED,
+    STARTED,
+    Body,
+    read_body,
+    read_items,
+    read_session,
+    session_no,
 )
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
+from holdfast.stores.sql.queries import items
+from holdfast.stores.sql.statements import ITEM_ENTRIES, SELECT_SESSION
+
+_LAST = "l.n = (select max(n) from log where session = l.session)"
+_IS_LAST_OF_TURN = "not exists (select 1 from log m where m.turn = l.turn and m.n > l.n)"
+_LAST_KIND = "(select l.kind from log l where l.turn = {turn} order by l.n desc limit 1)"
+_LAST_BODY = "(select l.body from log l where l.turn = {turn} order by l.n desc limit 1)"
+
+# Entries are numbered from 1 without a gap, and there is at least one.
+ENTRY_GAPS = Statement(
+    "entry_gaps",
+    "select s.id, coalesce(c.newest, 1), coalesce(c.n, 0) from sessions s left join "
+    "(select session, count(*) as n, max(n) as newest from log group by session) c "
+    "on c.session = s.no where coalesce(c.n, 0) <> coalesce(c.newest, 1) order by s.id limit ?1",
+)
+# Counts of items, turns and events only grow from entry to entry.
+COUNTS_BACK = Statement(
+    "counts_back",
+    "select s.id, c.n from (select session, n, "
+    "seq - lag(seq) over w as seq_step, turns - lag(turns) over w as turn_step, "
+    "events - lag(events) over w as event_step from log "
+    "window w as (partition by session order by n)) c join sessions s on s.no = c.session "
+    "where c.seq_step < 0 or c.turn_step < 0 or c.event_step < 0 order by s.id, c.n limit ?1",
+)
+# Places of items that are behind the end of the log: entries were taken away.
+LOST_ENDS = Statement(
+    "lost_ends",
+    f"select s.id, i.newest, l.seq from log l join sessions s on s.no = l.session "
+    "join (select session, max(seq) as newest from item_ids group by session) i "
+    f"on i.session = l.session where {_LAST} and i.newest > l.seq order by s.id limit ?1",
+)
+# Entries of sessions that nobody knows.
+UNKNOWN_LOGS = Statement(
+    "unknown_logs",
+    "select l.session, count(*) from log l where not exists "
+    "(select 1 from sessions s where s.no = l.session) group by l.session limit ?1",
+)
+# Each turn has one entry that accepted it, with its request.
 TURN_GAPS = Statement(
     "turn_gaps",
-    "select s.id, s.turn_count, coalesce(c.n, 0) from sessions s left join "
-    "(select session_id, count(*) as n from turns group by session_id) c on c.session_id = s.id "
-    "where s.deleted_at is null and s.turn_count <> coalesce(c.n, 0) order by s.id limit ?1",
+    "select s.id, l.turns, (select count(*) from log a where a.session = s.no "
+    "and a.request is not null) as found from log l join sessions s on s.no = l.session "
+    f"where {_LAST} and s.deleted_at is null and l.turns <> (select count(*) from log a "
+    "where a.session = s.no and a.request is not null) order by s.id limit ?1",
 )
-# A run without an end that has no lane can never end by itself.
-STRAY_RUNS = Statement(
-    "stray_runs",
-    "select r.id, r.session_id, r.turn_id from runs r join sessions s on s.id = r.session_id "
-    "where r.outcome is null and (s.active_run_id is null or s.active_run_id <> r.id) "
-    "order by r.id limit ?1",
+# A turn that has not ended and has neither its lane nor a place in the queue never ends.
+STRAY_TURNS = Statement(
+    "stray_turns",
+    "select l.turn, s.id from log l join sessions s on s.no = l.session "
+    f"where l.turn is not null and l.kind <> {ENDED} and s.deleted_at is null "
+    f"and {_IS_LAST_OF_TURN} and not exists (select 1 from lanes a where a.turn = l.turn) "
+    "and not exists (select 1 from queue q where q.turn = l.turn) order by l.turn limit ?1",
+)
+# Lanes with what their sessions' last entries say of them, and the last entry of their turn.
+LANES = Statement(
+    "lanes",
+    "select s.id, a.turn, a.run, a.owner, a.hold_until, "
+    f"{_LAST_KIND.format(turn='a.turn')}, s.no from lanes a "
+    "left join sessions s on s.no = a.session where a.session > ?1 order by a.session limit ?2",
+)
+SESSION_OF_LANE = Statement("session_of_lane", SELECT_SESSION + "where s.id = ?1")
+LANE = Statement("lane", "select turn from lanes where session = ?1")
+# Turns that wait although they have ended, or that have the lane as well.
+STALE_QUEUE = Statement(
+    "stale_queue",
+    "select q.turn, s.id from queue q left join sessions s on s.no = q.session "
+    f"where coalesce({_LAST_KIND.format(turn='q.turn')}, {ENDED}) = {ENDED} "
+    "or exists (select 1 from lanes a where a.turn = q.turn) order by q.turn limit ?1",
 )
 # Runs whose owner lives, but that have been under way for very long.
 LONG_RUNS = Statement(
     "long_runs",
-    "select s.id, s.active_turn_id, r.started_at from sessions s "
-    "join runs r on r.id = s.active_run_id join workers w on w.id = s.owner "
-    "where w.alive_until > ?1 and r.started_at < ?2 order by r.started_at limit ?3",
+    "select id, turn, began from (select s.id, a.turn, (select max(l.at) from log l "
+    f"where l.turn = a.turn and l.kind = {STARTED}) as began from lanes a "
+    "join sessions s on s.no = a.session join workers w on w.id = a.owner "
+    "where w.alive_until > ?1) r where began < ?2 order by began limit ?3",
 )
 # What a provider remembers of a session that is over, or of items that are not there.
 STALE_STATE = Statement(
     "stale_state",
-    "select s.tenant, p.session_id, p.provider, p.model, p.covers_seq, s.head_seq, s.is_live "
+    "select s.tenant, p.session_id, p.provider, p.model, p.covers_seq, l.seq, s.is_live "
     "from provider_state p join sessions s on s.id = p.session_id "
-    "where s.is_live = 0 or p.covers_seq > s.head_seq order by p.session_id limit ?1",
+    f"join log l on l.session = s.no and {_LAST} "
+    "where s.is_live = 0 or p.covers_seq > l.seq order by p.session_id limit ?1",
 )
 LATEST_TIMES = Statement(
     "latest_times",
-    "select max(at) from (select max(accepted_at) as at from turns "
+    "select max(at) from (select max(at) as at from log "
     "union all select max(created_at) from sessions) times",
 )
-FAILED_TURNS = Statement(
-    "failed_turns",
-    "select id, session_id, error_code, error_message from turns "
-    "where outcome = 'failed' and ended_at > ?1 order by ended_at limit ?2",
-)
-HEALED_RUNS = Statement(
-    "healed_runs",
-    "select turn_id, session_id, heals from runs "
-    "where heals is not null and started_at > ?1 order by started_at limit ?2",
+# Entries about turns, the newest first, and whether each is the last one of its turn.
+RECENT_ENTRIES = Statement(
+    "recent_entries",
+    "select l.pos, l.turn, s.id, l.body, l.kind, "
+    f"case when {_IS_LAST_OF_TURN} then 1 else 0 end "
+    "from log l join sessions s on s.no = l.session "
+    "where l.pos < ?1 and l.turn is not null and l.at > ?2 order by l.pos desc limit ?3",
 )
 SESSIONS_AFTER = Statement(
     "sessions_after",
-    f"select {columns(Session)} from sessions where deleted_at is null "
-    "and (is_live = 1 or ?3 = 1) and (?1 = '' or id < ?1) order by id desc limit ?2",
+    SELECT_SESSION + "where s.deleted_at is null and (s.is_live = 1 or ?3 = 1) "
+    "and (?1 = '' or s.id < ?1) order by s.id desc limit ?2",
 )
+ITEM_IDS = Statement("item_ids", "select item_id, seq from item_ids where session = ?1")
 ORPHANS = Statement(
     "orphans",
-    "select s.id, s.active_turn_id, s.owner from sessions s left join workers w on w.id = s.owner "
-    "where s.owner is not null and (w.id is null or w.alive_until <= ?1) order by s.id limit ?2",
+    "select s.id, a.turn, a.owner from lanes a join sessions s on s.no = a.session "
+    "left join workers w on w.id = a.owner "
+    "where a.owner is not null and (w.id is null or w.alive_until <= ?1) order by s.id limit ?2",
 )
 EXPIRED_HOLDS = Statement(
     "expired_holds",
-    "select id, active_turn_id from sessions where hold_until <= ?1 order by id limit ?2",
+    "select s.id, a.turn from lanes a join sessions s on s.no = a.session "
+    "where a.hold_until <= ?1 order by s.id limit ?2",
 )
 ABANDONED_TURNS = Statement(
     "abandoned_turns",
-    "select t.id, t.session_id, t.source from turns t left join workers w on w.id = t.owner "
-    "join sessions s on s.id = t.session_id "
-    "where t.outcome is null and (w.id is null or w.alive_until <= ?1) "
-    "and (s.active_turn_id is null or s.active_turn_id <> t.id) order by t.id limit ?2",
+    f"select q.turn, s.id, {_LAST_BODY.format(turn='q.turn')} from queue q "
+    "join sessions s on s.no = q.session left join workers w on w.id = q.owner "
+    "where w.id is null or w.alive_until <= ?1 order by q.turn limit ?2",
 )
+# Every entry, to verify a copy.
+ALL_ENTRIES = Statement(
+    "all_entries",
+    "select s.no, s.parent_seq, s.deleted_at, l.n, l.seq, l.items from sessions s "
+    "left join log l on l.session = s.no order by s.no, l.n",
+)
+
+FIRST_POS = 2**62
+LANES_AT_ONCE = 500
 
 
 class BrokenItem(msgspec.Struct, frozen=True):
@@ -93,6 +160,24 @@ class BrokenItem(msgspec.Struct, frozen=True):
     session_id: SessionId
     seq: int
     why: str
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """Something that does not agree with the log of a session."""
+
+    session_id: SessionId
+    why: str
+
+
+class SessionsChecked(msgspec.Struct):
+    """What is wrong with a page of sessions that were read whole."""
+
+    last: str | None = None
+    """The last session of the page; none, if there are no more."""
+    items: list[BrokenItem] = []
+    logs: list[Mismatch] = []
+    item_ids: list[Mismatch] = []
+    lanes: list[Mismatch] = []
 
 
 class StaleState(msgspec.Struct, frozen=True):
@@ -108,11 +193,28 @@ class StaleState(msgspec.Struct, frozen=True):
 
 
 class StaleHeal(msgspec.Struct, frozen=True):
-    """A turn whose provider had forgotten what it was reminded of."""
+    """A turn whose provider had forgotten the state that it was sent."""
 
     turn_id: TurnId
     session_id: SessionId
     code: str
+
+
+class FailedTurn(msgspec.Struct, frozen=True):
+    """A turn that failed."""
+
+    turn_id: TurnId
+    session_id: SessionId
+    code: str
+    message: str | None
+
+
+class RecentTurns(msgspec.Struct):
+    """What went wrong in recent turns, up to a place in the log."""
+
+    next_pos: int | None
+    failed: list[FailedTurn] = []
+    heals: list[StaleHeal] = []
 
 
 class _Heal(msgspec.Struct):
@@ -132,44 +234,166 @@ def latest_time(now: float) -> Plan[tuple[float, float | None]]:
 
 
 def stale_state(limit: int) -> Plan[list[StaleState]]:
-    """Return what providers remember of what is over."""
+    """Return what providers remember of sessions that are over, or of items that are not there."""
     found = yield from every(STALE_STATE, limit)
     return [StaleState(*row) for row in found]
 
 
-def stale_heals(since: float, limit: int) -> Plan[list[StaleHeal]]:
-    """Return turns in which a provider had forgotten its state, healed or not."""
-    found = yield from every(HEALED_RUNS, since, limit)
-    return [heal for row in found for heal in _stale_heals(row)]
+def abandoned_turns(now: float, limit: int) -> Plan[list[tuple[TurnId, SessionId, str]]]:
+    """Return turns that wait for a worker that is gone, with their sources."""
+    found = yield from every(ABANDONED_TURNS, now, limit)
+    return [(row[0], row[1], _source(row[2])) for row in found]
 
 
-def _stale_heals(row: Row) -> Iterator[StaleHeal]:
-    try:
-        heals = msgspec.json.decode(row[2], type=list[_Heal])
-    except msgspec.DecodeError:
-        return
-    for heal in heals:
-        if heal.failure_class == "stale_state":
-            yield StaleHeal(row[0], row[1], heal.code or "no code")
+def _source(packed: bytes | None) -> str:
+    turn = read_body(packed).turn if packed is not None else None
+    return turn.source if turn is not None else "unknown"
 
 
-def broken_items(
-    after: str, limit: int, *, with_retired: bool
-) -> Plan[tuple[str | None, list[BrokenItem]]]:
-    """Return items that spoil the projections of a page of sessions, and where the page ended."""
+# ── lanes ───────────────────────────────────────────────────────────────────────────────────
+
+
+def wrong_lanes(limit: int) -> Plan[list[Mismatch]]:
+    """Return lanes and queues that do not agree with the logs of their sessions."""
+    wrong: list[Mismatch] = []
+    after = -1
+    while True:
+        found = yield from every(LANES, after, LANES_AT_ONCE)
+        for row in found:
+            wrong += yield from _judge_lane(row)
+        if len(found) < LANES_AT_ONCE or len(wrong) >= limit:
+            break
+        after = found[-1][6]
+    for turn_id, session_id in (yield from every(STALE_QUEUE, limit)):
+        wrong.append(Mismatch(session_id, f"turn {turn_id} waits, but has ended or has the lane"))
+    return wrong[:limit]
+
+
+def _judge_lane(row: Row) -> Plan[list[Mismatch]]:
+    session_id, turn_id, *holder, last_kind, _ = row
+    if session_id is None:
+        return [Mismatch(SessionId("unknown"), f"turn {turn_id} has the lane of no session")]
+    found = yield from one(SESSION_OF_LANE, session_id)
+    if found is None or last_kind is None:
+        return [Mismatch(session_id, f"turn {turn_id} has the lane, but is not in the log")]
+    if last_kind == ENDED:
+        return [Mismatch(session_id, f"turn {turn_id} has the lane, but has ended")]
+    session = read_session(found)
+    if (session.active_turn_id, session.active_run_id, session.owner, session.hold_until) != (
+        turn_id, *holder
+    ):  # fmt: skip
+        return [Mismatch(session_id, f"turn {turn_id} has the lane, but not by the last entry")]
+    return []
+
+
+# ── recent turns ────────────────────────────────────────────────────────────────────────────
+
+
+def recent_turns(pos: int, since: float, limit: int) -> Plan[RecentTurns]:
+    """Return what went wrong in turns since a time, among entries before a place in the log."""
+    found = yield from every(RECENT_ENTRIES, pos, since, limit)
+    recent = RecentTurns(found[-1][0] if len(found) == limit else None)
+    seen: set[str] = set()
+    for _, turn_id, session_id, packed, kind, is_last in found:
+        body = read_body(packed)
+        turn = body.turn
+        if kind == ENDED and is_last and turn is not None and turn.outcome == "failed":
+            code = turn.error_code or "no code"
+            recent.failed.append(FailedTurn(turn_id, session_id, code, turn.error_message))
+        recent.heals += [
+            StaleHeal(turn_id, session_id, code) for code in _stale_heals(body, since, seen)
+        ]
+    return recent
+
+
+def _stale_heals(body: Body, since: float, seen: set[str]) -> Iterator[str]:
+    """Return the codes with which providers said that they had forgotten, once for each run."""
+    for run in body.runs:
+        if run.heals is None or run.started_at <= since or run.id in seen:
+            continue
+        seen.add(run.id)
+        try:
+            heals = msgspec.json.decode(run.heals, type=list[_Heal])
+        except msgspec.DecodeError:
+            continue
+        yield from (heal.code or "no code" for heal in heals if heal.failure_class == "stale_state")
+
+
+# ── sessions that are read whole ────────────────────────────────────────────────────────────
+
+
+def check_sessions(after: str, limit: int, *, with_retired: bool) -> Plan[SessionsChecked]:
+    """Read a page of sessions whole: their logs, item ids, lanes and projections."""
     found = yield from every(SESSIONS_AFTER, after, limit, int(with_retired))
-    broken: list[BrokenItem] = []
+    checked = SessionsChecked(found[-1][0] if len(found) == limit else None)
     for row in found:
-        session = Session(*row)
-        visible = yield from items(session, ItemQuery())
-        spoiled = []
-        for item in visible:
-            try:
-                read_item(item.body)
-            except HoldfastError as exc:
-                spoiled.append(BrokenItem(session.tenant, session.id, item.seq, exc.message))
-        if not spoiled:
-            # Pairs are mended by the projection itself; it must come to an end without a fault.
-            project(visible)
-        broken += spoiled
-    return (found[-1][0] if len(found) == limit else None), broken
+        session = read_session(row)
+        if session.active_turn_id is not None:
+            lane = yield from one(LANE, session_no(session.id))
+            if lane is None or lane[0] != session.active_turn_id:
+                lost = f"turn {session.active_turn_id} has the lane only by the last entry"
+                checked.lanes.append(Mismatch(session.id, lost))
+        why = yield from _judge_log(session, checked)
+        if why is not None:
+            checked.logs.append(Mismatch(session.id, why))
+            continue
+        checked.items += yield from _broken_items(session)
+    return checked
+
+
+def _judge_log(session: Session, checked: SessionsChecked) -> Plan[str | None]:
+    """Return why the items of a session's log are not what its entries count, if they are not."""
+    no = session_no(session.id)
+    entries = yield from every(ITEM_ENTRIES, no, 1, session.version)
+    seq, listed = session.parent_seq, set[tuple[str, int]]()
+    for last, packed in entries:
+        try:
+            states = read_items(packed).listed
+        except msgspec.DecodeError:
+            return f"the entry with item {last} cannot be read"
+        if seq + len(states) != last:
+            return f"should have {last - seq} items up to {last}, and has {len(states)}"
+        ids = ((state.item_id, seq + at) for at, state in enumerate(states, 1))
+        listed.update((item_id, place) for item_id, place in ids if item_id is not None)
+        seq = last
+    if seq != session.head_seq:
+        return f"should have items up to {session.head_seq}, and has them up to {seq}"
+    known = yield from every(ITEM_IDS, no)
+    if different := listed ^ {(row[0], row[1]) for row in known}:
+        wrong = f"{len(different)} item ids are wrong or missing"
+        checked.item_ids.append(Mismatch(session.id, wrong))
+    return None
+
+
+def _broken_items(session: Session) -> Plan[list[BrokenItem]]:
+    visible = yield from items(session, ItemQuery())
+    spoiled: list[BrokenItem] = []
+    for item in visible:
+        try:
+            read_item(item.body)
+        except HoldfastError as exc:
+            spoiled.append(BrokenItem(session.tenant, session.id, item.seq, exc.message))
+    if not spoiled:
+        # Pairs are mended by the projection itself; it must come to an end without a fault.
+        project(visible)
+    return spoiled
+
+
+def broken_logs(entries: Iterable[Sequence[Any]]) -> set[int]:
+    """Return the numbers of sessions whose entries or items have gaps, given all entries.
+
+    Of a deleted session only the numbers of the entries are judged: its items were erased.
+    """
+    broken: set[int] = set()
+    session, n, seq = None, 0, 0
+    for no, parent_seq, deleted_at, number, last, packed in entries:
+        if no != session:
+            session, n, seq = no, 0, parent_seq
+        n += 1
+        is_counted = number == n
+        if is_counted and deleted_at is None:
+            seq += len(read_items(packed).listed) if packed is not None else 0
+            is_counted = seq == last
+        if not is_counted:
+            broken.add(no)
+    return broken

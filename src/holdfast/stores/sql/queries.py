@@ -1,6 +1,7 @@
 """Reads for those who look: pages of sessions, items, turns, events. They never wait for a run."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -443,8 +444,10 @@ def prune(command: Prune, now: float) -> Plan[tuple[Decision[bool], list[Ask]]]:
         (sql.FORGET_JOURNALS, (oldest_turn_id(before),)),
     ]
     row = yield from one(sql.PRUNED_UPTO)
-    rows = yield from every(sql.ENTRIES_TO_PRUNE, row[0] if row else 0, before, PRUNED_AT_ONCE)
-    for _, session, n, packed in rows:
+    found = yield from every(sql.ENTRIES_TO_PRUNE, row[0] if row else 0, PRUNED_AT_ONCE)
+    # Positions grow with time, but for what an upgrade copied: the first young entry ends it.
+    rows = list(takewhile(lambda entry: entry[4] < before, found))
+    for _, session, n, packed, _ in rows:
         body = read_body(bytes(packed))
         if body.events:
             body.events = []

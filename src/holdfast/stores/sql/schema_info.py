@@ -19,6 +19,8 @@ class Outside:
     """Steps of the schema that the store has not taken yet."""
     refusal: str | None = None
     """Why this version cannot use the store's schema."""
+    is_first_schema: bool = False
+    """Whether the store has the schema before the log, which `holdfast upgrade` copies."""
     missing: tuple[str, ...] = ()
     """Tables and columns that an up-to-date schema has."""
     damage: tuple[str, ...] = ()

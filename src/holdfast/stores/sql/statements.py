@@ -90,6 +90,8 @@ _HEAD = "l.n, l.seq, l.turns, l.events, l.head"
 _LAST = "join log l on l.session = s.no and l.n = (select max(n) from log where session = s.no)"
 _OWNER = "left join lanes a on a.session = s.no left join workers w on w.id = a.owner"
 _SESSION = f"select {_IDENTITY}, {_HEAD}, w.alive_until from sessions s {_LAST} {_OWNER} "
+SELECT_SESSION = _SESSION
+"""Selects what `read_session` reads, and the lease of the lane's owner."""
 # The session, and whether somebody living answers for its lane, in one read.
 SESSION_BY_ID = Statement("session_by_id", _SESSION + "where s.id = ?1")
 SESSION_BY_KEY = Statement(
@@ -279,10 +281,6 @@ IDEMPOTENCY_BY_KEY = Statement(
     "idempotency_by_key",
     f"select {columns(IdempotencyRow)} from idempotency where tenant = ?1 and key = ?2",
 )
-IDEMPOTENCY_BY_KEY = Statement(
-    "idempotency_by_key",
-    f"select {columns(IdempotencyRow)} from idempotency where tenant = ?1 and key = ?2",
-)
 FORGET_IDEMPOTENCY = Statement(
     "forget_idempotency", "delete from idempotency where created_at < ?1"
 )
@@ -357,11 +355,6 @@ SAVE_COMPLETION = Statement(
     "update completions set metadata = ?3 where turn_id = ?1 and step = ?2",
     is_fenced=True,
 )
-SAVE_COMPLETION = Statement(
-    "save_completion",
-    "update completions set metadata = ?3 where turn_id = ?1 and step = ?2",
-    is_fenced=True,
-)
 # A completion that was deleted as a response is gone as a completion too.
 _COMPLETIONS = (
     f"select {columns(CompletionRow, 'c.')} from completions c "
@@ -404,11 +397,6 @@ ITEM_PLACES = Statement(
     "select session_id from item_places where tenant = ?1 and item_id = ?2 "
     "order by session_id desc limit 8",
 )
-ITEM_PLACES = Statement(
-    "item_places",
-    "select session_id from item_places where tenant = ?1 and item_id = ?2 "
-    "order by session_id desc limit 8",
-)
 STORED_BYTES = Statement(
     "stored_bytes",
     "select coalesce(sum(length(l.items)), 0) from log l join sessions s on s.no = l.session "
@@ -442,13 +430,10 @@ SAVE_PRUNED_UPTO = Statement(
 )
 ENTRIES_TO_PRUNE = Statement(
     "entries_to_prune",
-    "select pos, session, n, body from log where pos > ?1 and at < ?2 order by pos limit ?3",
+    "select pos, session, n, body, at from log where pos > ?1 order by pos limit ?2",
 )
 
 ADD_API_KEY = _insert("add_api_key", "api_keys", ApiKeyRow)
-REVOKE_API_KEY = Statement(
-    "revoke_api_key", "update api_keys set revoked_at = ?2 where id = ?1", is_fenced=True
-)
 REVOKE_API_KEY = Statement(
     "revoke_api_key", "update api_keys set revoked_at = ?2 where id = ?1", is_fenced=True
 )
@@ -482,48 +467,10 @@ WORKER_BY_ID = Statement("worker_by_id", "select alive_until from workers where 
 SAVE_WORKER = Statement(
     "save_worker", "update workers set alive_until = ?2 where id = ?1", is_fenced=True
 )
-SAVE_WORKER = Statement(
-    "save_worker", "update workers set alive_until = ?2 where id = ?1", is_fenced=True
-)
 DROP_WORKER = Statement("drop_worker", "delete from workers where id = ?1")
+
 WORKERS = Statement("workers", "select id, alive_until from workers order by id")
 
-# Sessions that a worker without a live lease still runs or waits in, or that were held too long.
-# Each part stops by itself: page after page of many orphans must not look at all of them again.
-ORPHANED_SESSIONS = Statement(
-    "orphaned_sessions",
-    "select id from (select s.id from sessions s left join workers w on w.id = s.owner "
-    "where s.owner is not null and (w.id is null or w.alive_until <= ?1) limit ?2) ran "
-    "union "
-    "select id from (select h.id from sessions h where h.hold_until <= ?1 limit ?2) held "
-    "union "
-    "select session_id from (select t.session_id from turns t "
-    "left join workers w on w.id = t.owner "
-    "where t.outcome is null and (w.id is null or w.alive_until <= ?1) "
-    "and not exists "
-    "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
-    "limit ?2) waited "
-    "limit ?2",
-)
-WORKERS = Statement("workers", "select id, alive_until from workers order by id")
-
-# Sessions that a worker without a live lease still runs or waits in, or that were held too long.
-# Each part stops by itself: page after page of many orphans must not look at all of them again.
-ORPHANED_SESSIONS = Statement(
-    "orphaned_sessions",
-    "select id from (select s.id from sessions s left join workers w on w.id = s.owner "
-    "where s.owner is not null and (w.id is null or w.alive_until <= ?1) limit ?2) ran "
-    "union "
-    "select id from (select h.id from sessions h where h.hold_until <= ?1 limit ?2) held "
-    "union "
-    "select session_id from (select t.session_id from turns t "
-    "left join workers w on w.id = t.owner "
-    "where t.outcome is null and (w.id is null or w.alive_until <= ?1) "
-    "and not exists "
-    "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
-    "limit ?2) waited "
-    "limit ?2",
-)
 
 # Sessions that a worker without a live lease still runs or waits in, or that were held too long.
 # Each part stops by itself: page after page of many orphans must not look at all of them again.

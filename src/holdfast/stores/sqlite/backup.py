@@ -8,8 +8,15 @@ from urllib.parse import quote
 
 from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.stores.sql import migrations
+from holdfast.stores.sql.health_checks import ALL_ENTRIES, broken_logs
 
 PAGES_AT_ONCE = 2000
+
+# For a store of the first schema, which has a row for each item: a backup precedes an upgrade.
+ITEM_GAPS = (
+    "select count(*) from sessions s where deleted_at is null and head_seq - parent_seq "
+    "<> (select count(*) from items i where i.session_id = s.id)"
+)
 
 Progress = Callable[[int, int], None]
 
@@ -22,10 +29,10 @@ def back_up(source: Path, target: Path, progress: Progress) -> int:
     try:
         _copy(source, unfinished, progress)
         _verify(unfinished)
-        _make_durable(unfinished)
-        _flush(unfinished)
+        make_durable(unfinished)
+        flush(unfinished)
         unfinished.replace(target)
-        _flush(target.parent)
+        flush(target.parent)
     except sqlite3.Error as exc:
         raise StoreUnavailable(f"{source} cannot be copied to {target}: {exc}") from exc
     finally:
@@ -62,18 +69,23 @@ def _verify(copy: Path) -> None:
             raise StoreError(f"the copy is damaged: {found[0]}")
         if not connection.execute(migrations.READ_VERSIONS).fetchall():
             raise StoreError("the copy is not a Holdfast store")
-        lost = connection.execute(
-            "select count(*) from sessions s where deleted_at is null and head_seq - parent_seq "
-            "<> (select count(*) from items i where i.session_id = s.id)"
-        ).fetchone()[0]
-        if lost:
-            raise StoreError(f"{lost} session(s) lack items, in the store and so in the copy")
+        _check_logs(connection)
     finally:
         connection.close()
 
 
-def _make_durable(copy: Path) -> None:
-    """Give the copy the journal that a store has; once it is closed there is still one file."""
+def _check_logs(connection: sqlite3.Connection) -> None:
+    """Refuse a copy in which a session does not have every item that it counts."""
+    if migrations.is_first_schema(connection.execute(migrations.READ_VERSIONS).fetchall()):
+        lost = connection.execute(ITEM_GAPS).fetchone()[0]
+    else:
+        lost = len(broken_logs(connection.execute(ALL_ENTRIES.text)))
+    if lost:
+        raise StoreError(f"{lost} session(s) lack items, in the store and so in the copy")
+
+
+def make_durable(copy: Path) -> None:
+    """Set the journal mode that a store has; once it is closed there is still one file."""
     connection = sqlite3.connect(copy, isolation_level=None)
     try:
         connection.execute("pragma journal_mode = wal")
@@ -81,7 +93,8 @@ def _make_durable(copy: Path) -> None:
         connection.close()
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Sync a file or a folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,15 +1,16 @@
-"""Numbered migrations, forward only. Words in braces are types that databases spell apart.
+"""Numbered migrations, forward only. Words in braces are types that databases spell differently.
 
-A store keeps which steps it has taken, each with its name: a step that it lacks is taken, and one
-that we do not know is refused.
+A store keeps which steps it has taken, each with its name. A step that it lacks is taken, one that
+we do not know is refused. A store of the first schema, which was never released, is refused too:
+`holdfast upgrade` copies it.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from holdfast.core.errors import SchemaTooNew, StoreError
+from holdfast.core.errors import SchemaTooNew, SchemaTooOld, StoreError
 
 CREATE_VERSIONS = (
     "create table if not exists schema_versions "
@@ -17,6 +18,10 @@ CREATE_VERSIONS = (
 )
 READ_VERSIONS = "select version, name from schema_versions"
 ADD_VERSION = "insert into schema_versions (version, name, applied_at) values (?1, ?2, ?3)"
+FIRST_SCHEMA = (
+    "kernel", "journals", "api_keys", "feed", "completions", "trails", "item_places",
+)  # fmt: skip
+"""The steps of the schema before the log; its numbers were used again."""
 
 
 class Migration(NamedTuple):
@@ -42,10 +47,35 @@ def all_migrations() -> list[Migration]:
     return sorted(found)
 
 
+def installation(dialect: Mapping[str, str], now: float) -> list[tuple[str, tuple[Any, ...]]]:
+    """Return the statements that create the newest schema in an empty database."""
+    statements: list[tuple[str, tuple[Any, ...]]] = [(CREATE_VERSIONS.format_map(dialect), ())]
+    for step in all_migrations():
+        statements += [(text, ()) for text in step.statements(dialect)]
+        statements.append((ADD_VERSION, (step.version, step.name, now)))
+    return statements
+
+
+def table_names() -> set[str]:
+    """Return the tables that all steps create, without the one that lists the steps."""
+    text = "".join(step.text for step in all_migrations())
+    return set(re.findall(r"^create table (\w+)", text, re.MULTILINE))
+
+
+def is_first_schema(applied: Iterable[tuple[int, str]]) -> bool:
+    """Whether a store has the schema before the log."""
+    return dict(applied).get(1) == FIRST_SCHEMA[0]
+
+
 def pending(applied: Iterable[tuple[int, str]], known: list[Migration]) -> list[Migration]:
     """Return the steps that a store still needs, oldest first; steps of others are refused."""
     names, newest = {step.version: step.name for step in known}, known[-1].version
     taken = dict(applied)
+    if is_first_schema(taken.items()):
+        raise SchemaTooOld(
+            "the store was written by an earlier version of holdfast; stop that version, then "
+            "copy the store with `holdfast upgrade OLD NEW` and use NEW"
+        )
     for version, name in sorted(taken.items(), reverse=True):
         if version not in names:
             raise SchemaTooNew(

@@ -1,0 +1,250 @@
+"""Copy a store of the first schema into a new one: `holdfast upgrade OLD NEW`.
+
+Each session becomes a log: its items, its turns with their runs, its events and its records, each
+with the number it had. What a killed gateway left open stays open without an owner, so that the
+next gateway settles it as after any crash.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+
+from holdfast.core.errors import StoreError
+from holdfast.core.model.items import StoredItem
+from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.changes import (
+    Change,
+    Entry,
+    Event,
+    LateWriteNoted,
+    PartialSaved,
+    QueueSaved,
+)
+from holdfast.core.transaction.session_draft import MAX_ENTRY_BYTES, MAX_ENTRY_ITEMS
+from holdfast.stores.open import MEMORY, check_known, sqlite_path
+from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.change_writer import writes
+from holdfast.stores.sql.entries import session_no
+from holdfast.stores.sql.plan import Ask
+from holdfast.stores.upgrade.databases import Row, Source, Target
+from holdfast.stores.upgrade.old_tables import JOURNALS, SIDE_TABLES, OldStore, SideTable
+from holdfast.stores.upgrade.session_log import SessionLog
+from holdfast.stores.upgrade.sqlite_files import SqliteSource, SqliteTarget
+
+Progress = Callable[[int], None]
+"""Called after each session with the number of all sessions."""
+
+
+class Copied(msgspec.Struct):
+    """How much was copied."""
+
+    sessions: int = 0
+    turns: int = 0
+    runs: int = 0
+    items: int = 0
+    records: int = 0
+    events: int = 0
+    api_keys: int = 0
+    idempotency_keys: int = 0
+
+
+async def upgrade(old_url: str, new_url: str, progress: Progress) -> Copied:
+    """Copy everything of the old store into a new one, which is there whole or not at all."""
+    source = _source(old_url)
+    try:
+        target = _target(new_url)
+        old = OldStore(source)
+        await old.check()
+        try:
+            await target.begin()
+            copied = await _Copy(old, target).run(progress)
+            await target.finish()
+        except BaseException:
+            await target.abandon()
+            raise
+    finally:
+        await source.close()
+    return copied
+
+
+def _source(url: str) -> Source:
+    if url.startswith("sqlite:"):
+        return SqliteSource(sqlite_path(url))
+    _check_upgradable(url)
+    from holdfast.stores.upgrade.postgres_databases import PostgresSource
+
+    return PostgresSource(url)
+
+
+def _target(url: str) -> Target:
+    if url.startswith("sqlite:"):
+        return SqliteTarget(sqlite_path(url))
+    _check_upgradable(url)
+    from holdfast.stores.upgrade.postgres_databases import PostgresTarget
+
+    return PostgresTarget(url)
+
+
+def _check_upgradable(url: str) -> None:
+    check_known(url)
+    if url == MEMORY:
+        raise StoreError("a store in memory ends with its process: name a file or a database")
+
+
+class _Copy:
+    """One upgrade under way."""
+
+    def __init__(self, old: OldStore, target: Target) -> None:
+        self._old = old
+        self._target = target
+        self._copied = Copied()
+
+    async def run(self, progress: Progress) -> Copied:
+        total = await self._old.count_sessions()
+        for table in SIDE_TABLES:
+            await self._copy_table(table)
+        async for session in self._old.sessions():
+            await self._copy_session(session)
+            self._copied.sessions += 1
+            progress(total)
+        return self._copied
+
+    async def _copy_table(self, table: SideTable) -> None:
+        async for rows in self._old.side_rows(table):
+            await self._target.write([(table.insert, _parameters(table, row)) for row in rows])
+            if table.name == "api_keys":
+                self._copied.api_keys += len(rows)
+            elif table.name == "idempotency":
+                self._copied.idempotency_keys += len(rows)
+
+    async def _copy_session(self, session: Session) -> None:
+        log = SessionLog(session)
+        beside: list[Ask] = []
+        async for entry in self._entries(session):
+            for append in log.add(entry):
+                await self._target.write([*writes([append]), *beside])
+                beside.clear()
+            if entry.is_new_turn and entry.turn is not None:
+                beside += _rows_beside(session, entry.turn, entry.runs)
+        for append in log.finish():
+            await self._target.write(writes([append]))
+        # The text of a stream is kept only of a run that has its lane, which is written by now.
+        await self._target.write(beside)
+
+    async def _entries(self, session: Session) -> AsyncIterator[Entry]:
+        """Return the entries of a session: its items, turns, events and records."""
+        async for entry in self._item_entries(session):
+            yield entry
+        async for entry in self._turn_entries(session):
+            yield entry
+        async for entry in self._event_entries(session):
+            yield entry
+        async for record in self._old.records(session.id):
+            self._copied.records += 1
+            yield Entry(records=[record])
+
+    async def _item_entries(self, session: Session) -> AsyncIterator[Entry]:
+        """Return the items, those of a turn together; content that was erased is not there."""
+        items: list[StoredItem] = []
+        size, seq = 0, session.parent_seq
+        async for item in self._old.items(session.id):
+            seq += 1
+            if item.seq != seq:
+                raise _gap(session, "item", seq)
+            is_full = len(items) >= MAX_ENTRY_ITEMS or size >= MAX_ENTRY_BYTES
+            if items and (is_full or items[-1].turn_number != item.turn_number):
+                yield Entry(items=items)
+                items, size = [], 0
+            items.append(item)
+            size += len(item.body)
+            self._copied.items += 1
+        if items:
+            yield Entry(items=items)
+        if seq != session.head_seq and session.deleted_at is None:
+            raise _gap(session, "item", seq + 1)
+
+    async def _turn_entries(self, session: Session) -> AsyncIterator[Entry]:
+        """Return the turns, each as it ended, with all its runs."""
+        number = 0
+        async for turn in self._old.turns(session.id):
+            number += 1
+            if turn.number != number:
+                raise _gap(session, "turn", number)
+            runs = await self._old.runs(turn.id)
+            self._copied.turns += 1
+            self._copied.runs += len(runs)
+            yield Entry(turn=turn, is_new_turn=True, runs=runs)
+        if number != session.turn_count:
+            raise _gap(session, "turn", number + 1)
+
+    async def _event_entries(self, session: Session) -> AsyncIterator[Entry]:
+        """Return the events; those of one entry have its time, and its turn or none."""
+        entry = Entry()
+        async for event in self._old.events(session.id):
+            self._copied.events += 1
+            if entry.events and not _belongs(event, entry.events):
+                yield entry
+                entry = Entry(turn=entry.turn, runs=entry.runs)
+            if event.turn_id != entry.turn_id:
+                entry = await self._about(session, event)
+            entry.events.append(event)
+        if entry.events:
+            yield entry
+
+    async def _about(self, session: Session, event: Event) -> Entry:
+        """Return an entry for an event; the entries of a running turn have its run."""
+        if event.turn_id is None:
+            return Entry()
+        turn = await self._old.turn(event.turn_id)
+        if turn is None or turn.session_id != session.id:
+            raise StoreError(
+                f"event {event.no} of session {session.id} is about turn {event.turn_id}, "
+                "which is not there: the old store is damaged"
+            )
+        runs: list[Run] = []
+        if turn.id == session.active_turn_id:
+            runs = [run for run in await self._old.runs(turn.id) if run.id == session.active_run_id]
+        return Entry(turn=turn, runs=runs)
+
+
+def _belongs(event: Event, others: Sequence[Event]) -> bool:
+    """Whether an event can be in one entry with others."""
+    last = others[-1]
+    return (
+        (event.turn_id, event.at, event.no) == (last.turn_id, last.at, last.no + 1)
+        and len(others) < MAX_ENTRY_ITEMS
+    )  # fmt: skip
+
+
+def _rows_beside(session: Session, turn: Turn, runs: Sequence[Run]) -> list[Ask]:
+    """Return what of a turn and its runs is kept beside the log."""
+    changes: list[Change] = []
+    if turn.is_open and turn.id != session.active_turn_id:
+        changes.append(QueueSaved(turn))
+    for run in runs:
+        if run.partial is not None and run.id == session.active_run_id:
+            changes.append(PartialSaved(session.id, run.id, run.partial))
+        if run.late is not None:
+            changes.append(LateWriteNoted(run.id, turn.id, session.id, run.late))
+    asks = writes(changes)
+    if turn.delivered_at is not None:
+        asks.append((sql.MARK_DELIVERED, (turn.id, turn.step, turn.delivered_at)))
+    if turn.retry_claim:
+        asks.append((sql.CLAIM_RETRY, (turn.id, turn.step, turn.retry_claim)))
+    return asks
+
+
+def _parameters(table: SideTable, row: Row) -> tuple[object, ...]:
+    """Return a row as its insert takes it; journals are found by a session's number as well."""
+    if table is JOURNALS:
+        session_id = row[table.columns.index("session_id")]
+        return (*row, session_no(session_id))
+    return tuple(row)
+
+
+def _gap(session: Session, what: str, number: int) -> StoreError:
+    return StoreError(
+        f"session {session.id} lacks {what} {number}: the old store is damaged; restore the "
+        "latest backup and copy that"
+    )
