@@ -7,8 +7,6 @@ import msgspec
 
 from holdfast.core.errors import InvalidInput
 
-CONTEXT_FIELDS = ("truncation", "context_management")
-
 
 class ContextOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a request is to be kept within its model's window."""

@@ -52,7 +52,7 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
         reason=told.reason,
         mode=made.mode if made is not None else "elide",
         to_seq=command.to_seq or None,
-        truncate_output=len(short.cuts) if short is not None else 0,
+        shortened=len(short.cuts) if short is not None else 0,
         tokens_before=told.tokens_before,
         tokens_after=told.tokens_after,
     )

@@ -124,10 +124,6 @@ class PrefixCache(Generic[ItemT, ResultT]):
             return found
         return None
 
-    def latest(self, key: Hashable) -> Prefix[ItemT, ResultT] | None:
-        """Return what was kept last under a key, whether or not it begins a list."""
-        return self._cache.get(key)
-
     def keep(self, key: Hashable, prefix: Prefix[ItemT, ResultT]) -> None:
         """Cache a beginning in place of the one that the key had.
 
