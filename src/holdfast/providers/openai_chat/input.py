@@ -145,16 +145,16 @@ class _Joiner:
     """Joins translations into messages, from the end of a prefix on."""
 
     def __init__(self, prefix: _Prefix, form: ChatForm) -> None:
-        self.lead = prefix.lead
+        self.lead = list(prefix.lead)
         self.open = list(prefix.open)
-        self.reasoning = prefix.reasoning
+        self.reasoning = list(prefix.reasoning)
         self.expected = prefix.expected
         self._alternates = form.alternates
         self._drops_reasoning = form.drops_reasoning
         self.closed: list[bytes] = []
         self.sources: list[tuple[int, ...]] = []
         """For each closed message, the places of the items that it was made of."""
-        self.lead_sources: tuple[int, ...] = ()
+        self.lead_sources: list[int] = []
         self._open_sources: list[int] = []
 
     def add(self, new: Translation, place: int) -> None:
@@ -165,8 +165,8 @@ class _Joiner:
         role = message["role"]
         if role == "system":
             if not self.open and not self.closed and not self.reasoning:
-                self.lead = (*self.lead, new)
-                self.lead_sources = (*self.lead_sources, place)
+                self.lead.append(new)
+                self.lead_sources.append(place)
                 return
             if self._alternates:
                 # A later system message is sent by the user: the server allows only one.
@@ -175,10 +175,9 @@ class _Joiner:
         elif not new.encoded:
             # Reasoning alone is no message: it waits for what it led to.
             if not self._drops_reasoning:
-                self.reasoning = (*self.reasoning, new)
+                self.reasoning.append(new)
             return
-        reasoning = self.reasoning if role == "assistant" else ()
-        self.reasoning = ()
+        reasoning, self.reasoning = self.reasoning if role == "assistant" else [], []
         if self._is_open_for(message):
             self.open += (*reasoning, new)
         else:
@@ -252,9 +251,9 @@ class ChatInputCache:
         strand = history if isinstance(history, Strand) else Strand(list(history))
         key = (session_id, form)
         known = self._prefixes.find(key, strand) if session_id is not None else None
-        prefix, done, size = _EMPTY, 0, 0
+        prefix, done = _EMPTY, 0
         if known is not None:
-            prefix, done, size = known.made, known.items.length, known.size
+            prefix, done = known.made, known.items.length
         joiner = _Joiner(prefix, form)
         call_ids: set[str] = set()
         settings = prefix.settings
@@ -271,15 +270,14 @@ class ChatInputCache:
         if session_id is not None and not has_references:
             grown = _Prefix(
                 pieces=pieces,
-                lead=joiner.lead,
+                lead=tuple(joiner.lead),
                 open=tuple(joiner.open),
-                reasoning=joiner.reasoning,
+                reasoning=tuple(joiner.reasoning),
                 expected=joiner.expected,
                 call_ids=prefix.call_ids | call_ids if call_ids else prefix.call_ids,
                 settings=settings,
             )
-            size += len(closed) + ITEM_BYTES * (strand.length - done)
-            self._prefixes.keep(key, Prefix(strand, grown, size))
+            self._prefixes.keep(key, Prefix(strand, grown, _size(grown, strand.length)))
         return ChatInput(_request_pieces(instructions, joiner, pieces), settings)
 
     def sources(
@@ -291,7 +289,7 @@ class ChatInputCache:
         for place, found, _ in self._translated(strand, 0, form.upstream):
             joiner.add(found, place)
         joiner.close()
-        lead = [joiner.lead_sources] if instructions or joiner.lead else []
+        lead = [tuple(joiner.lead_sources)] if instructions or joiner.lead else []
         return [*lead, *joiner.sources]
 
     def has_call(
@@ -332,6 +330,15 @@ class ChatInputCache:
                 yield place, self.translations.get(target, where, upstream), True
             else:
                 yield place, Translation(), True
+
+
+def _size(prefix: _Prefix, items: int) -> int:
+    """Return about how many bytes a prefix of so many items takes."""
+    unjoined = [*prefix.lead, *prefix.open, *prefix.reasoning]
+    texts = sum([len(found.encoded) for found in unjoined])
+    return (
+        sum(map(len, prefix.pieces)) + 2 * texts + ENTRY_BYTES * len(unjoined) + ITEM_BYTES * items
+    )
 
 
 def _request_pieces(
