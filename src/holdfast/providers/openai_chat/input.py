@@ -37,7 +37,7 @@ _decode = msgspec.json.Decoder().decode
 _EMPTY_INPUT = _encode({"role": "user", "content": EMPTY_INPUT})
 
 
-class Translation(msgspec.Struct, frozen=True):
+class Translation(msgspec.Struct, frozen=True, gc=False):
     """What one item contributes to a Chat request."""
 
     message: Message | None = None
@@ -144,7 +144,7 @@ class ChatInput(msgspec.Struct, frozen=True):
 class _Joiner:
     """Joins translations into messages, from the end of a prefix on."""
 
-    def __init__(self, prefix: _Prefix, form: ChatForm) -> None:
+    def __init__(self, prefix: _Prefix, form: ChatForm, *, has_sources: bool = False) -> None:
         self.lead = list(prefix.lead)
         self.open = list(prefix.open)
         self.reasoning = list(prefix.reasoning)
@@ -152,8 +152,9 @@ class _Joiner:
         self._alternates = form.alternates
         self._drops_reasoning = form.drops_reasoning
         self.closed: list[bytes] = []
+        self._has_sources = has_sources
         self.sources: list[tuple[int, ...]] = []
-        """For each closed message, the places of the items that it was made of."""
+        """For each closed message, the places of the items that it was made of, if requested."""
         self.lead_sources: list[int] = []
         self._open_sources: list[int] = []
 
@@ -183,7 +184,8 @@ class _Joiner:
         else:
             self.close()
             self.open = [*reasoning, new]
-        self._open_sources.append(place)
+        if self._has_sources:
+            self._open_sources.append(place)
 
     def _is_open_for(self, message: Message) -> bool:
         last = self.open[-1].message if self.open else None
@@ -193,12 +195,14 @@ class _Joiner:
         """Serialize the open message."""
         if not self.open:
             return
-        self.closed += self.serialize_open()
-        filler = [()] if len(self.closed) > len(self.sources) + 1 else []
-        self.sources += [*filler, tuple(self._open_sources)]
+        serialized = self.serialize_open()
+        self.closed += serialized
+        if self._has_sources:
+            filler: list[tuple[int, ...]] = [()] if len(serialized) > 1 else []
+            self.sources += [*filler, tuple(self._open_sources)]
+            self._open_sources = []
         if self._alternates:
             self.expected = self._next_speaker()
-        self._open_sources = []
 
     def serialize_open(self) -> list[bytes]:
         """Return the open message as JSON, after the turn that it may have to wait for."""
@@ -284,7 +288,7 @@ class ChatInputCache:
         self, history: Sequence[bytes], form: ChatForm, *, instructions: str | None = None
     ) -> list[tuple[int, ...]]:
         """Return for each message the places of the items that it was made of."""
-        joiner = _Joiner(_EMPTY, form)
+        joiner = _Joiner(_EMPTY, form, has_sources=True)
         strand = history if isinstance(history, Strand) else Strand(list(history))
         for place, found, _ in self._translated(strand, 0, form.upstream):
             joiner.add(found, place)
