@@ -1,4 +1,4 @@
-"""Barriers, connection faults and late successes with real clients, without sleeps."""
+"""Barriers, connection faults and late successes, with real clients and without sleeps."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ def _http(simulator: ProviderSimulator) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_barrier_holds_calls_counts_them_and_lets_them_go_one_by_one(
+def test_a_barrier_holds_counts_and_releases_calls_one_by_one(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     with simulator.hold() as barrier, ThreadPoolExecutor(3) as pool:
@@ -41,7 +41,7 @@ def test_a_barrier_holds_calls_counts_them_and_lets_them_go_one_by_one(
         assert [call.result().status_code for call in calls] == [200, 200, 200]
 
 
-def test_a_barrier_holds_only_the_calls_it_speaks_of(
+def test_a_barrier_holds_only_matching_calls(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     with (
@@ -70,14 +70,14 @@ def test_a_barrier_can_hold_the_nth_call_alone(
         held.result()
 
 
-def test_waiting_for_calls_that_do_not_come_ends_with_a_clear_error(
+def test_waiting_for_missing_calls_ends_with_a_clear_error(
     simulator: ProviderSimulator,
 ) -> None:
     with simulator.hold() as barrier, pytest.raises(SimulatorError, match="holds 0 calls, not 1"):
         barrier.wait_held(1, wait_seconds=0.05)
 
 
-async def test_a_coroutine_waits_for_held_calls_without_stopping_its_loop(
+async def test_a_coroutine_waits_for_held_calls_without_blocking_its_loop(
     simulator: ProviderSimulator,
 ) -> None:
     async with openai.AsyncOpenAI(base_url=simulator.base_url, api_key="k") as client:
@@ -89,7 +89,7 @@ async def test_a_coroutine_waits_for_held_calls_without_stopping_its_loop(
             assert (await call).output_text == "Messages seen: 1. Last text: hi"
 
 
-def test_a_stream_is_held_after_the_event_asked_for(
+def test_a_stream_is_held_after_a_given_event(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     with (
@@ -121,7 +121,7 @@ def test_a_running_call_locks_its_conversation(
     assert http.post("/responses", json=body).status_code == 200
 
 
-def test_a_held_call_succeeds_late_although_its_client_gave_up(
+def test_a_held_call_succeeds_after_its_client_gave_up(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     conversation = http.post("/conversations", json={}).json()["id"]
@@ -134,7 +134,7 @@ def test_a_held_call_succeeds_late_although_its_client_gave_up(
     assert [item["role"] for item in items] == ["assistant", "user"]
 
 
-def test_a_late_answer_waits_although_the_work_is_kept(
+def test_a_late_answer_waits_after_its_work_is_stored(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     simulator.add_fault("late", times=1)
@@ -147,7 +147,7 @@ def test_a_late_answer_waits_although_the_work_is_kept(
         assert call.result().status_code == 200
 
 
-def test_a_late_success_is_kept_and_never_seen(
+def test_a_late_success_is_stored_and_never_sent(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     simulator.add_fault("late", times=1)
@@ -161,9 +161,7 @@ def test_a_late_success_is_kept_and_never_seen(
     assert http.get(f"/responses/{request.answer_id}").json()["status"] == "completed"
 
 
-def test_a_lost_answer_leaves_its_effect_behind(
-    simulator: ProviderSimulator, http: httpx.Client
-) -> None:
+def test_a_lost_answer_keeps_its_effect(simulator: ProviderSimulator, http: httpx.Client) -> None:
     conversation = http.post("/conversations", json={}).json()["id"]
     simulator.add_fault("drop", stored=True, when={"operation": "create_items"}, times=1)
     path = f"/conversations/{conversation}/items"
@@ -183,7 +181,7 @@ def test_a_connection_is_dropped_before_any_answer(
     assert http.post("/responses", json=BODY).status_code == 200
 
 
-def test_a_hanging_call_says_nothing_until_it_is_released(
+def test_a_hanging_call_sends_nothing_until_it_is_released(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     simulator.add_fault("hang", times=1)
@@ -199,7 +197,7 @@ def test_a_hanging_call_says_nothing_until_it_is_released(
         assert "data: [DONE]" in list(lines)
 
 
-def test_connections_are_reset_when_they_are_to_be_refused(simulator: ProviderSimulator) -> None:
+def test_refused_connections_are_reset(simulator: ProviderSimulator) -> None:
     simulator.refuse_connections(2)
     for _ in range(2):
         with pytest.raises(httpx.TransportError):
@@ -207,7 +205,9 @@ def test_connections_are_reset_when_they_are_to_be_refused(simulator: ProviderSi
     assert httpx.get(simulator.url).status_code == 200
 
 
-def test_a_shut_door_refuses_connections_until_it_is_opened(simulator: ProviderSimulator) -> None:
+def test_a_closed_listener_refuses_connections_until_it_is_opened(
+    simulator: ProviderSimulator,
+) -> None:
     simulator.shut()
     with pytest.raises(httpx.ConnectError):
         httpx.get(simulator.url)
@@ -215,7 +215,7 @@ def test_a_shut_door_refuses_connections_until_it_is_opened(simulator: ProviderS
     assert httpx.get(simulator.url).status_code == 200
 
 
-def test_a_shut_door_opens_by_itself_when_told_to(simulator: ProviderSimulator) -> None:
+def test_a_closed_listener_reopens_after_a_given_time(simulator: ProviderSimulator) -> None:
     simulator.shut(0.0)
     deadline = threading.Event()
     while not deadline.wait(0.01):
@@ -226,7 +226,7 @@ def test_a_shut_door_opens_by_itself_when_told_to(simulator: ProviderSimulator) 
             continue
 
 
-def test_stopping_lets_go_of_what_is_held_and_leaves_no_thread() -> None:
+def test_stopping_releases_held_calls_and_leaves_no_thread() -> None:
     with ProviderSimulator() as simulator:
         barrier = simulator.hold()
         pool = ThreadPoolExecutor(1)

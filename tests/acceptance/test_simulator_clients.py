@@ -60,7 +60,7 @@ async def _aclient(simulator: ProviderSimulator) -> AsyncIterator[openai.AsyncOp
         yield client
 
 
-def test_responses_remember_what_they_follow(client: openai.OpenAI) -> None:
+def test_a_chained_response_sees_its_parents(client: openai.OpenAI) -> None:
     first = client.responses.create(model="gpt-4.1", input="I am Ada")
     second = client.responses.create(
         model="gpt-4.1", input="who am I?", previous_response_id=first.id
@@ -96,7 +96,7 @@ def test_a_response_that_is_not_stored_cannot_be_retrieved(client: openai.OpenAI
         client.responses.retrieve(made.id)
 
 
-def test_a_streamed_response_tells_everything_in_order(client: openai.OpenAI) -> None:
+def test_a_streamed_response_has_all_events_in_order(client: openai.OpenAI) -> None:
     events = list(
         client.responses.create(
             model="gpt-5.4", input="hi", stream=True, reasoning={"summary": "auto"}
@@ -159,7 +159,7 @@ def test_a_background_response_is_queued_then_done_or_cancelled(
         client.responses.cancel(plain.id)
 
 
-def test_conversations_keep_what_responses_say_in_them(client: openai.OpenAI) -> None:
+def test_conversations_store_the_items_of_their_responses(client: openai.OpenAI) -> None:
     conversation = client.conversations.create(
         items=[{"type": "message", "role": "user", "content": "zero"}], metadata={"a": "b"}
     )
@@ -184,7 +184,7 @@ def test_conversations_keep_what_responses_say_in_them(client: openai.OpenAI) ->
         client.conversations.retrieve(conversation.id)
 
 
-def test_compaction_keeps_the_count_of_what_was_said(client: openai.OpenAI) -> None:
+def test_compaction_keeps_the_number_of_messages(client: openai.OpenAI) -> None:
     first = client.responses.create(model="gpt-4.1", input="one")
     compacted = client.responses.compact(model="gpt-4.1", previous_response_id=first.id)
     assert [item.type for item in compacted.output] == ["message", "compaction"]

@@ -63,7 +63,7 @@ def refused(*flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_scenario_file_and_flags_tell_the_simulator_what_to_do(tmp_path: Path) -> None:
+def test_a_scenario_file_and_flags_configure_the_simulator(tmp_path: Path) -> None:
     scenario, record = tmp_path / "scenario.toml", tmp_path / "record.jsonl"
     scenario.write_text(SCENARIO)
     flags = ["--scenario", str(scenario), "--seed", "7", "--record", str(record)]
@@ -106,7 +106,7 @@ def test_a_scenario_file_and_flags_tell_the_simulator_what_to_do(tmp_path: Path)
         (["--scenario", "/no/such/file.toml"], "No such file or directory"),
     ],
 )
-def test_wrong_flags_end_with_one_clear_line(flags: list[str], said: str) -> None:
+def test_invalid_flags_end_with_one_clear_line(flags: list[str], said: str) -> None:
     ended = refused(*flags)
     assert ended.returncode == 2
     assert ended.stdout == ""
@@ -129,7 +129,7 @@ def test_wrong_flags_end_with_one_clear_line(flags: list[str], said: str) -> Non
         ("seed = " + "[" * 50_000, "the number or the nesting is too large"),
     ],
 )
-def test_a_wrong_scenario_ends_with_one_clear_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_scenario_ends_with_one_clear_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     ended = refused("--scenario", str(path))
@@ -139,7 +139,7 @@ def test_a_wrong_scenario_ends_with_one_clear_line(tmp_path: Path, text: str, sa
     assert said in ended.stderr
 
 
-def test_a_port_in_use_is_said_in_one_line() -> None:
+def test_a_port_in_use_is_reported_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = refused("--port", str(port))

@@ -69,7 +69,7 @@ def test_the_same_seed_gives_the_same_record() -> None:
     assert records[0].count("\n") >= 8
 
 
-def test_the_record_shows_what_the_model_was_shown(
+def test_the_record_has_the_input_of_the_model(
     provider_simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     http.post("/v1/responses", json=BODY | {"unknown": [1]}, headers={"x-session": "s1"})
@@ -87,7 +87,7 @@ def test_the_record_shows_what_the_model_was_shown(
     assert provider_simulator.requests() == []
 
 
-def test_requests_that_fit_nowhere_are_recorded_too(
+def test_requests_without_a_route_are_recorded(
     provider_simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     missing = http.post("/v1/nowhere", json={})
@@ -102,7 +102,7 @@ def test_requests_that_fit_nowhere_are_recorded_too(
     assert [r.api for r in provider_simulator.requests()] == ["unknown", "chat", "unknown"]
 
 
-def test_bodies_that_are_not_json_are_refused_as_in_life(http: httpx.Client) -> None:
+def test_bodies_that_are_not_json_are_refused(http: httpx.Client) -> None:
     for raw in (b"{", b"[1]", b"\xff\xfe", b'"x"'):
         answer = http.post("/v1/responses", content=raw)
         assert answer.status_code == 400
@@ -131,7 +131,7 @@ def test_one_account_sees_nothing_of_another(provider_simulator: ProviderSimulat
             assert yours.get(path).status_code == 404
 
 
-def test_a_fault_may_ride_on_a_single_call(http: httpx.Client) -> None:
+def test_a_header_adds_a_fault_to_a_single_call(http: httpx.Client) -> None:
     def ask(fault: str) -> httpx.Response:
         return http.post("/v1/responses", json=BODY, headers={"x-sim-fault": fault})
 
@@ -143,7 +143,7 @@ def test_a_fault_may_ride_on_a_single_call(http: httpx.Client) -> None:
     assert http.post("/v1/responses", json=BODY).status_code == 200
 
 
-def test_the_provider_forgets_by_order_by_age_and_by_chance() -> None:
+def test_stored_state_expires_by_request_by_age_and_by_chance() -> None:
     told = {"forget": {"after_seconds": 86_400, "chance": 0.5}}
     with ProviderSimulator(told, seed=7) as simulator, client_of(simulator) as http:
         ids = [http.post("/v1/responses", json=BODY).json()["id"] for _ in range(20)]
@@ -161,7 +161,7 @@ def test_the_provider_forgets_by_order_by_age_and_by_chance() -> None:
         assert http.get(f"/v1/responses/{fresh}").status_code == 404
 
 
-def test_a_response_may_be_forgotten_at_once(
+def test_a_response_may_not_be_stored_at_all(
     provider_simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     provider_simulator.add_fault("forget", times=1)
@@ -184,7 +184,7 @@ def test_answers_are_scripted_and_long(
     assert refusal["output"][-1]["content"][0] == {"type": "refusal", "refusal": "I will not."}
 
 
-def test_chunks_come_twice_and_calls_share_an_id(
+def test_chunks_are_duplicated_and_calls_share_an_id(
     provider_simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     provider_simulator.add_fault("duplicate_chunks")
@@ -199,7 +199,9 @@ def test_chunks_come_twice_and_calls_share_an_id(
     assert [call["call_id"] for call in calls] == ["call_1", "call_1"]
 
 
-def test_a_slow_drip_comes_whole(provider_simulator: ProviderSimulator, http: httpx.Client) -> None:
+def test_a_slow_stream_arrives_whole(
+    provider_simulator: ProviderSimulator, http: httpx.Client
+) -> None:
     whole = http.post("/v1/responses", json=BODY | {"stream": True}).text
     provider_simulator.add_fault("slow", before_seconds=0.05, between_seconds=0.01)
     began = time.monotonic()
@@ -227,7 +229,9 @@ def test_a_body_may_be_cut_too(provider_simulator: ProviderSimulator, http: http
         ("azure-like", "/openai/v1/responses", "/v1/messages"),
     ],
 )
-def test_profiles_serve_what_their_originals_serve(profile: str, served: str, refused: str) -> None:
+def test_profiles_serve_the_apis_of_their_originals(
+    profile: str, served: str, refused: str
+) -> None:
     body: dict[str, Any] = BODY | {
         "messages": [{"role": "user", "content": "hi"}],
         "max_tokens": 9,
@@ -302,7 +306,7 @@ def test_anthropic_streams_every_kind_of_block(http: httpx.Client) -> None:
     assert missing.json()["error"]["message"] == "max_tokens: Field required"
 
 
-def test_the_system_speaks_in_mid_conversation_only_where_the_beta_is_asked_for(
+def test_system_messages_in_mid_conversation_need_the_beta_header(
     http: httpx.Client,
 ) -> None:
     body = {
@@ -349,7 +353,7 @@ def test_the_system_speaks_in_mid_conversation_only_where_the_beta_is_asked_for(
         ("POST", "/connections", {"connections": "all"}, 400, "Expected `int`"),
     ],
 )
-def test_wrong_control_input_gets_one_clear_line(
+def test_invalid_control_input_gets_one_clear_line(
     provider_simulator: ProviderSimulator,
     method: str,
     path: str,
@@ -363,7 +367,7 @@ def test_wrong_control_input_gets_one_clear_line(
     assert "\n" not in answer.json()["error"]
 
 
-def test_the_simulator_begins_anew_when_told_to(
+def test_a_reset_returns_to_the_initial_state(
     provider_simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     first = http.post("/v1/responses", json=BODY).json()
@@ -379,7 +383,7 @@ def test_the_simulator_begins_anew_when_told_to(
         provider_simulator.remove_fault("fault-9")
 
 
-def test_a_body_that_is_nested_without_end_is_refused(http: httpx.Client) -> None:
+def test_a_deeply_nested_body_is_refused(http: httpx.Client) -> None:
     for depth in (300, 900, 100_000):
         raw = b'{"model":"m","input":' + b'[{"type":"x","a":' * depth + b"1" + b"}]" * depth + b"}"
         assert http.post("/v1/responses", content=raw).status_code in (200, 400)

@@ -1,4 +1,4 @@
-"""Edge cases of the simulator: invalid input of careless users."""
+"""Edge cases of the simulator: invalid input and races."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def address_of(simulator: ProviderSimulator) -> tuple[str, int]:
     return host, int(port)
 
 
-def test_a_request_whose_body_never_came_is_no_call(
+def test_a_request_without_its_body_is_not_a_call(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     with socket.create_connection(address_of(simulator)) as half:
@@ -45,7 +45,7 @@ def test_a_request_whose_body_never_came_is_no_call(
     assert [request.number for request in simulator.requests()] == [1]
 
 
-async def test_a_door_shut_for_good_is_not_opened_by_an_earlier_timer() -> None:
+async def test_closing_the_listener_cancels_an_earlier_reopening() -> None:
     server = Server(Scenario())
     await server.start()
     try:
@@ -64,7 +64,7 @@ async def test_a_door_shut_for_good_is_not_opened_by_an_earlier_timer() -> None:
         await server.stop()
 
 
-def test_a_barrier_without_a_name_takes_nobody_elses_place(simulator: ProviderSimulator) -> None:
+def test_an_unnamed_barrier_gets_an_unused_name(simulator: ProviderSimulator) -> None:
     place = f"{simulator.url}/_sim/barriers"
     assert httpx.post(place, json={"name": "barrier-2"}).status_code == 200
     simulator.hold()
@@ -80,13 +80,13 @@ def test_two_barriers_of_one_name_are_refused_in_a_scenario() -> None:
         read_scenario(twice)
 
 
-def test_work_in_the_background_must_be_stored(http: httpx.Client) -> None:
+def test_background_responses_must_be_stored(http: httpx.Client) -> None:
     answer = http.post("/responses", json=BODY | {"background": True, "store": False})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "background"
 
 
-def test_the_fault_forget_keeps_nothing_in_a_conversation_either(
+def test_the_fault_forget_also_applies_to_conversations(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     conversation = http.post("/conversations", json={}).json()["id"]
@@ -108,7 +108,7 @@ def test_seconds_of_a_listed_fault_are_a_number(
     assert http.post("/responses", json=BODY).headers["retry-after"] == "2.5"
 
 
-def test_a_wrong_fault_header_is_named_once(http: httpx.Client) -> None:
+def test_an_invalid_fault_header_is_reported_once(http: httpx.Client) -> None:
     answer = http.post("/responses", json=BODY, headers={"x-sim-fault": "nope"})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith("x-sim-fault: Invalid value 'nope'")
@@ -180,7 +180,7 @@ def test_a_limit_below_one_is_refused(http: httpx.Client, place: str, name: str)
         ({"model": 5}, "model: Input should be a valid string"),
     ],
 )
-def test_anthropic_refuses_wrong_fields_in_its_own_words(
+def test_anthropic_refuses_invalid_fields_in_its_own_form(
     http: httpx.Client, wrong: dict[str, Any], said: str
 ) -> None:
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -211,7 +211,7 @@ def test_strict_alternation_lets_an_agent_use_its_tools() -> None:
 
 
 @pytest.mark.parametrize("raw", ["{", "[1]", '{"model": NaN}', "null"])
-def test_the_record_shows_a_body_that_is_no_json_object_as_it_came(
+def test_the_record_has_the_text_of_a_body_that_is_no_json_object(
     simulator: ProviderSimulator, http: httpx.Client, raw: str
 ) -> None:
     assert http.post("/responses", content=raw).status_code == 400

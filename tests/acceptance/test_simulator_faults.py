@@ -1,4 +1,4 @@
-"""Every listed fault, as a client receives it: the exact status, code and text."""
+"""Every fault of the catalogue as a client receives it: the exact status, code and text."""
 
 import base64
 import json
@@ -85,7 +85,7 @@ def test_r01_an_item_that_was_not_stored_is_not_found(http: httpx.Client) -> Non
 
 
 @pytest.mark.parametrize("reason", ["unknown", "not stored", "of another account", "failed"])
-def test_r02_a_previous_response_that_cannot_be_had_is_not_found(
+def test_r02_a_missing_previous_response_is_not_found(
     simulator: ProviderSimulator, http: httpx.Client, reason: str
 ) -> None:
     parent = "resp_unknown"
@@ -127,7 +127,7 @@ def test_r04_a_call_needs_its_output(http: httpx.Client) -> None:
     )
 
 
-def test_r04_also_speaks_of_calls_that_the_provider_remembers(http: httpx.Client) -> None:
+def test_r04_also_applies_to_stored_calls(http: httpx.Client) -> None:
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
     parent = respond(http, "call f", tools=[tool]).json()
     call_id = parent["output"][-1]["call_id"]
@@ -148,7 +148,7 @@ def test_r05_an_output_needs_its_call(http: httpx.Client) -> None:
     )
 
 
-def test_r06_an_id_may_stand_only_once(http: httpx.Client) -> None:
+def test_r06_ids_are_unique(http: httpx.Client) -> None:
     message = {**user("hi"), "type": "message", "id": "msg_1"}
     answer = respond(http, [message, message])
     assert answer.status_code == 400
@@ -160,7 +160,7 @@ def test_r06_an_id_may_stand_only_once(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("whose", ["another account", "another model", "nobody"])
-def test_r07_encrypted_content_opens_only_for_its_account_and_model(
+def test_r07_encrypted_content_is_valid_only_for_its_account_and_model(
     simulator: ProviderSimulator, http: httpx.Client, whose: str
 ) -> None:
     include = {"include": ["reasoning.encrypted_content"], "store": False}
@@ -250,7 +250,7 @@ def test_r11_overflow_comes_as_an_event_after_200(
     }
 
 
-def test_r11_comes_by_itself_where_the_scenario_says_so() -> None:
+def test_r11_can_be_the_scenarios_form_of_overflow() -> None:
     told = {"overflow": "stream", "context_tokens": 5}
     with ProviderSimulator(told) as simulator, client_of(simulator) as http:
         answer = respond(http, "word " * 100, stream=True)
@@ -320,7 +320,7 @@ def test_r13_a_stream_ends_after_any_number_of_bytes(
         assert len(respond(http, "hi", stream=True).content) == k
 
 
-def test_r13_a_cut_stream_may_still_say_that_it_is_complete(
+def test_r13_a_cut_stream_may_still_send_its_terminal_event(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     simulator.add_fault("cut", event=3, terminal=True, times=1)
@@ -351,9 +351,7 @@ def test_r14_a_response_is_cancelled(simulator: ProviderSimulator, http: httpx.C
     assert events[-1]["response"]["status"] == "cancelled"
 
 
-def test_r14_a_response_is_queued_for_ever(
-    simulator: ProviderSimulator, http: httpx.Client
-) -> None:
+def test_r14_a_response_stays_queued(simulator: ProviderSimulator, http: httpx.Client) -> None:
     simulator.add_fault("queued")
     made = respond(http, "hi", background=True).json()
     for _ in range(3):
@@ -402,7 +400,7 @@ def test_r16_earlier_assistant_items_are_unlinked() -> None:
 
 
 @pytest.mark.parametrize("reason", ["unknown", "deleted", "expired", "forgotten"])
-def test_r17_a_conversation_that_is_gone_is_not_found(reason: str) -> None:
+def test_r17_a_missing_conversation_is_not_found(reason: str) -> None:
     told = {"forget": {"after_seconds": 3600}}
     with ProviderSimulator(told) as simulator, client_of(simulator) as http:
         conversation = http.post("/v1/conversations", json={}).json()["id"]
@@ -465,7 +463,7 @@ def test_c03_tool_call_ids_have_40_characters_at_most(http: httpx.Client) -> Non
 
 
 @pytest.mark.parametrize("kind", ["C04", "quota"])
-def test_c04_an_exhausted_quota_says_so_and_no_when(
+def test_c04_an_exhausted_quota_has_no_retry_time(
     simulator: ProviderSimulator, http: httpx.Client, kind: str
 ) -> None:
     simulator.add_fault(kind)
@@ -482,7 +480,7 @@ def test_c04_an_exhausted_quota_says_so_and_no_when(
     )
 
 
-def test_c05_a_rate_limit_says_when_to_come_back(
+def test_c05_a_rate_limit_has_a_retry_time(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     simulator.add_fault("rate_limit", retry_after_seconds=7)
@@ -513,7 +511,7 @@ def test_c06_a_chat_stream_ends_within_the_arguments_of_a_call(
     assert "[DONE]" not in answer.text
 
 
-def test_c07_a_router_says_how_much_is_too_much() -> None:
+def test_c07_a_router_names_the_context_limit() -> None:
     told = {"context_tokens": 32768}
     with ProviderSimulator(told, profile="chat-only") as simulator, client_of(simulator) as http:
         answer = chat(http, user("four" * (42832 - 3)))
@@ -598,7 +596,7 @@ def test_a04_a_signature_is_valid_only_for_its_account_and_model(
     check_anthropic(answer, "messages.1.content.0: Invalid `signature` in `thinking` block")
 
 
-def test_a05_the_latest_thinking_must_stay_as_it_was(http: httpx.Client) -> None:
+def test_a05_the_latest_thinking_must_be_unchanged(http: httpx.Client) -> None:
     content = thought(http)
     content[0]["thinking"] += " And more."
     answer = claude(http, user("hi"), says("assistant", *content), user("more"))
@@ -617,7 +615,7 @@ def test_a06_a_prompt_is_too_long(http: httpx.Client) -> None:
     check_anthropic(answer, "prompt is too long: 200251 tokens > 200000 maximum")
 
 
-def test_a07_a_prompt_is_too_long_for_what_is_to_be_said() -> None:
+def test_a07_a_prompt_is_too_long_for_its_max_tokens() -> None:
     with ProviderSimulator({"context_tokens": 204648}) as simulator, client_of(simulator) as http:
         answer = claude(http, user("four" * (189_136 - 3)), max_tokens=20000)
     assert answer.status_code == 400
@@ -640,7 +638,7 @@ def test_a08_a_bad_image_is_not_processed(http: httpx.Client) -> None:
     check_anthropic(answer, "Could not process image")
 
 
-def test_a09_anthropic_is_overloaded_before_it_says_a_word(
+def test_a09_anthropic_is_overloaded_before_any_output(
     simulator: ProviderSimulator, http: httpx.Client
 ) -> None:
     simulator.add_fault("A09")
@@ -707,7 +705,7 @@ def test_l01_a_busy_conversation_is_refused_in_the_shape_of_letta(
     }
 
 
-def test_every_listed_fault_has_a_test_here() -> None:
+def test_every_catalogue_fault_has_a_test_here() -> None:
     tested = {
         name.split("_")[1].upper() for name in globals() if re.match(r"test_[rcagl]\d\d_", name)
     }
@@ -719,7 +717,7 @@ ERRORS = [fault for fault in CATALOGUE.values() if fault.shape != "behaviour"]
 
 @pytest.mark.parametrize("listed", ERRORS, ids=lambda listed: listed.id)
 @pytest.mark.parametrize("ask", [respond, chat, claude], ids=["responses", "chat", "messages"])
-def test_every_listed_error_can_be_ordered_for_any_call(
+def test_every_catalogue_error_can_be_injected_into_any_call(
     simulator: ProviderSimulator, http: httpx.Client, listed: Any, ask: Callable[..., Any]
 ) -> None:
     simulator.add_fault(listed.id, times=1)

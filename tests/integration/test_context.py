@@ -299,6 +299,7 @@ async def test_f72_what_is_thought_to_be_full_is_what_the_provider_counted() -> 
             assert view is not None
             events = await gateway.engine.read.events(view.session.id, after=0, limit=1000)
             [body] = [json.loads(e.body) for e in events if e.kind == "session.compacted"]
+            assert {"compaction_id", "reason", "mode", "to_seq", "shortened"} <= body.keys()
             turns = await gateway.engine.read.turns(view.session.id, limit=100)
             [*_, before, _] = [
                 run for t in turns for run in await gateway.engine.read.runs(t.turn.id)

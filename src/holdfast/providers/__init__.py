@@ -1,1 +1,1 @@
-"""Who answers: the models behind us."""
+"""Adapters for model providers, and the routing of models to them."""

@@ -64,6 +64,7 @@ OVERFLOW_CODE = "context_length_exceeded"
 _STATE_PARAMS = frozenset({"previous_response_id", "conversation"})
 _STATE_STATUSES = frozenset({400, 404, 422})
 _INPUT_STATUSES = frozenset({400, 413, 422})
+_REFUSAL_STATUSES = frozenset({None, 400, 403, 413, 422, 451})
 _INPUT_PARAM = re.compile(r"(?:input|messages|prompt)\b")
 
 
@@ -90,7 +91,7 @@ def classify(
         return "poison"  # the content is too long, not an id or a name
     if _TOO_LARGE.match(message):
         return "overflow"  # more than the account may send in a minute: a shorter request helps
-    if is_prompt_refusal(code, message):
+    if is_prompt_refusal(status, code, message):
         return "terminal"
     if code is not None and code in _BY_CODE:
         return _BY_CODE[code]
@@ -115,15 +116,18 @@ def names_item(param: str | None, message: str) -> int | None:
     return None
 
 
-def is_prompt_refusal(code: str | None, message: str) -> bool:
+def is_prompt_refusal(status: int | None, code: str | None, message: str) -> bool:
     """Return whether a content filter or a policy refused the prompt.
 
-    A refused image is not meant: healing replaces it.
+    A refused image is not meant: healing replaces it. A 403 must name a filter, because firewalls
+    and missing permissions are 403 as well.
     """
     if code is not None and code.startswith("image"):
         return False
     if code is not None and code in _REFUSED_PROMPT_CODES:
         return True
+    if status not in _REFUSAL_STATUSES or (status == 403 and not _names_filter(message)):
+        return False
     return _is_refusal_text(message) is not None and not _is_media(message)
 
 
@@ -136,7 +140,7 @@ def refuses_input(failure: ProviderFailure) -> bool:
     code, message, param = failure.provider_code, failure.message, failure.param
     if failure.failure_class not in ("terminal", "overflow"):
         return False
-    if is_prompt_refusal(code, message):
+    if is_prompt_refusal(failure.status, code, message):
         return True
     if failure.status not in _INPUT_STATUSES or names_item(param, message) is not None:
         return False
@@ -174,7 +178,7 @@ def failure_of(
     message = _text(error.message) or _plain(body) or f"the upstream answered with status {status}"
     param = _text(error.param)
     found = classify(status=status, code=code, kind=kind, message=message, param=param)
-    is_refusal = is_prompt_refusal(code, message)
+    is_refusal = is_prompt_refusal(status, code, message)
     if found == "terminal" and names_state and not is_refusal:
         found = "stale_state" if _may_be_about_state(status, code, param) else found
     is_unauthorized = status in (401, 403) and not is_refusal
@@ -226,7 +230,11 @@ def failure_in_stream(error: Any) -> ProviderFailure:
 
 def _status_in_stream(found: FailureClass, code: str | None, kind: str | None, message: str) -> int:
     """Return the status that a failure would have had before the stream began."""
-    if found == "overflow" or kind == "invalid_request_error" or is_prompt_refusal(code, message):
+    if (
+        found == "overflow"
+        or kind == "invalid_request_error"
+        or is_prompt_refusal(None, code, message)
+    ):
         return 400
     return 429 if code in ("rate_limit_exceeded", "insufficient_quota") else 502
 
@@ -355,6 +363,7 @@ _is_tokens = _any(_TOKENS).search
 _is_media = _any(_MEDIA).search
 _is_media_for_sure = re.compile(r"image input|identify image|mmproj", re.IGNORECASE).search
 _is_refusal_text = _any(_REFUSAL).search
+_names_filter = re.compile(_FILTERS, re.IGNORECASE).search
 _is_timeout = re.compile(r"deadline|cancell?ed|timed? ?out", re.IGNORECASE).search
 """Servers written in Go say `context` for what carries a deadline."""
 _names_output_limit = re.compile(

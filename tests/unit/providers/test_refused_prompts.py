@@ -105,6 +105,9 @@ VISIBLE: dict[str, tuple[int, Any]] = {
     "rate limit": (429, openai("Rate limit reached.", code="rate_limit_exceeded")),
     "quota": (429, openai("You exceeded your current quota.", code="insufficient_quota")),
     "server": (500, openai("The server had an error.")),
+    "firewall": (403, openai("Your request was blocked.")),
+    "blocked by a rate limit": (429, openai("Request blocked: too many requests.")),
+    "blocked by a failure": (503, openai("The request was blocked by an internal policy error.")),
 }  # fmt: skip
 
 

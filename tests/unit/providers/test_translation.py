@@ -347,6 +347,7 @@ def test_reasoning_and_refusals_are_items_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("finish", "reason"),
     [("length", "max_output_tokens"), ("content_filter", "content_filter"), ("stop", None),
+     ("content_filter: PROHIBITED_CONTENT", "content_filter"), ("MAX_TOKENS", "max_output_tokens"),
      ("tool_calls", None), ("eos", None)],
 )  # fmt: skip
 def test_why_a_completion_stopped(finish: str, reason: str | None) -> None:

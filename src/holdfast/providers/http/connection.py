@@ -259,6 +259,8 @@ class Connection(asyncio.Protocol):
             del pieces[self._body_end :]
         elif not pieces:
             self._check_size(size)
+        else:
+            self._without_body = 0
         self._buffered += size
         if self._on_finished is not None:
             self._discard(size)

@@ -1,1 +1,1 @@
-"""Upstreams that speak the Chat Completions API."""
+"""Upstreams with the Chat Completions API."""

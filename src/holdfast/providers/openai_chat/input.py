@@ -37,7 +37,7 @@ _decode = msgspec.json.Decoder().decode
 _EMPTY_INPUT = _encode({"role": "user", "content": EMPTY_INPUT})
 
 
-class Translation(msgspec.Struct, frozen=True):
+class Translation(msgspec.Struct, frozen=True, gc=False):
     """What one item contributes to a Chat request."""
 
     message: Message | None = None
@@ -147,17 +147,18 @@ class ChatInput(msgspec.Struct, frozen=True):
 class _Joiner:
     """Joins translations into messages, from the end of a prefix on."""
 
-    def __init__(self, prefix: _Prefix, form: ChatForm) -> None:
-        self.lead = prefix.lead
+    def __init__(self, prefix: _Prefix, form: ChatForm, *, has_sources: bool = False) -> None:
+        self.lead = list(prefix.lead)
         self.open = list(prefix.open)
-        self.reasoning = prefix.reasoning
+        self.reasoning = list(prefix.reasoning)
         self.expected = prefix.expected
         self._alternates = form.alternates
         self._drops_reasoning = form.drops_reasoning
         self.closed: list[bytes] = []
+        self._has_sources = has_sources
         self.sources: list[tuple[int, ...]] = []
-        """For each closed message, the places of the items that it was made of."""
-        self.lead_sources: tuple[int, ...] = ()
+        """For each closed message, the places of the items that it was made of, if requested."""
+        self.lead_sources: list[int] = []
         self._open_sources: list[int] = []
 
     def add(self, new: Translation, place: int) -> None:
@@ -168,8 +169,8 @@ class _Joiner:
         role = message["role"]
         if role == "system":
             if not self.open and not self.closed and not self.reasoning:
-                self.lead = (*self.lead, new)
-                self.lead_sources = (*self.lead_sources, place)
+                self.lead.append(new)
+                self.lead_sources.append(place)
                 return
             if self._alternates:
                 # A later system message is sent by the user: the server allows only one.
@@ -178,16 +179,16 @@ class _Joiner:
         elif not new.encoded:
             # Reasoning alone is no message: it waits for what it led to.
             if not self._drops_reasoning:
-                self.reasoning = (*self.reasoning, new)
+                self.reasoning.append(new)
             return
-        reasoning = self.reasoning if role == "assistant" else ()
-        self.reasoning = ()
+        reasoning, self.reasoning = self.reasoning if role == "assistant" else [], []
         if self._is_open_for(message):
             self.open += (*reasoning, new)
         else:
             self.close()
             self.open = [*reasoning, new]
-        self._open_sources.append(place)
+        if self._has_sources:
+            self._open_sources.append(place)
 
     def _is_open_for(self, message: Message) -> bool:
         last = self.open[-1].message if self.open else None
@@ -197,12 +198,14 @@ class _Joiner:
         """Serialize the open message."""
         if not self.open:
             return
-        self.closed += self.serialize_open()
-        filler = [()] if len(self.closed) > len(self.sources) + 1 else []
-        self.sources += [*filler, tuple(self._open_sources)]
+        serialized = self.serialize_open()
+        self.closed += serialized
+        if self._has_sources:
+            filler: list[tuple[int, ...]] = [()] if len(serialized) > 1 else []
+            self.sources += [*filler, tuple(self._open_sources)]
+            self._open_sources = []
         if self._alternates:
             self.expected = self._next_speaker()
-        self._open_sources = []
 
     def serialize_open(self) -> list[bytes]:
         """Return the open message as JSON, after the turn that it may have to wait for."""
@@ -255,9 +258,9 @@ class ChatInputCache:
         strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
         key = (session_id, form)
         known = self._prefixes.find(key, strand) if session_id is not None else None
-        prefix, done, size = _EMPTY, 0, 0
+        prefix, done = _EMPTY, 0
         if known is not None:
-            prefix, done, size = known.made, known.items.length, known.size
+            prefix, done = known.made, known.items.length
         joiner = _Joiner(prefix, form)
         call_ids: set[str] = set()
         settings = prefix.settings
@@ -274,27 +277,26 @@ class ChatInputCache:
         if session_id is not None and not has_references:
             grown = _Prefix(
                 pieces=pieces,
-                lead=joiner.lead,
+                lead=tuple(joiner.lead),
                 open=tuple(joiner.open),
-                reasoning=joiner.reasoning,
+                reasoning=tuple(joiner.reasoning),
                 expected=joiner.expected,
                 call_ids=prefix.call_ids | call_ids if call_ids else prefix.call_ids,
                 settings=settings,
             )
-            size += len(closed) + ITEM_BYTES * (strand.length - done)
-            self._prefixes.keep(key, Prefix(strand, grown, size))
+            self._prefixes.keep(key, Prefix(strand, grown, _size(grown, strand.length)))
         return ChatInput(_request_pieces(instructions, joiner, pieces), settings)
 
     def sources(
         self, history: Sequence[bytes], form: ChatForm, *, instructions: str | None = None
     ) -> list[tuple[int, ...]]:
         """Return for each message the places of the items that it was made of."""
-        joiner = _Joiner(_EMPTY, form)
+        joiner = _Joiner(_EMPTY, form, has_sources=True)
         strand = history if isinstance(history, SharedPrefix) else SharedPrefix(list(history))
         for place, found, _ in self._translated(strand, 0, form.upstream):
             joiner.add(found, place)
         joiner.close()
-        lead = [joiner.lead_sources] if instructions or joiner.lead else []
+        lead = [tuple(joiner.lead_sources)] if instructions or joiner.lead else []
         return [*lead, *joiner.sources]
 
     def has_call(
@@ -335,6 +337,15 @@ class ChatInputCache:
                 yield place, self.translations.get(target, where, upstream), True
             else:
                 yield place, Translation(), True
+
+
+def _size(prefix: _Prefix, items: int) -> int:
+    """Return about how many bytes a prefix of so many items takes."""
+    unjoined = [*prefix.lead, *prefix.open, *prefix.reasoning]
+    texts = sum([len(found.encoded) for found in unjoined])
+    return (
+        sum(map(len, prefix.pieces)) + 2 * texts + ENTRY_BYTES * len(unjoined) + ITEM_BYTES * items
+    )
 
 
 def _request_pieces(

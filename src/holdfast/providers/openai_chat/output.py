@@ -18,7 +18,12 @@ from holdfast.providers.items.shapes import objects
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
-_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_INCOMPLETE = {
+    "length": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+}
 _FAILED = frozenset({"error", "abort", "cancelled"})
 _LEGACY_CALL = "function_call"
 
@@ -74,7 +79,7 @@ class ChatOutput:
         self._finish: str | None = None
         self._tier: str | None = None
         self._expects_text = True
-        """Whether the next chunk is likely to be a `_TextChunk`: the last one that told was."""
+        """Whether the next chunk is likely to be a `_TextChunk`, as the last one was."""
 
     @property
     def is_finished(self) -> bool:
@@ -251,7 +256,8 @@ class ChatOutput:
             )
         if finish in _FAILED:
             raise broken(f"the upstream ended its answer with {finish!r}", "upstream_gave_up")
-        reason = _INCOMPLETE.get(finish)
+        # Gemini appends its own reason: `content_filter: PROHIBITED_CONTENT`.
+        reason = _INCOMPLETE.get(finish.partition(":")[0].lower())
         status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
         events = [*self._end_reasoning(), *self._end_text(status)]
         if not self._items and not self._calls:

@@ -1,1 +1,1 @@
-"""Upstreams that speak the Responses API."""
+"""Upstreams with the Responses API."""

@@ -24,7 +24,7 @@ class Delivery:
     is_committed: bool = False
 
     async def run(self) -> None:
-        """Send the answer; what it promises is kept just before the client can know of it."""
+        """Send the answer; its result is stored just before the client can see it."""
         if self.answer.events is None:
             await self._send_body()
             return

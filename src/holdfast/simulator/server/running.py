@@ -18,7 +18,7 @@ def run(
     record: Path | None,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve until SIGINT or SIGTERM; `announce` is told the address once it accepts requests."""
+    """Serve until SIGINT or SIGTERM; `announce` gets the address once it accepts requests."""
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

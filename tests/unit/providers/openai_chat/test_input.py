@@ -1,4 +1,4 @@
-"""The messages of Chat requests: each item is translated once, whatever the length of a history."""
+"""The messages of Chat requests: each item is translated once, at every length of history."""
 
 import sys
 from types import FrameType
@@ -107,6 +107,16 @@ def test_a_whole_history_without_a_session_is_translated_once() -> None:
     for turns in range(1, 50):
         cache.write(conversation(turns), FORM)
     assert cache.translations.translated == 2 * 49
+
+
+def test_checking_new_items_serializes_nothing_and_translates_them_for_the_request() -> None:
+    cache = ChatInputCache(TranslationCache())
+    items = conversation(3)
+    cache.check(items, "u")
+    assert cache.held_bytes == 0
+    assert cache.translations.translated == len(items)
+    cache.write(items, FORM, session_id="s")
+    assert cache.translations.translated == len(items)
 
 
 def test_upstreams_share_translations() -> None:

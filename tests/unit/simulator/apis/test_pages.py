@@ -1,4 +1,4 @@
-"""Lists in pages."""
+"""Pagination."""
 
 import pytest
 from hypothesis import given
@@ -26,11 +26,11 @@ def test_following_the_cursor_gives_every_item_once(count: int, limit: int, orde
 @pytest.mark.parametrize(
     "query", [{"limit": "0"}, {"limit": "101"}, {"limit": "x"}, {"order": "up"}, {"after": "none"}]
 )
-def test_a_wrong_page_is_refused(query: dict[str, str]) -> None:
+def test_an_invalid_page_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(Problem):
         page([{"id": "i"}], query)
 
 
-def test_an_empty_page_has_no_ends() -> None:
+def test_an_empty_page_has_no_cursors() -> None:
     got = page([], {})
     assert (got["first_id"], got["last_id"], got["has_more"]) == (None, None, False)

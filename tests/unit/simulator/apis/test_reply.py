@@ -1,4 +1,4 @@
-"""What the model says."""
+"""The answers of the simulated model."""
 
 import json
 
@@ -27,7 +27,7 @@ def seen(text: str, *, ends_with_output: bool = False) -> ContextSummary:
     return ContextSummary(messages=2, last_text=text, ends_with_output=ends_with_output)
 
 
-def test_by_default_it_tells_what_it_saw() -> None:
+def test_the_default_answer_describes_the_input() -> None:
     reply = compose(seen("hello"), [WEATHER], None, None)
     assert (reply.text, reply.calls) == ("Messages seen: 2. Last text: hello", ())
 
@@ -58,7 +58,7 @@ def test_a_choice_forces_a_call(forced: str, count: int) -> None:
     assert len(compose(seen("hello"), [WEATHER], forced, None).calls) == count
 
 
-def test_a_script_comes_first() -> None:
+def test_a_script_has_precedence() -> None:
     script = Script(text="Yes.", tool_calls=[ScriptedCall("f", {"a": 1}), ScriptedCall("g", "raw")])
     reply = compose(seen("call get_weather"), [WEATHER], "*", script)
     assert reply.text == "Yes."
@@ -85,7 +85,7 @@ def test_the_pieces_of_a_stream_join_to_the_text(text: str) -> None:
         ({"allOf": [{"$ref": "#/$defs/Unit"}]}, "kelvin"),
     ],
 )
-def test_made_up_arguments_are_what_their_schema_allows(schema: object, value: object) -> None:
+def test_generated_arguments_match_their_schema(schema: object, value: object) -> None:
     node = {
         "type": "object",
         "properties": {"next": {"$ref": "#/$defs/Node"}},

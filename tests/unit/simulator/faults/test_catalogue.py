@@ -1,4 +1,4 @@
-"""The listed faults, and that the reference page tells of all of them."""
+"""The catalogue of faults, and its completeness in the reference."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ REFERENCE = (ROOT / "docs" / "reference" / "simulator.md").read_text()
 KINDS = [kind for kind in Effect.__args__ if kind.__struct_config__.tag != "listed"]
 
 
-def test_thirty_seven_faults_are_listed() -> None:
+def test_the_catalogue_has_thirty_seven_faults() -> None:
     counts: dict[str, int] = {}
     for number in CATALOGUE:
         counts[number[0]] = counts.get(number[0], 0) + 1
@@ -24,7 +24,7 @@ def test_thirty_seven_faults_are_listed() -> None:
 
 
 @pytest.mark.parametrize("listed", CATALOGUE.values(), ids=lambda listed: listed.id)
-def test_the_reference_tells_of_each_fault_and_its_source(listed: object) -> None:
+def test_the_reference_has_each_fault_and_its_source(listed: object) -> None:
     number, source = getattr(listed, "id", ""), getattr(listed, "source", "")
     row = next(line for line in REFERENCE.splitlines() if line.startswith(f"| {number} |"))
     for each in source.split(", "):
@@ -32,7 +32,7 @@ def test_the_reference_tells_of_each_fault_and_its_source(listed: object) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__struct_config__.tag))
-def test_the_reference_tells_of_each_kind_and_its_parameters(kind: type) -> None:
+def test_the_reference_has_each_kind_and_its_parameters(kind: type) -> None:
     tag = kind.__struct_config__.tag  # type: ignore[attr-defined]  # every fault is a Struct
     kinds = REFERENCE.split("| kind | parameters |")[1]
     row = next(line for line in kinds.splitlines() if line.startswith(f"| `{tag}` |"))
@@ -41,16 +41,16 @@ def test_the_reference_tells_of_each_kind_and_its_parameters(kind: type) -> None
 
 
 @pytest.mark.parametrize("struct", [Scenario, Script, BarrierSpec, ForgetSettings, Match])
-def test_the_reference_tells_of_each_field(struct: type) -> None:
+def test_the_reference_has_each_field(struct: type) -> None:
     fields = struct.__struct_encode_fields__  # type: ignore[attr-defined]  # all are Structs
     assert [name for name in fields if f"`{name}`" not in REFERENCE] == []
 
 
-def test_the_reference_tells_of_each_profile_and_the_control_api() -> None:
+def test_the_reference_has_each_profile_and_the_control_api() -> None:
     assert all(f"`{name}`" in REFERENCE for name in PROFILES)
     assert CONTROL_PREFIX in REFERENCE
 
 
 @pytest.mark.parametrize("number", CATALOGUE)
-def test_every_listed_fault_can_be_written_as_a_kind(number: str) -> None:
+def test_every_catalogue_id_is_a_kind(number: str) -> None:
     assert read_fault(number) == read_fault({"kind": number})

@@ -1,4 +1,4 @@
-"""Which calls a rule speaks of."""
+"""Matching of calls and rules."""
 
 from dataclasses import dataclass, field
 
@@ -31,7 +31,7 @@ class Some:
         Match(text="hello", header={"X-Who": "m?"}, stream=False),
     ],
 )
-def test_a_call_fits_what_it_is(match: Match) -> None:
+def test_a_call_matches_its_properties(match: Match) -> None:
     assert matches(match, Some())
 
 
@@ -50,22 +50,22 @@ def test_a_call_fits_what_it_is(match: Match) -> None:
         Match(stream=True),
     ],
 )
-def test_a_call_does_not_fit_what_it_is_not(match: Match) -> None:
+def test_a_call_does_not_match_other_properties(match: Match) -> None:
     assert not matches(match, Some())
 
 
-def test_the_nth_is_counted_among_those_that_fit() -> None:
+def test_nth_counts_matching_calls() -> None:
     counter = Counter(Match(api="responses", nth=2))
     calls = [Some(), Some(api="chat"), Some(), Some()]
     assert [counter.count_match(call) for call in calls] == [False, False, True, False]
 
 
-def test_every_nth_acts_as_often_as_it_may() -> None:
+def test_every_nth_match_applies_up_to_the_limit() -> None:
     counter = Counter(Match(every=2), times=2)
     assert [counter.count_match(Some()) for _ in range(8)] == [False, True] * 2 + [False] * 4
 
 
-def test_a_rule_that_may_not_act_keeps_its_turn() -> None:
+def test_a_blocked_rule_does_not_use_up_its_limit() -> None:
     counter = Counter(Match(), times=1)
     assert not counter.count_match(Some(), may_act=False)
     assert counter.count_match(Some())

@@ -1,4 +1,4 @@
-"""What the provider remembers."""
+"""The stored state of accounts."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ def stored(number: int, parent: StoredResponse | None = None) -> StoredResponse:
     )
 
 
-def test_a_chain_is_told_oldest_first() -> None:
+def test_a_chain_is_listed_oldest_first() -> None:
     last = None
     for number in range(3):
         last = stored(number, last)
@@ -34,7 +34,7 @@ def test_a_chain_is_told_oldest_first() -> None:
     assert ids == [f"msg_{way}_{n}" for n in range(3) for way in ("in", "out")]
 
 
-def test_forgetting_a_response_forgets_its_items() -> None:
+def test_deleting_a_response_deletes_its_items() -> None:
     account = Account(key="k")
     account.keep(stored(1))
     account.keep(stored(2))
@@ -45,7 +45,7 @@ def test_forgetting_a_response_forgets_its_items() -> None:
     assert not account.items
 
 
-def test_unlinking_takes_messages_with_their_reasoning_and_leaves_calls() -> None:
+def test_unlinking_removes_messages_with_their_reasoning_and_keeps_calls() -> None:
     items = [
         {"role": "user"},
         {"type": "reasoning", "id": "rs_1"},
@@ -60,13 +60,13 @@ def test_unlinking_takes_messages_with_their_reasoning_and_leaves_calls() -> Non
 
 
 @pytest.mark.parametrize(("age", "gone"), [(10, False), (11, True)])
-def test_old_things_are_forgotten(age: int, gone: bool) -> None:
+def test_old_state_expires(age: int, gone: bool) -> None:
     forgetting = Forgetting(seed=1, settings=ForgetSettings(after_seconds=10))
     assert forgetting.has_forgotten(owner_id="x", created_at=100, now=100 + age) is gone
 
 
 @given(st.floats(0, 1), st.integers(), st.text())
-def test_chance_always_falls_alike(chance: float, seed: int, name: str) -> None:
+def test_chance_is_deterministic(chance: float, seed: int, name: str) -> None:
     assert is_chosen(chance, seed, name) == is_chosen(chance, seed, name)
     assert is_chosen(1.0, seed, name)
     assert not is_chosen(0.0, seed, name)

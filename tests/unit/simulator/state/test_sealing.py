@@ -1,4 +1,4 @@
-"""Blobs open for their maker alone."""
+"""Encrypted blobs are readable only for their owner."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,20 +10,20 @@ OTHERS = [Owner("sk-b", "gpt-5.4"), Owner("sk-a", "gpt-5.5"), Owner("", "")]
 
 
 @given(st.text())
-def test_what_is_sealed_opens_for_its_owner_only(text: str) -> None:
+def test_a_blob_is_readable_only_for_its_owner(text: str) -> None:
     blob = seal(MINE, text)
     assert unseal(MINE, blob) == text
     assert [unseal(other, blob) for other in OTHERS] == [None, None, None]
 
 
 @given(st.one_of(st.none(), st.integers(), st.text(), st.text().map(lambda t: "gAAAAAB" + t)))
-def test_anything_else_does_not_open(blob: object) -> None:
+def test_other_values_are_not_readable(blob: object) -> None:
     assert unseal(MINE, blob) is None
     assert read_signature(MINE, blob, "text") == "foreign"
 
 
 @given(st.text(), st.text())
-def test_a_signature_tells_whose_it_is_and_whether_the_text_is_whole(a: str, b: str) -> None:
+def test_a_signature_identifies_its_owner_and_detects_changes(a: str, b: str) -> None:
     signature = sign(MINE, a)
     assert read_signature(MINE, signature, a) == "genuine"
     assert read_signature(MINE, signature, b) == ("genuine" if a == b else "altered")

@@ -1,0 +1,53 @@
+"""The input of Responses requests costs the same at every length of history."""
+
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from holdfast.core.projection.prefix_cache import SharedPrefix
+from holdfast.providers.items.replay import Replay
+from holdfast.providers.items.seal_owner import SealOwner
+from holdfast.providers.items.serialized_input import SerializedInputCache
+
+REPLAY = Replay(owner=SealOwner("p", "a", "m"))
+USER = b'{"type":"message","role":"user","content":"hi"}'
+ANSWER = b'{"id":"msg_0123456789abcdef","type":"message","role":"assistant","content":"yes"}'
+CALL = b'{"type":"function_call","call_id":"call_%d","name":"f","arguments":"{}"}'
+OUTPUT = b'{"type":"function_call_output","call_id":"call_%d","output":"1"}'
+
+
+def own_calls(work: Any) -> int:
+    count = 0
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "call" and "holdfast" in frame.f_code.co_filename
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("is_tool_loop", [False, True])
+def test_a_turn_costs_the_same_at_every_length(is_tool_loop: bool) -> None:
+    """A loop of tool calls without any message in between is such a history as well."""
+    counts = set()
+    for length in (10, 100, 1000):
+        cache = SerializedInputCache()
+        steps = [(CALL % n, OUTPUT % n) if is_tool_loop else (USER, ANSWER) for n in range(length)]
+        history = SharedPrefix([USER, *(item for step in steps for item in step)])
+        cache.write("s", REPLAY, history)
+        longer = history.grown([CALL % length, OUTPUT % length])
+
+        def write(
+            cache: SerializedInputCache = cache, longer: SharedPrefix[bytes] = longer
+        ) -> None:
+            cache.write("s", REPLAY, longer)
+
+        counts.add(own_calls(write))
+    assert len(counts) == 1, counts
