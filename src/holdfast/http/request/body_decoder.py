@@ -151,8 +151,11 @@ class DecodeWorker:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(REQUEST.pack(KINDS.index(kind), max_items, len(body)))
-        process.stdin.write(body)
-        await process.stdin.drain()
+        view = memoryview(body)
+        for start in range(0, len(body), STEP_BYTES):
+            # In steps: the transport copies what the pipe does not take at once.
+            process.stdin.write(view[start : start + STEP_BYTES])
+            await process.stdin.drain()
         is_error, size = REPLY.unpack(await process.stdout.readexactly(REPLY.size))
         return bool(is_error), await process.stdout.readexactly(size)
 
