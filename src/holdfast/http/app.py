@@ -94,13 +94,15 @@ class Application:
         add("GET", "/readyz", health.readyz)
         self._add_completion_routes(gateway, desk)
         self._add_session_routes(gateway)
-        transcript = self._transcript = TranscriptApi(gateway, self._authenticator.until_revoked)
+        transcript = self._transcript = TranscriptApi(
+            gateway, self._decoder, self._authenticator.until_revoked
+        )
         add("GET", "/v1/transcript", transcript.read)
         add("POST", "/v1/transcript", transcript.add)
         add("DELETE", "/v1/transcript", transcript.pop)
         add("POST", "/v1/transcript/lane", transcript.acquire_lane)
         add("POST", "/v1/transcript/lane/{turn_id}", transcript.end_lane)
-        self._add_compaction_routes(CompactionsApi(turns, compactor))
+        self._add_compaction_routes(CompactionsApi(turns, compactor, self._decoder))
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
@@ -123,7 +125,8 @@ class Application:
         add("POST", "/v1/sessions/{id}/compactions/{compaction_id}/undo", compactions.undo)
 
     def _add_session_routes(self, gateway: Gateway) -> None:
-        conversations, sessions = ConversationsApi(gateway), SessionsApi(gateway)
+        conversations = ConversationsApi(gateway, self._decoder)
+        sessions = SessionsApi(gateway, self._decoder)
         turns = TurnsApi(gateway)
         add = self._routes.add
         add("POST", "/v1/conversations", conversations.create)

@@ -168,6 +168,17 @@ async def test_an_invalid_frame_is_answered_and_the_connection_stays_open(
         assert (await client.response())[-1]["type"] == "response.completed"
 
 
+async def test_more_items_than_allowed_are_rejected_over_a_websocket_too() -> None:
+    async with open_gateway() as gateway, connected(gateway) as client:
+        client.create([{"role": "user", "content": "x"}] * 20_001)
+        (error,) = await client.response()
+        assert error["status"] == 413
+        assert error["error"]["code"] == "too_many_items"
+        client.create("hi")
+        assert (await client.response())[-1]["type"] == "response.completed"
+        assert len(gateway.model.calls) == 1
+
+
 async def test_steering_is_rejected_with_its_own_event() -> None:
     async with open_gateway() as gateway, connected(gateway) as client:
         client.send({"type": "response.steer", "previous_response_id": "resp_1", "input": "no"})

@@ -18,9 +18,10 @@ from holdfast.engine.context.compaction_turns import CompactionRequest, Compacti
 from holdfast.engine.context.compactor import Compactor, as_stored_items
 from holdfast.http.api.session_items import SessionItems
 from holdfast.http.formats.sessions import session_value
-from holdfast.http.request.body import Fields, pop_field, read_fields, read_optional_fields
+from holdfast.http.request.body import Fields, pop_field, read_optional_fields
+from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.pagination import UnknownCursor, page, read_page
-from holdfast.http.request.responses_request import read_response_request
+from holdfast.http.request.responses_request import parse_response_request
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.session_target import TargetResolver
 from holdfast.http.request.submit_turn import Target, TurnSubmitter, body_hash
@@ -32,8 +33,9 @@ from holdfast.ports.store import ItemQuery
 class CompactionsApi:
     """POST /v1/responses/compact and everything under /v1/sessions/{id}/compactions."""
 
-    def __init__(self, turns: TurnSubmitter, compactor: Compactor) -> None:
+    def __init__(self, turns: TurnSubmitter, compactor: Compactor, decoder: BodyDecoder) -> None:
         self._turns = turns
+        self._decoder = decoder
         self._gateway = turns.gateway
         self._compactor = compactor
         self._targets = TargetResolver(turns.gateway, turns.desk)
@@ -110,9 +112,9 @@ class CompactionsApi:
 
     async def compact_response(self, request: Request) -> AnyReply:
         """Return a replacement for a history: the user's messages and one compaction item."""
-        fields = await read_fields(request)
+        fields, items_sent = await self._decoder.responses(request)
         prompt = _prompt(fields)
-        parsed = read_response_request(fields)
+        parsed = parse_response_request(fields, items_sent)
         headers = read_session_headers(request)
         target = await self._targets.resolve(request.tenant, headers, parsed)
         log, projected = await self._history(request, target)

@@ -9,8 +9,9 @@ from holdfast.core.model.request import conversation_id
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Annotate, Delete, Reserve
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.api.session_items import SessionItems, item_value, read_flag, read_items
+from holdfast.http.api.session_items import SessionItems, item_value, read_flag
 from holdfast.http.request.body import pop_metadata, read_fields
+from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.pagination import read_page
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.submit_turn import ConversationNotFound, session_id_of
@@ -22,14 +23,14 @@ MAX_ITEMS = 20
 class ConversationsApi:
     """Everything under /v1/conversations."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, decoder: BodyDecoder) -> None:
         self._gateway = gateway
+        self._decoder = decoder
         self._items = SessionItems(gateway)
 
     async def create(self, request: Request) -> AnyReply:
         """Create a conversation, with its first items if any are sent."""
-        fields = await read_fields(request)
-        items = read_items(fields, limit=MAX_ITEMS) or []
+        fields, items = await self._decoder.items(request, MAX_ITEMS)
         metadata = pop_metadata(fields) or b"{}"
         if not items and read_session_headers(request).idempotency_key is None:
             gateway = self._gateway
@@ -72,7 +73,7 @@ class ConversationsApi:
     async def add_items(self, request: Request) -> AnyReply:
         """Append items without a run; wait for a running turn to end."""
         session = await self._find(request)
-        items = read_items(await read_fields(request), limit=MAX_ITEMS)
+        _, items = await self._decoder.items(request, MAX_ITEMS)
         if not items:
             raise InvalidInput("items: at least one item is needed")
         appended = await self._items.append(request, items, session_id=session.id)

@@ -45,7 +45,7 @@ class ResponsesApi:
 
     def __init__(self, turns: TurnSubmitter, relay: RelayService, decoder: BodyDecoder) -> None:
         self._turns = turns
-        self._decoder = decoder
+        self.decoder = decoder
         self._relay = relay
         self._targets = TargetResolver(turns.gateway, turns.desk)
         self._items = SessionItems(turns.gateway)
@@ -54,7 +54,7 @@ class ResponsesApi:
     async def create(self, request: Request) -> AnyReply:
         """Run a turn and return its response, whole or streamed."""
         headers = read_session_headers(request)
-        fields, items = await self._decoder.responses(request)
+        fields, items = await self.decoder.responses(request)
         parsed = parse_response_request(fields, items)
         dropped = self._relay.dropped_tools(parsed.turn_request)
         reply = await self._create(request, headers, parsed)
@@ -155,7 +155,7 @@ class ResponsesApi:
     async def input_tokens(self, request: Request) -> AnyReply:
         """Estimate the number of input tokens of a request, with its history."""
         headers = read_session_headers(request)
-        fields, items = await self._decoder.responses(request)
+        fields, items = await self.decoder.responses(request)
         fields.setdefault("model", msgspec.Raw(b'"any"'))
         parsed = parse_response_request(fields, items)
         target = await self.target(request, headers, parsed)

@@ -31,7 +31,7 @@ from holdfast.http.api.relay import RelayService
 from holdfast.http.api.responses import ResponsesApi
 from holdfast.http.request.auth import Authenticator
 from holdfast.http.request.body import Fields, parse_fields, pop_field
-from holdfast.http.request.responses_request import ResponseRequest, read_response_request
+from holdfast.http.request.responses_request import ResponseRequest, parse_response_request
 from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
 from holdfast.http.request.submit_turn import Target, TurnSubmitter, target_from_headers
 from holdfast.http.request.websocket_memory import ResponseCache
@@ -113,6 +113,7 @@ class _Connection:
     ) -> None:
         self._responses = server.responses
         self._relay = server.relay
+        self._decoder = server.responses.decoder
         self._turns = server.turns
         self._authenticator = server.authenticator
         self._request = request
@@ -212,8 +213,10 @@ class _Connection:
         request = self._request.with_body(frame)
         await self._authenticator.authenticate(request)
         generates = pop_field(fields, "generate", bool, True)
-        fields.pop("stream_options", None)
-        parsed = read_response_request(fields)
+        fields, items = await self._decoder.frame(frame)
+        for name in ("type", "stream_id", "generate", "stream_options"):
+            fields.pop(name, None)
+        parsed = parse_response_request(fields, items)
         turn_request = replace(parsed.turn_request, is_stream=True)
         if turn_request.is_background:
             raise InvalidInput("background is not supported over WebSocket", param="background")

@@ -14,9 +14,7 @@ from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Append, Appended, Hide
 from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.request.body import Fields, pop_list
 from holdfast.http.request.item_references import ReferenceResolver
-from holdfast.http.request.item_validation import parse_item
 from holdfast.http.request.pagination import PageRequest, UnknownCursor, page
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.submit_turn import Target, body_hash
@@ -134,16 +132,6 @@ class SessionItems:
         return await self._gateway.submit(
             Hide(tenant=tenant, session_id=session.id, from_seq=seq, to_seq=seq, erase=erase)
         )
-
-
-def read_items(fields: Fields, *, limit: int) -> list[NewItem] | None:
-    """Remove `items` from the fields and return them unchanged."""
-    entries = pop_list(fields, "items")
-    if entries is None:
-        return None
-    if len(entries) > limit:
-        raise InvalidInput(f"items: at most {limit} per request, not {len(entries)}")
-    return [parse_item(bytes(entry), f"items[{index}]") for index, entry in enumerate(entries)]
 
 
 def item_value(listed: ListedItem) -> msgspec.Raw:

@@ -7,10 +7,11 @@ from holdfast.core.ids import SessionId, read_key
 from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.transaction.commands import Annotate, Delete, Fork, Reset, Restore
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.api.session_items import SessionItems, read_flag, read_items
+from holdfast.http.api.session_items import SessionItems, read_flag
 from holdfast.http.api.turns import find_turn
 from holdfast.http.formats.sessions import session_value, turn_value
 from holdfast.http.request.body import pop_field, pop_metadata, read_fields, read_optional_fields
+from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.pagination import UnknownCursor, page, read_choice, read_page
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.submit_turn import body_hash
@@ -25,8 +26,9 @@ STATUSES: dict[str, SessionStatus] = {"idle": "idle", "running": "running", "ret
 class SessionsApi:
     """Everything under /v1/sessions except events and compactions."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, decoder: BodyDecoder) -> None:
         self._gateway = gateway
+        self._decoder = decoder
         self._items = SessionItems(gateway)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
@@ -91,7 +93,7 @@ class SessionsApi:
     async def add_items(self, request: Request) -> AnyReply:
         """Append items without a run."""
         session = (await self._find(request)).session
-        items = read_items(await read_fields(request), limit=MAX_ITEMS)
+        _, items = await self._decoder.items(request, MAX_ITEMS)
         if not items:
             raise InvalidInput("items: at least one item is needed")
         appended = await self._items.append(request, items, session_id=session.id)

@@ -18,8 +18,8 @@ from holdfast.engine.embedded.external_lane import ExternalLane, LaneEnd, LaneRe
 from holdfast.engine.sessions.active_run import Batch
 from holdfast.engine.sessions.appending import append_batch
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.api.session_items import read_items
-from holdfast.http.request.body import Fields, pop_field, read_fields, read_optional_fields
+from holdfast.http.request.body import Fields, pop_field, read_optional_fields
+from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
 from holdfast.http.request.submit_turn import body_hash
 from holdfast.http.server.types import AnyReply, IteratorReply, Reply, Request, json_reply
@@ -39,9 +39,13 @@ class TranscriptApi:
     """Everything under /v1/transcript."""
 
     def __init__(
-        self, gateway: Gateway, until_revoked: Callable[[Request], Awaitable[None]]
+        self,
+        gateway: Gateway,
+        decoder: BodyDecoder,
+        until_revoked: Callable[[Request], Awaitable[None]],
     ) -> None:
         self._gateway = gateway
+        self._decoder = decoder
         self._until_revoked = until_revoked
         self._lanes: dict[tuple[Tenant, TurnId], _HeldLane] = {}
         self._is_closing = False
@@ -72,8 +76,9 @@ class TranscriptApi:
 
     async def add(self, request: Request) -> AnyReply:
         """Append a batch to an external turn, once per turn id and ordinal."""
-        headers, fields = _session_headers(request), await read_fields(request)
-        items = tuple(read_items(fields, limit=MAX_ITEMS) or ())
+        headers = _session_headers(request)
+        fields, sent = await self._decoder.items(request, MAX_ITEMS)
+        items = tuple(sent)
         lane = pop_field(fields, "lane", str) or request.by_name.get(LANE, b"").decode("latin-1")
         if lane:
             key, digest = headers.idempotency_key, await body_hash(request)

@@ -13,7 +13,13 @@ from holdfast.core.openai.chat import split_messages
 from holdfast.engine.logging import log
 from holdfast.http.request.body import Fields, check_content_type, parse_fields
 from holdfast.http.request.decode_worker import KINDS, REPLY, REQUEST, DecodeError
-from holdfast.http.request.decoding import BodyKind, DecodedBody, decode_message, pop_entries
+from holdfast.http.request.decoding import (
+    ITEM_FIELDS,
+    BodyKind,
+    DecodedBody,
+    decode_message,
+    pop_entries,
+)
 from holdfast.http.request.item_validation import parse_item
 from holdfast.http.server.body_budget import ServerBusy
 from holdfast.http.server.errors import TooManyItems
@@ -50,12 +56,24 @@ class BodyDecoder:
 
     async def responses(self, request: Request) -> tuple[Fields, list[NewItem]]:
         """Return the fields and input items of a Responses request."""
-        body = await self._decode("responses", request)
+        check_content_type(request)
+        return await self.frame(await request.body())
+
+    async def frame(self, content: bytes) -> tuple[Fields, list[NewItem]]:
+        """Return the fields and input items of a Responses request in a WebSocket frame."""
+        body = await self._decode("responses", content, self._max_items)
+        return body.fields, body.items
+
+    async def items(self, request: Request, limit: int) -> tuple[Fields, list[NewItem]]:
+        """Return the fields and `items` of a request that appends items."""
+        check_content_type(request)
+        body = await self._decode("items", await request.body(), limit)
         return body.fields, body.items
 
     async def chat(self, request: Request) -> tuple[Fields, str | None, list[NewItem]]:
         """Return the fields, instructions and items of a Chat request."""
-        body = await self._decode("chat", request)
+        check_content_type(request)
+        body = await self._decode("chat", await request.body(), self._max_items)
         if not body.has_items:
             raise InvalidInput("messages: at least one message is needed")
         return body.fields, body.instructions, body.items
@@ -64,18 +82,16 @@ class BodyDecoder:
         """Stop the worker process."""
         await self._worker.stop()
 
-    async def _decode(self, kind: BodyKind, request: Request) -> TurnBody:
-        check_content_type(request)
-        body = await request.body()
+    async def _decode(self, kind: BodyKind, body: bytes, limit: int) -> TurnBody:
         if _is_large(body):
-            return _turn_body(await self._worker.decode(kind, body, self._max_items))
+            return _turn_body(await self._worker.decode(kind, body, limit))
         fields = parse_fields(body)
-        entries = pop_entries(kind, fields, self._max_items)
+        entries = pop_entries(kind, fields, limit)
         pace = _Pace()
-        if kind == "responses":
-            items = []
+        if kind != "chat":
+            name, items = ITEM_FIELDS[kind], []
             for index, entry in enumerate(entries):
-                items.append(parse_item(bytes(entry), f"input[{index}]"))
+                items.append(parse_item(bytes(entry), f"{name}[{index}]"))
                 await pace.step(entry)
             return TurnBody(fields, items)
         messages = []
@@ -151,8 +167,11 @@ class DecodeWorker:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(REQUEST.pack(KINDS.index(kind), max_items, len(body)))
-        process.stdin.write(body)
-        await process.stdin.drain()
+        view = memoryview(body)
+        for start in range(0, len(body), STEP_BYTES):
+            # In steps: the transport copies what the pipe does not take at once.
+            process.stdin.write(view[start : start + STEP_BYTES])
+            await process.stdin.drain()
         is_error, size = REPLY.unpack(await process.stdout.readexactly(REPLY.size))
         return bool(is_error), await process.stdout.readexactly(size)
 

@@ -16,7 +16,7 @@ REQUEST = struct.Struct(">BIQ")
 """Kind, limit of items, size of the body that follows."""
 REPLY = struct.Struct(">BQ")
 """Whether it is an error, size of the MessagePack value that follows."""
-KINDS: tuple[BodyKind, ...] = ("responses", "chat")
+KINDS: tuple[BodyKind, ...] = ("responses", "chat", "items")
 
 
 class DecodeError(msgspec.Struct):

@@ -13,7 +13,9 @@ from holdfast.http.request.body import Fields, parse_fields, pop_field, pop_list
 from holdfast.http.request.item_validation import parse_item
 from holdfast.http.server.errors import TooManyItems
 
-BodyKind = Literal["responses", "chat"]
+BodyKind = Literal["responses", "chat", "items"]
+ITEM_FIELDS: dict[BodyKind, str] = {"responses": "input", "chat": "messages", "items": "items"}
+"""The field with the items, by kind of body."""
 MAX_VALUES = 500_000
 """JSON values in a body; more would cost hundreds of bytes of memory for each byte sent."""
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
@@ -35,21 +37,15 @@ def decode_body(kind: BodyKind, body: bytes, max_items: int) -> DecodedBody:
     check_values(body)
     fields = parse_fields(body)
     entries = pop_entries(kind, fields, max_items)
-    if kind == "responses":
-        items = [parse_item(bytes(entry), f"input[{index}]") for index, entry in enumerate(entries)]
-        return _decoded(fields, items)
+    raw_fields = {name: bytes(raw) for name, raw in fields.items()}
+    if kind != "chat":
+        name = ITEM_FIELDS[kind]
+        items = [parse_item(bytes(entry), f"{name}[{n}]") for n, entry in enumerate(entries)]
+        return DecodedBody(raw_fields, items, has_items=bool(items))
     messages = [decode_message(entry, index) for index, entry in enumerate(entries)]
     instructions, values = split_messages(messages)
-    return DecodedBody(
-        {name: bytes(raw) for name, raw in fields.items()},
-        [write_item(value) for value in values],
-        instructions,
-        bool(messages),
-    )
-
-
-def _decoded(fields: Fields, items: list[NewItem]) -> DecodedBody:
-    return DecodedBody({name: bytes(raw) for name, raw in fields.items()}, items)
+    items = [write_item(value) for value in values]
+    return DecodedBody(raw_fields, items, instructions, bool(messages))
 
 
 def check_values(body: bytes) -> None:
@@ -63,13 +59,14 @@ def check_values(body: bytes) -> None:
 
 def pop_entries(kind: BodyKind, fields: Fields, max_items: int) -> Sequence[msgspec.Raw]:
     """Remove the list of items from the fields and return its raw entries."""
-    name = "input" if kind == "responses" else "messages"
+    name = ITEM_FIELDS[kind]
     if kind == "responses" and name in fields and _is_text(fields[name]):
         text = message("user", pop_field(fields, name, str))
         return [msgspec.Raw(text.body)]
     entries = pop_list(fields, name) or ()
     if len(entries) > max_items:
-        raise TooManyItems(f"{name}: at most {max_items} items per request, not {len(entries)}")
+        problem = f"{name}: at most {max_items} items per request, not {len(entries)}"
+        raise InvalidInput(problem) if kind == "items" else TooManyItems(problem)
     return entries
 
 

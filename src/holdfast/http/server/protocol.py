@@ -34,7 +34,7 @@ class Application(Protocol):
 
 
 class HeadTooLarge(Exception):
-    """The request head is larger than `max_head_bytes`."""
+    """A request head, or its trailers, are larger than `head_bytes`."""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):

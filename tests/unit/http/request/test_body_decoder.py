@@ -57,6 +57,13 @@ BODIES: dict[str, list[Any]] = {
         {"messages": [{"role": "user", "content": "x"}] * 101},
         {},
     ],
+    "items": [
+        {"items": [{"role": "user", "content": "x"}], "metadata": {"a": "b"}},
+        {"items": None},
+        {},
+        {"items": [{"role": "user", "content": "x"}] * 21},
+        {"items": [{"role": 7}]},
+    ],
 }
 
 
@@ -68,6 +75,8 @@ async def test_the_worker_decodes_as_the_server_does(
 ) -> None:
     async def outcome() -> Any:
         try:
+            if kind == "items":
+                return await decoder.items(_request(body), 20)
             return await getattr(decoder, kind)(_request(body))
         except HoldfastError as exc:
             return type(exc), exc.message, exc.param
