@@ -46,6 +46,7 @@ _REQUEST_STATUSES = frozenset({400, 413, 415, 422})
 _BY_STATUS: dict[int, FailureClass] = {409: "busy", 413: "overflow"}
 _TOO_LARGE = re.compile(r"request too large for", re.IGNORECASE)
 OVERFLOW_CODE = "context_length_exceeded"
+UPSTREAM_AUTH_FAILED = "upstream_auth_failed"
 _MODEL_STATE_PARAMS = frozenset({"previous_response_id", "conversation"})
 _STATE_STATUSES = frozenset({400, 404, 422})
 
@@ -141,7 +142,10 @@ def _code_of(found: FailureClass, status: int, given: str | None) -> str | None:
     """Return the code that clients know a failure by, where the server gave none but a number."""
     if found == "overflow" and (given is None or given.isdecimal()):
         return OVERFLOW_CODE
-    return given or ("upstream_unauthorized" if status in (401, 403) else None)
+    if status == 401 or given == "invalid_api_key":
+        # The gateway's key, not the client's: the provider's code would blame the client.
+        return UPSTREAM_AUTH_FAILED
+    return given or (UPSTREAM_AUTH_FAILED if status == 403 else None)
 
 
 def failure_in_stream(error: Any) -> ProviderFailure:
@@ -155,7 +159,7 @@ def failure_in_stream(error: Any) -> ProviderFailure:
         redact(message[:MAX_MESSAGE]),
         failure_class=found,
         status=_status_in_stream(found, code, kind),
-        provider_code=code,
+        provider_code=UPSTREAM_AUTH_FAILED if code == "invalid_api_key" else code,
         provider_type=kind,
         param=_text(fields.get("param")),
         retry_after=retry_after({}, fields.get("details"), message),
