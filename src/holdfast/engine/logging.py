@@ -1,40 +1,59 @@
-"""Events for operators, through the standard library's loggers: silent until somebody listens."""
+"""Log events for operators, through the standard library's loggers; silent until configured.
 
+The first word of an event's name is its area. Areas in `LOG_AREAS` have a logger of their own,
+so that each can have its own level.
+"""
+
+import json
 import logging
+from collections.abc import Mapping
 
 import msgspec
 
+ROOT = "holdfast"
+LOG_AREAS = (
+    "request", "upstream", "turn", "run", "session", "worker", "recovery", "retention",
+)  # fmt: skip
+
 
 class Events:
-    """Where events are told: `log.info("run.ended", run_id=…)`; ids always, content never."""
+    """Writes events: `log.info("run.ended", run_id=…)`, with ids and without content."""
 
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
+    def __init__(self) -> None:
+        self._root = logging.getLogger(ROOT)
+        self._areas = {area: logging.getLogger(f"{ROOT}.{area}") for area in LOG_AREAS}
 
-    def info(self, event: str, **carried: object) -> None:
-        """Tell what happened, to those who want to follow."""
-        # Asked first: a turn tells several, and hardly anybody listens to them all.
-        if self._logger.isEnabledFor(logging.INFO):
-            self._logger.info(event, extra=carried)
+    def logger(self, event: str) -> logging.Logger:
+        """Return the logger of an event's area."""
+        return self._areas.get(event.partition(".")[0], self._root)
 
-    def warning(self, event: str, **carried: object) -> None:
-        """Tell what somebody should look at."""
-        self._logger.warning(event, extra=carried)
+    def info(self, event: str, **fields: object) -> None:
+        """Log a normal event."""
+        # Check the level first: each turn logs several events that are usually off.
+        logger = self.logger(event)
+        if logger.isEnabledFor(logging.INFO):
+            logger.info(event, extra=fields)
 
-    def error(self, event: str, **carried: object) -> None:
-        """Tell what somebody must look at."""
-        self._logger.error(event, extra=carried)
+    def warning(self, event: str, **fields: object) -> None:
+        """Log an event that an operator should look at."""
+        self.logger(event).warning(event, extra=fields)
 
-    def exception(self, event: str, **carried: object) -> None:
-        """Tell of the exception that is being handled."""
-        self._logger.exception(event, extra=carried)
+    def error(self, event: str, **fields: object) -> None:
+        """Log an event that an operator must look at."""
+        self.logger(event).error(event, extra=fields)
+
+    def exception(self, event: str, **fields: object) -> None:
+        """Log the exception that is being handled."""
+        self.logger(event).exception(event, extra=fields)
 
 
-log = Events(logging.getLogger("holdfast"))
+log = Events()
+# Without a handler Python would print the bare names of warnings to standard error.
+logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
-class JsonLines(logging.Formatter):
-    """One JSON object an event: time, level, event, and whatever the event carries."""
+class JsonFormatter(logging.Formatter):
+    """Formats an event as one JSON object: time, level, event and fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line."""
@@ -42,38 +61,50 @@ class JsonLines(logging.Formatter):
             "at": round(record.created, 3),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
-            **_carried(record),
+            **_fields(record),
         }
         if record.exc_info:
             value["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(value, enc_hook=str).decode()
 
 
-class TextLines(logging.Formatter):
-    """One readable line an event."""
+class TextFormatter(logging.Formatter):
+    """Formats an event as one line of text."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line."""
-        carried = " ".join(f"{name}={value!s}" for name, value in _carried(record).items())
+        fields = " ".join(f"{name}={_text(value)}" for name, value in _fields(record).items())
         at = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
-        line = f"{at} {record.levelname.lower():7} {record.getMessage()} {carried}".rstrip()
+        line = f"{at} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
 
 
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
-def _carried(record: logging.LogRecord) -> dict[str, object]:
-    return {name: value for name, value in vars(record).items() if name not in _OWN}
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
 
 
-def listen(level: str, form: str) -> None:
-    """Write our events to standard error from now on."""
+def _text(value: object) -> str:
+    """Return a value for a line of text; quote it if it could be mistaken for other fields."""
+    text = str(value)
+    if text.isprintable() and not set(text) & set(' ="'):
+        return text
+    return json.dumps(text)
+
+
+def configure_logging(level: str, form: str, areas: Mapping[str, str] | None = None) -> None:
+    """Write events to standard error from now on; `areas` have levels of their own."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    logger = logging.getLogger("holdfast")
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logger = logging.getLogger(ROOT)
     logger.handlers = [handler]
     logger.propagate = False
     logger.setLevel(level.upper())
+    for area in LOG_AREAS:
+        area_level = (areas or {}).get(area)
+        child = logging.getLogger(f"{ROOT}.{area}")
+        child.setLevel(area_level.upper() if area_level else logging.NOTSET)

@@ -26,6 +26,7 @@ from holdfast.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.http.request.auth import OPEN_HOUSE, Doorkeeper, HouseRules
 from holdfast.http.request.rate_limit import RequestLimit
 from holdfast.http.request.submit_turn import TurnDesk
+from holdfast.http.server.access_log import begin_request, log_request
 from holdfast.http.server.cors import cors_headers, is_preflight
 from holdfast.http.server.errors import problem, reply_to
 from holdfast.http.server.types import (
@@ -64,6 +65,7 @@ class Application:
         limit = RequestLimit(rules.requests_per_minute)
         self._doorkeeper = Doorkeeper(gateway.read, rules.doors, rules.allowed_hosts, limit)
         self._meter = gateway.meter
+        self._is_draining = False
         self._upstreams = upstreams
         self._routes = Routes()
         turns = TurnDesk(gateway, desk, rules.reset, streams=streams)
@@ -145,8 +147,13 @@ class Application:
         add("GET", "/v1/turns/{id}", turns.get)
         add("POST", "/v1/turns/{id}/cancel", turns.cancel)
 
+    def drain(self) -> None:
+        """Answer /readyz with 503 from now on, and accept requests as before."""
+        self._is_draining = True
+
     def begin_stop(self) -> None:
         """Begin nothing more; what runs may finish, and its readers may read to the end."""
+        self.drain()
         self._desk.begin_stop()
         self._events.close()
         self._transcripts.close()
@@ -173,7 +180,7 @@ class Application:
 
     async def serve(self, request: Request) -> None:
         """Answer one request, in one shape, whatever happens."""
-        request.id = self._gateway.ids.new("req")
+        context = begin_request(request, self._gateway.ids.new)
         request.max_body_bytes = self._rules.body_bytes
         reply: AnyReply
         try:
@@ -204,6 +211,7 @@ class Application:
             is_sent = await reply.send(request)
         seconds = time.monotonic() - request.began_at
         self._meter.request_answered(request.method, request.route, reply.status, seconds)
+        log_request(request, reply, context, seconds=seconds, is_sent=is_sent)
         if is_sent and reply.delivers is not None:
             self._gateway.delivered(*reply.delivers)
 
@@ -211,7 +219,7 @@ class Application:
         """Serve one WebSocket connection."""
         query, headers = scope.get("query_string", b""), list(scope["headers"])
         request = Request("GET", scope["path"], query, headers)
-        request.id = self._gateway.ids.new("req")
+        context = begin_request(request, self._gateway.ids.new)
         socket = Socket(scope, receive, send)
         try:
             await self._doorkeeper.admit(request)
@@ -222,7 +230,10 @@ class Application:
                 unknown = f"no such path: {request.path}"
                 await socket.refuse(problem(404, unknown, code="unknown_url"))
         except HoldfastError as exc:
-            await socket.refuse(reply_to(exc))
+            rejection = reply_to(exc)
+            seconds = time.monotonic() - request.began_at
+            log_request(request, rejection, context, seconds=seconds, is_sent=True)
+            await socket.refuse(rejection)
 
     async def _elsewhere(self, request: Request) -> AnyReply:
         """Pass on what is none of our endpoints, where an upstream may have it."""
@@ -268,6 +279,8 @@ class Application:
         return json_reply({"status": "ok"})
 
     async def _readyz(self, request: Request) -> Reply:
-        """Ready means that the store answers a read."""
+        """Ready means that the store answers a read, and that the gateway is not stopping."""
+        if self._is_draining:
+            return problem(503, "the gateway is stopping", code="draining")
         await self._gateway.read.session(request.tenant, session_id=None, key=None)
         return json_reply({"status": "ready"})

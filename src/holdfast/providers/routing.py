@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.core.errors import ModelNotFound, ProviderFailure
 from holdfast.ports.provider import Listing, Provider, Relayed, RelayRequest, Unavailable
+from holdfast.ports.request_context import note_route
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.relay import open_relay
@@ -40,10 +41,12 @@ class Upstreams:
     def provider(self, model: str) -> Provider:
         """Return who serves a model."""
         if self._demo is not None:
+            note_route(model, self._demo.name)
             return self._demo
         found = self._found[model] if model in self._found else self._find(model)
         if found is None:
             raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
+        note_route(model, found[0].name)
         return found[1]
 
     def _find(self, model: str) -> tuple[UpstreamSettings, Provider] | None:

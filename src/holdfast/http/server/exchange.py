@@ -164,6 +164,7 @@ class Exchange(Request):
         """
         if not self._unsent:
             self.connection.loop.call_soon(self._leave)
+        self.sent_bytes += len(body)
         self._unsent += b"%x\r\n%b\r\n" % (len(body), body)
 
     def _begin(self, status: int, headers: Sequence[Header]) -> None:
@@ -192,6 +193,7 @@ class Exchange(Request):
 
     def _go_on(self, body: bytes, *, is_last: bool) -> None:
         unsent, self._unsent = self._unsent, b""
+        self.sent_bytes += len(body)
         if self._has_body:
             data = b"%b%x\r\n%b\r\n" % (unsent, len(body), body) if body else unsent
             self.transport.write(data + b"0\r\n\r\n" if is_last else data)

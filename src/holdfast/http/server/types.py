@@ -70,6 +70,8 @@ class Request:
     """What an answer says of the session and turn that this request belongs to, once known."""
     content = b""
     """The body, once it has been read."""
+    sent_bytes = 0
+    """Bytes of a streamed body that were written out."""
     max_body_bytes: int
     _is_read = False
 

@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.ports.provider import Sink
+from holdfast.ports.request_context import current_request
 from holdfast.providers.errors import broken
 from holdfast.providers.http.connection import Connection, Disconnected
 from holdfast.providers.settings import TimeoutSettings
@@ -156,6 +157,11 @@ class PooledClient:
                 self._openings.clear()
             opening = self._openings[key] = _open(request)
         _, origin, head = opening
+        context = current_request.get()
+        if context is not None:
+            # Not part of the cached head: these headers differ for every request.
+            lines = (f"{name}: {value}\r\n" for name, value in context.upstream_headers().items())
+            head += "".join(lines).encode()
         body = request.body
         if body is None and request.method not in _HAS_BODY:
             return origin, [head, b"\r\n"]

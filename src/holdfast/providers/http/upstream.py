@@ -1,5 +1,7 @@
 """One upstream: where it is, who we are to it, and how it is asked over the line."""
 
+import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
@@ -8,6 +10,7 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.redaction import redact
+from holdfast.ports.request_context import current_request
 from holdfast.providers.errors import broken, failure_of
 from holdfast.providers.http.client import HttpAnswer, HttpClient, HttpRequest
 from holdfast.providers.http.connection import Enough
@@ -18,6 +21,8 @@ from holdfast.providers.settings import UpstreamSettings
 DONE = b"[DONE]"
 """The mark behind the last event."""
 MOST_MAKERS = 1024
+MAX_LOGGED_MESSAGE = 500
+_log = logging.getLogger("holdfast.upstream")
 
 
 class Upstream:
@@ -76,6 +81,29 @@ class Upstream:
         async with self._client.exchange(request) as answer:
             yield answer
 
+    @asynccontextmanager
+    async def _logged(self, path: str) -> AsyncIterator[None]:
+        """Log a failed attempt, with the provider's code and its message without our key."""
+        began = time.monotonic()
+        try:
+            yield
+        except ProviderFailure as failure:
+            context = current_request.get()
+            fields = {
+                "upstream": self.name,
+                "path": path,
+                "status": failure.status,
+                "failure": failure.failure_class,
+                "code": redact(failure.provider_code or "", self.settings.key),
+                "reason": redact(failure.message, self.settings.key)[:MAX_LOGGED_MESSAGE],
+                "ms": round((time.monotonic() - began) * 1000, 1),
+                "model": context.model if context is not None else None,
+                "request_id": context.request_id if context is not None else None,
+            }
+            present = {name: value for name, value in fields.items() if value}
+            _log.warning("upstream.failed", extra=present)
+            raise
+
     async def ask(
         self,
         path: str,
@@ -87,7 +115,7 @@ class Upstream:
     ) -> bytes:
         """Return the body of a good answer; a bad one is raised as what it means."""
         request = self.request(method, path, body, may_repeat=may_repeat)
-        async with self._client.exchange(request) as answer:
+        async with self._logged(path), self._client.exchange(request) as answer:
             content = await answer.read()
             if not 200 <= answer.status < 300:
                 raise self.hush(
@@ -107,7 +135,7 @@ class Upstream:
         """Have the events of a streamed answer followed, up to its end or the mark of it."""
         accepts = {"accept": "text/event-stream"}
         request = self.request("POST", path, body, accepts, may_repeat=may_repeat)
-        async with self._client.exchange(request) as answer:
+        async with self._logged(path), self._client.exchange(request) as answer:
             if not 200 <= answer.status < 300:
                 content = await answer.read()
                 raise failure_of(answer.status, answer.headers, content, names_state=names_state)
