@@ -1,4 +1,4 @@
-"""`holdfast bench`: the benchmarks of the checkout that this package runs from."""
+"""`holdfast bench`: run the benchmarks of the checkout that contains this package."""
 
 import subprocess
 import sys
@@ -9,17 +9,17 @@ import typer
 
 from holdfast.cli.output.terminal import CommandFailed
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SECTIONS = ("start", "gateway", "growth", "store", "library", "scale")
 
 
 def bench(
     short: Annotated[
-        bool, typer.Option("--short", help="Seconds, without peers: only to see that it works.")
+        bool, typer.Option("--short", help="A few seconds, without peers: only a smoke test.")
     ] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A section: start, gateway, growth, store, library, scale. Repeatable."),
+        typer.Option(help="Section: start, gateway, growth, store, library, scale. Repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write the report.")] = None,
 ) -> None:

@@ -5,12 +5,12 @@ import socket
 
 import uvloop
 
-from holdfast.cli.commands.serve import listening, loop_factory
+from holdfast.cli.commands.serve import loop_factory, open_listener
 
 
 async def test_a_kept_connection_never_waits_for_a_receipt_between_head_and_body() -> None:
     loop = asyncio.get_running_loop()
-    listener = listening("127.0.0.1", 0)
+    listener = open_listener("127.0.0.1", 0)
     listener.setblocking(False)
     client = socket.create_connection(listener.getsockname()[:2])
     try:
