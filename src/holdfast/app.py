@@ -21,11 +21,12 @@ from holdfast.engine.settings import LaneSettings, RetentionSettings
 from holdfast.engine.turns.executor import Responder
 from holdfast.engine.turns.turn_service import Desk
 from holdfast.settings import Settings
-from holdfast.stores.open import open_store
+from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
 
 if TYPE_CHECKING:
     from holdfast.http.app import Application
+    from holdfast.http.metrics import PrometheusMeter
     from holdfast.http.request.auth import HouseRules
 
 
@@ -62,6 +63,36 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
         await store.close()
 
 
+def new_meter(store: SqlStore, store_url: str) -> "PrometheusMeter":
+    """Return a meter that counts the commits of a store and reads the size of its log."""
+    from holdfast.http.metrics import PrometheusMeter
+
+    meter = PrometheusMeter()
+    store.on_commit(meter.committed)
+    wal = wal_path(store_url)
+    if wal is not None:
+        meter.add_gauge(
+            "holdfast_wal_bytes", "Size of SQLite's write-ahead log.", lambda: file_size(wal)
+        )
+    return meter
+
+
+def wal_path(store_url: str) -> Path | None:
+    """Return the write-ahead log of a SQLite store."""
+    if not store_url.startswith("sqlite:"):
+        return None
+    path = sqlite_path(store_url)
+    return path.with_name(path.name + "-wal")
+
+
+def file_size(path: Path) -> int:
+    """Return the size of a file; 0 if it does not exist."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 async def open_configured_store(settings: Settings) -> SqlStore:
     """Return the store that the settings name, open and migrated."""
     return await open_store(settings.store.url, clock=SystemClock())
@@ -71,7 +102,6 @@ async def open_configured_store(settings: Settings) -> SqlStore:
 async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     """Open a gateway as an ASGI application, until the block ends."""
     from holdfast.http.app import Application
-    from holdfast.http.metrics import PrometheusMeter
     from holdfast.providers.routing import Upstreams
 
     clock, ids = SystemClock(), RandomIds()
@@ -84,8 +114,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             assert desk is not None
             await desk.carry_adopted(run)
 
-        meter = PrometheusMeter()
-        store.on_commit(meter.committed)
+        meter = new_meter(store, settings.store.url)
         gateway = Gateway(
             store,
             clock=clock,

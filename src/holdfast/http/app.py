@@ -188,6 +188,7 @@ class Application:
                 reply = Reply(b"", status=204, headers=[])
             else:
                 await self._doorkeeper.admit(request)
+                context.tenant = request.tenant
                 found = self._routes.find(request)
                 endpoint: Endpoint = self._elsewhere
                 if found is not None:

@@ -35,6 +35,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.ports.provider import Answer, AnyEvent, ModelCall, Provider
+from holdfast.ports.request_context import note_usage
 
 Route = Callable[[str], Provider]
 """Which provider serves a model."""
@@ -247,6 +248,7 @@ class Asker:
             else:
                 answer = await tell(question.provider, call, writer, run.preface)
             outcome = answer.status
+            note_usage(answer.usage)
             if self._fitting is not None:
                 self._fitting.learn(question.provider, call, answer.usage)
             return answer

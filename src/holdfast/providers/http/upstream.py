@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.redaction import redact
-from holdfast.ports.request_context import current_request
+from holdfast.ports.request_context import current_request, note_first_token
 from holdfast.providers.errors import broken, failure_of
 from holdfast.providers.http.client import HttpAnswer, HttpClient, HttpRequest
 from holdfast.providers.http.connection import Enough
@@ -166,6 +166,7 @@ class _Splitting:
     def __init__(self, follower: Follower) -> None:
         self._splitter = SseSplitter()
         self._follower = follower
+        self._has_events = False
         self.room = follower.room
 
     def take(self, piece: bytes) -> bool:
@@ -173,6 +174,9 @@ class _Splitting:
             events = self._splitter.feed(piece)
         except EventTooLong as exc:
             raise broken(str(exc), "upstream_broken_answer") from exc
+        if events and not self._has_events:
+            self._has_events = True
+            note_first_token()
         for place, event in enumerate(events):
             if event.data == DONE:
                 self._follower.take(events[:place])
