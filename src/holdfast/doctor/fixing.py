@@ -25,10 +25,20 @@ def fix_before_open(findings: Sequence[Finding]) -> dict[Finding, str]:
         if finding.code == "permissions_open":
             path = Path(finding.subject)
             try:
-                path.chmod(0o700 if path.is_dir() else 0o600)
+                _make_private(path)
             except OSError as exc:
                 failures[finding] = f"{finding.code} {path}: {exc.strerror}"
     return failures
+
+
+def _make_private(path: Path) -> None:
+    if path.is_dir():
+        path.chmod(0o700)
+        return
+    for suffix in ("", "-wal", "-shm"):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.chmod(0o600)
 
 
 async def fix(

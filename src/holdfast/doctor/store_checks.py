@@ -89,15 +89,15 @@ def _permissions(database: Path) -> Iterator[Finding]:
 
 
 def exposed_paths(database: Path) -> list[Path]:
-    """Return the paths of a SQLite store that group or others may access.
+    """Return the database and its directory, if group or others may access them.
 
-    The directory counts only if it belongs to the store alone.
+    The directory counts only if it belongs to the store alone. SQLite's log files have the mode
+    of the database.
     """
-    files = [database, Path(f"{database}-wal"), Path(f"{database}-shm")]
-    paths = [path for path in files if path.exists()]
+    paths = [database]
     directory = database.absolute().parent
-    names = {path.name for path in directory.iterdir()}
-    if names <= {path.name for path in files} | {f"{database.name}-workers"}:
+    own_names = {f"{database.name}{suffix}" for suffix in ("", "-wal", "-shm", "-workers")}
+    if {path.name for path in directory.iterdir()} <= own_names:
         paths.append(directory)
     return [path for path in paths if path.stat().st_mode & 0o077]
 
