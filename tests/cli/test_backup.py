@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli.output.masking import mask_url
 from holdfast.stores.postgres.backup import address_of
 from tests.acceptance.gateway_process import running_gateway
-from tests.cli.conftest import House
+from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import Outcome, in_pipe, in_process, in_terminal
 from tests.importing.picture import picture
 from tests.postgres import client_tools
@@ -25,18 +26,18 @@ def test_a_backup_of_a_gateway_in_use_has_all_that_was_acknowledged_and_starts(
 ) -> None:
     store = f"sqlite:///{tmp_path / 'store.db'}"
     copy = tmp_path / "copy.db"
-    with running_gateway(store) as gateway:
-        house = House(gateway)
+    with running_gateway(store) as process:
+        gateway = GatewayUnderTest(process)
         for number in range(5):
-            house.say("me", f"number {number}")
+            gateway.say("me", f"number {number}")
         made = in_terminal("backup", str(copy), "--store", store)
         assert made.code == 0
         assert "verified" in made.out
-        house.say("me", "after the backup")
+        gateway.say("me", "after the backup")
     assert sorted(path.name for path in tmp_path.glob("copy*")) == ["copy.db"]
     assert in_pipe("doctor", "--store", f"sqlite:///{copy}").code == 0
-    with running_gateway(f"sqlite:///{copy}") as gateway:
-        shown = in_pipe("sessions", "items", "me", "--json", "--url", gateway.url)
+    with running_gateway(f"sqlite:///{copy}") as process:
+        shown = in_pipe("sessions", "items", "me", "--json", "--url", process.url)
         users = [item for item in json.loads(shown.out) if item["role"] == "user"]
         texts = [item["content"][0]["text"] for item in users]
         assert texts == [f"number {number}" for number in range(5)]
@@ -142,7 +143,7 @@ def test_a_dump_of_postgresql_is_verified_and_good_to_start_from(
     asyncio.run(_talk(postgres_url))
     copy = tmp_path / "copy.dump"
     made = dumped(copy, postgres_url, "--json")
-    assert (made.code, made.err) == (0, "")
+    assert (made.code, made.err) == (0, f"holdfast: used store {mask_url(postgres_url)}\n")
     told = json.loads(made.out)
     assert (told["verified"], told["bytes"]) == (True, copy.stat().st_size)
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
@@ -196,11 +197,11 @@ for option; do case $option in --file=*) file=${{option#--file=}} ;; esac; done
 
 def test_tools_of_postgresql_are_told_no_secret_that_others_could_see() -> None:
     address, environment = address_of(
-        "postgresql://ada:p%40ss@db.example:5433/house?search_path=a%20b&sslmode=require"
+        "postgresql://ada:p%40ss@db.example:5433/gateway?search_path=a%20b&sslmode=require"
     )
-    assert address == "postgresql://ada@db.example:5433/house?sslmode=require"
+    assert address == "postgresql://ada@db.example:5433/gateway?sslmode=require"
     assert environment["PGPASSWORD"] == "p@ss"
     assert environment["PGOPTIONS"].endswith("-c search_path=a\\ b")
-    hidden, environment = address_of("postgresql:///house?host=/run/pg&user=ada&password=p%26q")
-    assert hidden == "postgresql:///house?host=/run/pg&user=ada"
+    hidden, environment = address_of("postgresql:///gateway?host=/run/pg&user=ada&password=p%26q")
+    assert hidden == "postgresql:///gateway?host=/run/pg&user=ada"
     assert environment["PGPASSWORD"] == "p&q"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import House
+from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import COMMAND, Terminal, in_process
 from tests.postgres import PostgresServer
 
@@ -157,11 +157,11 @@ def test_ctrl_c_ends_a_command_as_shells_expect() -> None:
     assert "Traceback" not in outcome.out
 
 
-def test_a_disk_that_is_full_is_one_line(house: House) -> None:
-    house.say("full", "hello")
+def test_a_disk_that_is_full_is_one_line(gateway: GatewayUnderTest) -> None:
+    gateway.say("full", "hello")
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*COMMAND, "sessions", "items", "full"], stdout=full, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, **house.env}, timeout=60, check=False,
+            env={**os.environ, **gateway.env}, timeout=60, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "holdfast: No space left on device\n")

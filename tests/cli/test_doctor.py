@@ -13,9 +13,10 @@ import asyncpg
 import pytest
 
 import holdfast
+from holdfast.cli.output.masking import mask_url
 from holdfast.core.ids import WorkerId
-from holdfast.doctor.examination import from_outside
 from holdfast.doctor.findings import KINDS
+from holdfast.doctor.store_checks import check_from_outside
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.stores.sql.schema_info import Outside
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal
@@ -25,7 +26,7 @@ OF_THE_TEST_SERVER = {"durability_weak"}
 """The tests' own PostgreSQL runs without fsync, and the doctor says so."""
 
 
-class Patient:
+class StoreUnderTest:
     """A store with one conversation in it, and somebody who plants faults in its tables."""
 
     def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +68,7 @@ class Patient:
     def examine(self, *flags: str) -> list[dict[str, Any]]:
         """Return what the doctor finds, but for what the test's own server is known for."""
         outcome = in_process(self._capsys, "doctor", "--store", self.url, "--json", *flags)
-        assert outcome.err == ""
+        assert outcome.err == f"holdfast: used store {mask_url(self.url)}\n"
         found = [one for one in json.loads(outcome.out) if one["code"] not in OF_THE_TEST_SERVER]
         is_bad = any(
             one["severity"] == "problem" and not ("--fix" in flags and one["fixable"])
@@ -82,7 +83,7 @@ class Patient:
 
 
 async def _talk(hf: Holdfast) -> str:
-    session = await hf.session("patient")
+    session = await hf.session("store_under_test")
 
     async def model(items: list[dict[str, Any]]) -> str:
         return "well"
@@ -92,19 +93,19 @@ async def _talk(hf: Holdfast) -> str:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def patient(
+def store_under_test(
     request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Patient:
+) -> StoreUnderTest:
     """A healthy store, on each database."""
-    url = f"sqlite:///{tmp_path / 'patient.db'}"
+    url = f"sqlite:///{tmp_path / 'store_under_test.db'}"
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
-    return Patient(url, capsys)
+    return StoreUnderTest(url, capsys)
 
 
-def test_a_healthy_store_has_no_findings(patient: Patient) -> None:
-    assert patient.examine() == []
-    assert patient.examine("--deep", "--fix") == []
+def test_a_healthy_store_has_no_findings(store_under_test: StoreUnderTest) -> None:
+    assert store_under_test.examine() == []
+    assert store_under_test.examine("--deep", "--fix") == []
 
 
 class Fault(NamedTuple):
@@ -120,20 +121,20 @@ TURN = (
     "insert into turns (id, session_id, tenant, number, position, source, owner, step, attempts, "
     "request, is_retryable, accepted_at, started_at, retry_claim, first_seq, kept_seq, last_seq) "
     "select 'turn_stuck', id, tenant, 2, 2, '{source}', '{owner}', 0, 1, x'', 0, 1, 1, 0, 3, 2, 2 "
-    "from sessions where key = 'patient'"
+    "from sessions where key = 'store_under_test'"
 )
 RUN = (
     "insert into runs (id, turn_id, session_id, generation, epoch, worker, step, first_seq, "
     "started_at) select 'run_stuck', 'turn_stuck', id, 1, epoch + 1, '{owner}', 0, 3, 1 "
-    "from sessions where key = 'patient'"
+    "from sessions where key = 'store_under_test'"
 )
 TAKE = (
     "update sessions set turn_count = 2, epoch = epoch + 1, active_turn_id = 'turn_stuck', "
-    "active_run_id = 'run_stuck', owner = '{owner}' where key = 'patient'"
+    "active_run_id = 'run_stuck', owner = '{owner}' where key = 'store_under_test'"
 )
 HOLD = (
     "update sessions set turn_count = 2, active_turn_id = 'turn_stuck', hold_until = 5, "
-    "pending_calls = '[\"call_1\"]' where key = 'patient'"
+    "pending_calls = '[\"call_1\"]' where key = 'store_under_test'"
 )
 STATE = (
     "insert into provider_state (session_id, slot, provider, account, model, value, "
@@ -154,7 +155,7 @@ FAULTS = [
         "turn_abandoned",
         (
             TURN.format(owner="wrk_gone", source="user"),
-            "update sessions set turn_count = 2 where key = 'patient'",
+            "update sessions set turn_count = 2 where key = 'store_under_test'",
         ),
         True,
     ),
@@ -201,44 +202,46 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.code)
 def test_a_planted_fault_is_found_explained_and_mended_on_request_only(
-    patient: Patient, fault: Fault
+    store_under_test: StoreUnderTest, fault: Fault
 ) -> None:
-    patient.execute(*fault.statements)
+    store_under_test.execute(*fault.statements)
     try:
-        found = patient.examine()
+        found = store_under_test.examine()
         assert fault.code in {one["code"] for one in found}
         kind = next(one for one in found if one["code"] == fault.code)
         assert kind["meaning"]
         assert kind["remedy"]
-        assert fault.code in patient.codes(), "looking does not mend"
+        assert fault.code in store_under_test.codes(), "looking does not mend"
         if fault.is_mended:
             assert kind["fixable"]
-            patient.examine("--fix")
-            assert fault.code not in patient.codes()
-            patient.work(_talk)
+            store_under_test.examine("--fix")
+            assert fault.code not in store_under_test.codes()
+            store_under_test.work(_talk)
     finally:
         if fault.code.startswith("schema"):
             # The database is used again by other tests: it is dropped if it says it is changed.
-            patient.execute("insert into schema_versions values (9998, 'changed', 1)")
+            store_under_test.execute("insert into schema_versions values (9998, 'changed', 1)")
 
 
-def test_a_run_that_takes_too_long_is_told(patient: Patient) -> None:
+def test_a_run_that_takes_too_long_is_told(store_under_test: StoreUnderTest) -> None:
     async def plant(hf: Holdfast) -> set[str]:
         worker = WorkerId("wrk_slow")
         await hf.gateway.store.enlist(worker, 3600)
         statements = [one.format(owner=worker, source="user") for one in (TURN, RUN, TAKE)]
-        await asyncio.to_thread(patient.execute, *statements)
-        outcome = await asyncio.to_thread(in_pipe, "doctor", "--store", patient.url, "--json")
+        await asyncio.to_thread(store_under_test.execute, *statements)
+        outcome = await asyncio.to_thread(
+            in_pipe, "doctor", "--store", store_under_test.url, "--json"
+        )
         return {one["code"] for one in json.loads(outcome.out)} - OF_THE_TEST_SERVER
 
-    assert patient.work(plant) == {"run_stuck"}
+    assert store_under_test.work(plant) == {"run_stuck"}
 
 
-def test_a_provider_that_forgot_is_noted_with_its_turn(patient: Patient) -> None:
+def test_a_provider_that_forgot_is_noted_with_its_turn(store_under_test: StoreUnderTest) -> None:
     heals = json.dumps([{"failure_class": "stale_state", "action": "dropped_state", "code": "x"}])
     encoded = heals.encode().hex()
-    patient.execute(f"update runs set heals = x'{encoded}'")
-    (found,) = patient.examine()
+    store_under_test.execute(f"update runs set heals = x'{encoded}'")
+    (found,) = store_under_test.examine()
     assert (found["code"], found["severity"]) == ("provider_forgot", "note")
     assert found["subject"].startswith("turn_")
 
@@ -266,19 +269,19 @@ WELL = Outside(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_seen_from_outside_is_judged(change: dict[str, Any], code: str) -> None:
-    assert list(from_outside(WELL)) == []
-    assert [one.code for one in from_outside(dataclasses.replace(WELL, **change))] == [code]
+    assert list(check_from_outside(WELL)) == []
+    assert [one.code for one in check_from_outside(dataclasses.replace(WELL, **change))] == [code]
 
 
 def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    patient = Patient(f"sqlite:///{tmp_path / 'hurt.db'}", capsys)
+    store_under_test = StoreUnderTest(f"sqlite:///{tmp_path / 'hurt.db'}", capsys)
     path = tmp_path / "hurt.db"
     sqlite3.connect(path).execute("pragma wal_checkpoint(truncate)").fetchall()
     broken = bytearray(path.read_bytes())
     for page in range(2, len(broken) // 4096):
         broken[page * 4096 : page * 4096 + 64] = b"\xff" * 64
     path.write_bytes(broken)
-    assert patient.codes() == {"store_damaged"}
+    assert store_under_test.codes() == {"store_damaged"}
 
 
 def test_a_store_that_is_not_there_is_not_made(
@@ -296,61 +299,73 @@ def test_a_store_that_is_not_there_is_not_made(
 
 
 @pytest.fixture
-def sick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
+def damaged_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> StoreUnderTest:
     """A store with a fault."""
-    patient = Patient(f"sqlite:///{tmp_path / 'patient.db'}", capsys)
-    patient.execute(GONE)
-    return patient
+    store_under_test = StoreUnderTest(f"sqlite:///{tmp_path / 'store_under_test.db'}", capsys)
+    store_under_test.execute(GONE)
+    return store_under_test
 
 
-def test_findings_in_a_terminal_say_what_they_mean_and_what_to_do(sick: Patient) -> None:
-    shown = in_terminal("doctor", "--store", sick.url)
+def test_findings_in_a_terminal_say_what_they_mean_and_what_to_do(
+    damaged_store: StoreUnderTest,
+) -> None:
+    shown = in_terminal("doctor", "--store", damaged_store.url)
     assert shown.code == 0
     assert "warning: lease_expired: worker wrk_gone" in shown.out
-    assert "it means: a worker is gone" in shown.out
+    assert "meaning: a worker is dead" in shown.out
     assert "remedy: any running gateway" in shown.out
     assert "0 problem(s), 1 warning(s), 0 note(s)" in shown.out
-    fixed = in_pipe("doctor", "--store", sick.url, "--fix")
-    assert "  mended\n" in fixed.out
-    well = in_pipe("doctor", "--store", sick.url)
-    assert (well.code, well.out) == (0, "nothing found: the store is well\n")
+    fixed = in_pipe("doctor", "--store", damaged_store.url, "--fix")
+    assert "  fixed\n" in fixed.out
+    well = in_pipe("doctor", "--store", damaged_store.url)
+    assert (well.code, well.out) == (0, "no problems found\n")
 
 
 BROKEN = "update items set body = x'7b6e6f' where seq = 2"
 
 
-def test_what_could_not_be_mended_is_not_called_so(sick: Patient) -> None:
-    sick.execute(
+def test_what_could_not_be_mended_is_not_called_so(damaged_store: StoreUnderTest) -> None:
+    damaged_store.execute(
         BROKEN,
         "create trigger stubborn before insert on records begin select raise(abort, 'no'); end",
     )
-    told = in_pipe("doctor", "--store", sick.url, "--fix", "--json")
+    told = in_pipe("doctor", "--store", damaged_store.url, "--fix", "--json")
     mended = {one["code"]: one["mended"] for one in json.loads(told.out)}
     assert (told.code, mended) == (1, {"lease_expired": True, "projection_invalid": False})
-    assert (told.err.startswith("holdfast: projection_invalid "), told.err.count("\n")) == (True, 1)
+    failure, store = told.err.splitlines()
+    assert failure.startswith("holdfast: projection_invalid ")
+    assert store == f"holdfast: used store {damaged_store.url}"
 
 
-def test_retired_generations_are_read_when_asked_to_look_deep(sick: Patient) -> None:
+def test_retired_generations_are_read_when_asked_to_look_deep(
+    damaged_store: StoreUnderTest,
+) -> None:
     async def reset(hf: Holdfast) -> None:
-        await (await hf.session("patient")).reset()
+        await (await hf.session("store_under_test")).reset()
 
-    sick.work(reset)
-    sick.execute(BROKEN)
-    assert "projection_invalid" not in sick.codes()
-    deep = in_pipe("doctor", "--store", sick.url, "--deep", "--fix", "--json")
+    damaged_store.work(reset)
+    damaged_store.execute(BROKEN)
+    assert "projection_invalid" not in damaged_store.codes()
+    deep = in_pipe("doctor", "--store", damaged_store.url, "--deep", "--fix", "--json")
     assert "projection_invalid" in {one["code"] for one in json.loads(deep.out) if one["mended"]}
-    assert in_pipe("doctor", "--store", sick.url, "--deep").code == 0
+    assert in_pipe("doctor", "--store", damaged_store.url, "--deep").code == 0
 
 
-def test_watching_reports_each_finding_once(sick: Patient) -> None:
-    with Terminal("doctor", "--store", sick.url, "--watch", "--every", "0.1") as terminal:
+def test_watching_reports_each_finding_once(damaged_store: StoreUnderTest) -> None:
+    with Terminal("doctor", "--store", damaged_store.url, "--watch", "--every", "0.1") as terminal:
         terminal.expect("warning: lease_expired: worker wrk_gone")
-        sick.execute("insert into workers (id, started_at, alive_until) values ('wrk_2', 1, 2)")
+        damaged_store.execute(
+            "insert into workers (id, started_at, alive_until) values ('wrk_2', 1, 2)"
+        )
         terminal.expect("warning: lease_expired: worker wrk_2")
-        sick.execute("delete from workers")
-        sick.execute("insert into workers (id, started_at, alive_until) values ('wrk_3', 1, 2)")
+        damaged_store.execute("delete from workers")
+        damaged_store.execute(
+            "insert into workers (id, started_at, alive_until) values ('wrk_3', 1, 2)"
+        )
         terminal.expect("warning: lease_expired: worker wrk_3")
-        sick.execute("insert into workers (id, started_at, alive_until) values ('wrk_2', 1, 2)")
+        damaged_store.execute(
+            "insert into workers (id, started_at, alive_until) values ('wrk_2', 1, 2)"
+        )
         terminal.expect("warning: lease_expired: worker wrk_2")
         terminal.type("\x03")
         outcome = terminal.wait()

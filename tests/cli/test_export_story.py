@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli.output.masking import mask_url
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.transaction.commands import Cancel
 from holdfast.testing.simulator.process import ProviderSimulator
@@ -50,7 +51,7 @@ def complaints(store: str) -> list[str]:
 def take_over(capsys: pytest.CaptureFixture[str], file: Path, store: str) -> dict[str, int]:
     """Import an export; return what was done."""
     taken = in_process(capsys, "sessions", "import", str(file), "--store", store, "--json")
-    assert (taken.code, taken.err) == (0, "")
+    assert (taken.code, taken.err) == (0, f"holdfast: used store {mask_url(store)}\n")
     counts: dict[str, int] = json.loads(taken.out)["counts"]
     return counts
 

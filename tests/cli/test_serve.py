@@ -23,7 +23,7 @@ def test_what_serve_prints_can_be_tried_as_it_is_printed(tmp_path: Path, path: s
         "serve", "--port", "0", "--store", sqlite_url(tmp_path), columns=200, env={"PATH": path}
     ) as terminal:
         terminal.expect("holdfast listening on http://127.0.0.1:")
-        terminal.expect("Ctrl-C stops it")
+        terminal.expect("Ctrl-C stops the gateway")
         curl, chat, python = re.findall(
             r"^  (curl.*?|\S*holdfast chat.*?|\S*python -c.*?)\n\n", terminal.seen, re.M | re.S
         )
@@ -47,8 +47,8 @@ def test_serve_can_be_stopped_as_soon_as_it_says_that_it_listens() -> None:
     ("models", "model", "hint"),
     [
         ('["qwen-*", "org/llama-3:8b"]', "org/llama-3:8b", "terminal:"),
-        ('["*"]', "MODEL", "terminal (for MODEL, write a model that your upstream knows):"),
-        ("""["it's"]""", "MODEL", "terminal (for MODEL, "),
+        ('["*"]', "MODEL", "terminal (replace MODEL by a model of your upstream):"),
+        ("""["it's"]""", "MODEL", "terminal (replace MODEL "),
     ],
     ids=["a name", "a pattern", "a name that a shell would break"],
 )
@@ -59,7 +59,7 @@ def test_what_serve_prints_names_a_model_that_is_configured(
     config.write_text(f'[[upstream]]\nurl = "http://127.0.0.1:1/v1"\nmodels = {models}\n')
     asked = ("serve", "--port", "0", "--store", "memory:", "--config", str(config))
     with Terminal(*asked, columns=200) as terminal:
-        terminal.expect("Ctrl-C stops it")
+        terminal.expect("Ctrl-C stops the gateway")
         assert f"Try, in another {hint}" in terminal.seen
         assert f'"model":"{model}"' in terminal.seen
         assert f'model="{model}"' in terminal.seen
@@ -79,7 +79,7 @@ def test_serve_warns_of_an_upstream_whose_key_is_not_set(tmp_path: Path) -> None
         terminal.expect("holdfast listening on")
         [warning, *_] = terminal.seen.splitlines()
     assert warning == (
-        "holdfast: upstream bare is asked without a key: "
+        "holdfast: upstream bare is called without a key: "
         "the environment variable BARE_KEY is not set"
     )
     assert "FULL_KEY" not in terminal.seen
@@ -110,7 +110,7 @@ def test_a_port_that_cannot_be_is_told_what_may_stand_there(
     outcome = in_process(capsys, "serve", "--port", port, "--store", "memory:")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("holdfast: --port")
-    assert " is a number from 0 to 65535, not " in outcome.err
+    assert " must be a number from 0 to 65535, not " in outcome.err
 
 
 def test_a_port_that_is_taken_is_one_line(

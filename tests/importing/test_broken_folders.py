@@ -132,5 +132,5 @@ def test_in_a_pipe_the_table_is_printed_and_the_broken_index_is_an_error(folder:
     folder.index.write_text("{")
     shown = in_pipe("sessions", "import", str(folder.path), "--store", folder.store)
     assert shown.code == 1
-    assert "added: taken over" in shown.out
+    assert "added: imported" in shown.out
     assert f"holdfast: {folder.index} is not JSON" in shown.err

@@ -460,11 +460,11 @@ def test_what_follows_a_session_that_cannot_be_read_is_not_given_to_the_one_befo
 def test_the_report_in_a_terminal_is_a_table_and_a_summary(sqlite_url: str) -> None:
     shown = in_terminal("sessions", "import", str(OPENCLAW), "--store", sqlite_url, columns=120)
     assert shown.code == 0
-    assert "8 added: taken over" in shown.out
+    assert "8 added: imported" in shown.out
     assert "agent:main:recovered:3be623d2-0000-4000-8000-000000000006" in shown.out
     again = in_pipe("sessions", "import", str(OPENCLAW), "--store", sqlite_url, "--dry-run")
     assert again.code == 0
-    assert "8 unchanged: here already\nthis was a dry run; nothing was written\n" in again.out
+    assert "8 unchanged: imported before, unchanged\ndry run: nothing was written\n" in again.out
     assert len(again.err.splitlines()) == 2
 
 

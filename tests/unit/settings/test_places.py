@@ -11,7 +11,7 @@ from website import configuration
 from holdfast.core.errors import InvalidSetting
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import AccessKey, Settings, load
-from holdfast.settings.reading import NOT_FROM_OUTSIDE
+from holdfast.settings.reading import SECRET_FIELDS
 from tests.shell_walk import blocks_of
 
 ROOT = Path(__file__).parents[3]
@@ -42,12 +42,12 @@ def test_a_wrong_value_is_refused_with_file_line_and_what_may_be(
     path.write_text(f"# a comment\n\n[{section}]\n{field} = {_wrong(hint)}\n")
     with pytest.raises(InvalidSetting) as refused:
         load(path, environment={})
-    assert refused.value.message.startswith(f"{path}:4: {section}.{field} is ")
+    assert refused.value.message.startswith(f"{path}:4: {section}.{field} must be ")
     for choice in get_args(hint) if get_origin(hint) is Literal else ():
         assert str(choice) in refused.value.message
     variable = f"HOLDFAST_{section.replace('.', '_')}_{field}".upper()
     if hint in (int, float, bool):
-        with pytest.raises(InvalidSetting, match=f"^{variable} is "):
+        with pytest.raises(InvalidSetting, match=f"^{variable} must be "):
             load(environment={variable: "nonsense"})
 
 
@@ -84,11 +84,11 @@ RANGES = [
     (FIRST + FIRST + "[upstream.timeouts]\nchunk_seconds = 'x'", 6, "a number"),
     ("[server]\nport = 1\nport = 2", 3, "overwrite"),
     ("[context]\nprompt = '''\nmode = 3\n'''\nmode = 'x'", 5, "context.mode"),
-    (FIRST + "name = 'a'\n" + FIRST + "name = 'a'", 6, "'a' is another [[upstream]]"),
-    (FIRST + "\n" + FIRST, 4, "'upstream' is another [[upstream]]"),
-    ("[server]\ncors_origins = 'x'", 2, "is a list, not 'x'"),
-    ("[sessions.reset]\ntriggers = '/new'", 2, "is a list, not '/new'"),
-    (FIRST + "models = 'z'", 3, "is a list, not 'z'"),
+    (FIRST + "name = 'a'\n" + FIRST + "name = 'a'", 6, "'a' is used by another [[upstream]]"),
+    (FIRST + "\n" + FIRST, 4, "'upstream' is used by another [[upstream]]"),
+    ("[server]\ncors_origins = 'x'", 2, "must be a list, not 'x'"),
+    ("[sessions.reset]\ntriggers = '/new'", 2, "must be a list, not '/new'"),
+    (FIRST + "models = 'z'", 3, "must be a list, not 'z'"),
     ("[sessions.reset]\ntriggers = ['/new', '']", 2, "empty"),
     ("[store]\nurl = ''", 2, "sqlite:///file.db"),
     ("[store]\nurl = 'mysql://x'", 2, "none of memory:"),
@@ -140,7 +140,7 @@ def test_the_reference_of_the_file_is_what_the_code_says() -> None:
     assert (ROOT / configuration.PAGE).read_text() == configuration.page(), "run `make docs`"
     for kind in (UpstreamSettings, AccessKey):
         for field in dataclasses.fields(kind):
-            if field.name not in NOT_FROM_OUTSIDE:
+            if field.name not in SECRET_FIELDS:
                 assert f"| `{field.name}` |" in configuration.page()
 
 
