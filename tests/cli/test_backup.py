@@ -107,7 +107,7 @@ def test_a_failed_backup_prints_one_line(
     for target, url, named in (
         ("copy.db", f"sqlite:///{tmp_path / 'none.db'}", "no store"),
         ("there.db", f"sqlite:///{store}", "--force"),
-        (".", f"sqlite:///{store}", "folder"),
+        (".", f"sqlite:///{store}", "directory"),
         ("no/such/copy.db", f"sqlite:///{store}", "copy.db"),
         ("copy.db", "memory:", "nothing to copy"),
     ):

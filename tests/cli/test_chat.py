@@ -75,11 +75,23 @@ def test_the_configuration_defines_the_triggers(gateway: GatewayUnderTest, tmp_p
     config.write_text('[sessions.reset]\ntriggers = ["/forget"]\n')
     said = "one\n/forget two\n/new three\n"
     outcome = in_pipe("chat", "custom", "--config", str(config), said=said, env=gateway.env)
-    assert outcome.code == 0
+    assert outcome.code == 1
     assert "generation 2 starts; the old one stays" in outcome.out
     assert "You said: 'two'." in outcome.out
     assert "three" not in outcome.out
-    assert "unknown command /new; " in outcome.err
+    assert "unknown command /new, not sent; " in outcome.err
+
+
+def test_a_mistyped_command_is_not_sent_and_a_leading_space_sends_it(
+    gateway: GatewayUnderTest,
+) -> None:
+    lines = "/statsu\n /statsu please\n/etc/hosts is a file\n"
+    outcome = in_pipe("chat", "typo", said=lines, env=gateway.env)
+    assert outcome.code == 1
+    assert "unknown command /statsu, not sent; did you mean /status?" in outcome.err
+    first, second = outcome.out.splitlines()
+    assert "/statsu please" in first
+    assert "/etc/hosts is a file" in second
 
 
 def test_chat_continues_when_its_gateway_is_killed_during_an_answer(tmp_path: Path) -> None:

@@ -260,3 +260,15 @@ def test_wrong_usage_prints_one_line_in_a_terminal_and_in_a_pipe() -> None:
     assert len(lines_of(outcome)) == 1
     piped = in_pipe("sessions", "list", "--limit", "many")
     assert (piped.code, piped.out, piped.err.count("\n")) == (2, "", 1)
+
+
+def test_sessions_are_listed_by_last_activity(gateway: GatewayUnderTest) -> None:
+    for key in ("order:a", "order:b"):
+        gateway.say(key, "hello")
+    listed = in_pipe("sessions", "list", "--limit", "0", "--json", env=gateway.env)
+    times = [
+        session["last_user_activity_at"] or session["created_at"]
+        for session in json.loads(listed.out)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert len(times) >= 2
