@@ -29,7 +29,7 @@ def test_a_list_in_a_pipe_is_whole_lines_split_by_tabs(gateway: GatewayUnderTest
     key = "agent:main:direct:" + "x" * 200
     said = gateway.say(key, "hello")
     listed = in_pipe("sessions", "list", "--key", key, env=gateway.env)
-    assert (listed.code, listed.err) == (0, "")
+    assert (listed.code, listed.err) == (0, f"holdfast: used gateway {gateway.url}\n")
     head, row = listed.out.splitlines()
     assert head.split("\t")[:3] == ["id", "key", "gen"]
     assert row.split("\t")[:5] == [said["session"], key, "1", "idle", "2"]
@@ -177,7 +177,7 @@ def test_status_works_while_no_upstream_answers(tmp_path: Path) -> None:
         env = {"HOLDFAST_URL": gateway.url}
         shown = in_pipe("status", env=env)
         told = json.loads(in_pipe("status", "--json", env=env).out)
-    assert (shown.code, shown.err) == (0, "")
+    assert (shown.code, shown.err) == (0, f"holdfast: used gateway {gateway.url}\n")
     for part in (gateway.url, "ready", "unknown", "unavailable", "upstream shut: ", "no sessions"):
         assert part in shown.out
     assert (told["state"], told["models"], told["running"]) == ("ready", [], [])
