@@ -41,12 +41,12 @@ def test_a_configuration_file_loads(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["holdfast.service", "Dockerfile", "compose.yaml"])
-def test_every_variable_that_is_named_is_a_setting(name: str) -> None:
+def test_every_variable_in_the_files_is_a_setting(name: str) -> None:
     named = set(re.findall(r"\bHOLDFAST_\w+", (DEPLOY / name).read_text()))
     assert named <= variables()
 
 
-def test_the_unit_runs_a_command_that_exists_and_waits_for_its_grace() -> None:
+def test_the_unit_runs_an_existing_command_and_waits_for_its_grace_time() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     unit.read(DEPLOY / "holdfast.service")
@@ -62,7 +62,7 @@ def test_the_unit_runs_a_command_that_exists_and_waits_for_its_grace() -> None:
     assert service["Restart"] == "always"
 
 
-def test_the_image_copies_what_exists_and_runs_as_nobody_special() -> None:
+def test_the_image_copies_existing_files_and_runs_without_root() -> None:
     lines = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
     steps = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
     known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL",

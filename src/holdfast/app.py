@@ -65,13 +65,17 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
         await store.close()
 
 
-def new_meter(store: SqlStore, store_url: str) -> "PrometheusMeter":
-    """Return a meter that counts the commits of a store and reads the size of its log."""
+def new_meter(store: SqlStore, settings: Settings) -> "PrometheusMeter":
+    """Return a meter that counts the commits of a store, and exports traces if configured."""
     from holdfast.http.metrics import PrometheusMeter
 
     meter = PrometheusMeter()
+    if settings.otel.endpoint:
+        from holdfast.http.tracing import tracing_meter
+
+        meter = tracing_meter(settings.otel.endpoint)
     store.on_commit(meter.committed)
-    wal = wal_path(store_url)
+    wal = wal_path(settings.store.url)
     if wal is not None:
         meter.add_gauge(
             "holdfast_wal_bytes", "Size of SQLite's write-ahead log.", lambda: file_size(wal)
@@ -110,7 +114,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     store = await open_store(settings.store.url, clock=clock)
     upstreams = Upstreams(settings.upstreams, ids.new)
     try:
-        meter = new_meter(store, settings.store.url)
+        meter = new_meter(store, settings)
         gateway = Gateway(
             store,
             clock=clock,
@@ -152,6 +156,8 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             await asyncio.gather(retention, return_exceptions=True)
             await turns.stop(settings.server.grace_seconds)
             await gateway.stop()
+            # Exporting waits for the network: not on the event loop.
+            await asyncio.to_thread(meter.shutdown)
     finally:
         await upstreams.close()
         await store.close()

@@ -15,7 +15,7 @@ from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import COMMAND, Terminal, in_pipe
 
 
-def test_a_chat_streams_remembers_and_shows_session_and_turn(gateway: GatewayUnderTest) -> None:
+def test_chat_streams_remembers_and_shows_session_and_turn(gateway: GatewayUnderTest) -> None:
     with Terminal("chat", "talk", env=gateway.env) as terminal:
         terminal.expect(f"talk with holdfast-demo at {gateway.url}: a new conversation")
         terminal.expect("you: ")
@@ -39,7 +39,7 @@ def test_a_chat_streams_remembers_and_shows_session_and_turn(gateway: GatewayUnd
         assert terminal.wait().code == 0
 
 
-def test_new_begins_the_next_generation_with_the_rest_of_the_line(
+def test_new_starts_the_next_generation_with_the_rest_of_the_line(
     gateway: GatewayUnderTest,
 ) -> None:
     gateway.say("fresh", "I am Ada")
@@ -70,21 +70,31 @@ def test_in_a_pipe_each_line_is_a_message_and_only_answers_are_printed(
     assert second.endswith("the first was 'I am Ada'.")
 
 
-def test_a_trigger_is_what_the_configuration_says(
-    gateway: GatewayUnderTest, tmp_path: Path
-) -> None:
+def test_the_configuration_defines_the_triggers(gateway: GatewayUnderTest, tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text('[sessions.reset]\ntriggers = ["/forget"]\n')
     said = "one\n/forget two\n/new three\n"
     outcome = in_pipe("chat", "custom", "--config", str(config), said=said, env=gateway.env)
-    assert outcome.code == 0
+    assert outcome.code == 1
     assert "generation 2 starts; the old one stays" in outcome.out
     assert "You said: 'two'." in outcome.out
     assert "three" not in outcome.out
-    assert "unknown command /new; " in outcome.err
+    assert "unknown command /new, not sent; " in outcome.err
 
 
-def test_a_chat_goes_on_when_its_gateway_is_killed_while_it_answers(tmp_path: Path) -> None:
+def test_a_mistyped_command_is_not_sent_and_a_leading_space_sends_it(
+    gateway: GatewayUnderTest,
+) -> None:
+    lines = "/statsu\n /statsu please\n/etc/hosts is a file\n"
+    outcome = in_pipe("chat", "typo", said=lines, env=gateway.env)
+    assert outcome.code == 1
+    assert "unknown command /statsu, not sent; did you mean /status?" in outcome.err
+    first, second = outcome.out.splitlines()
+    assert "/statsu please" in first
+    assert "/etc/hosts is a file" in second
+
+
+def test_chat_continues_when_its_gateway_is_killed_during_an_answer(tmp_path: Path) -> None:
     port = str(free_port())
     with ProviderSimulator() as simulator, simulator.hold(times=1) as barrier:
         gateway = GatewayProcess(
@@ -115,7 +125,7 @@ def test_a_chat_goes_on_when_its_gateway_is_killed_while_it_answers(tmp_path: Pa
             gateway.kill()
 
 
-def test_a_turn_that_fails_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
+def test_a_failed_turn_is_reported_and_chat_continues(tmp_path: Path) -> None:
     with ProviderSimulator() as simulator:
         simulator.add_fault("quota", times=1)
         with gateway_before(simulator, sqlite_url(tmp_path), tmp_path) as gateway:
@@ -130,7 +140,7 @@ def test_a_turn_that_fails_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
     assert "Last text: two" in outcome.out
 
 
-def test_a_chat_gives_up_on_a_gateway_that_does_not_come_back(tmp_path: Path) -> None:
+def test_chat_gives_up_on_a_gateway_that_does_not_return(tmp_path: Path) -> None:
     outcome = in_pipe("chat", "k", "--url", "http://127.0.0.1:1", said="hello\n")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.count("\n") == 1
@@ -169,14 +179,14 @@ def test_ctrl_c_cancels_the_answer_and_not_the_chat(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["ünï", "ключ", "🔑"])
-def test_a_key_beyond_ascii_is_a_key_like_any_other(gateway: GatewayUnderTest, key: str) -> None:
+def test_a_key_may_contain_non_ascii_characters(gateway: GatewayUnderTest, key: str) -> None:
     outcome = in_pipe("chat", key, said="I am Ada\n", env=gateway.env)
     assert (outcome.code, outcome.err) == (0, f"holdfast: used gateway {gateway.url}\n")
     shown = in_pipe("sessions", "list", "--key", key, "--json", env=gateway.env)
     assert [one["key"] for one in json.loads(shown.out)] == [key]
 
 
-def test_a_key_that_no_header_can_hold_is_one_line(gateway: GatewayUnderTest) -> None:
+def test_an_invalid_key_prints_one_line(gateway: GatewayUnderTest) -> None:
     outcome = in_pipe("chat", "a\nb", said="hi\n", env=gateway.env)
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == "holdfast: x-session-key must not contain control characters\n"
@@ -185,13 +195,13 @@ def test_a_key_that_no_header_can_hold_is_one_line(gateway: GatewayUnderTest) ->
     assert outcome.err == "holdfast: x-session-key must be valid Unicode text\n"
 
 
-def test_an_api_key_with_a_line_end_is_one_line(gateway: GatewayUnderTest) -> None:
+def test_an_api_key_with_a_line_break_prints_one_line(gateway: GatewayUnderTest) -> None:
     outcome = in_pipe("status", env={**gateway.env, "HOLDFAST_API_KEY": "hf_a\nb"})
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == "holdfast: authorization must not contain control characters\n"
 
 
-def test_bytes_that_are_no_text_are_not_sent_and_the_rest_is(gateway: GatewayUnderTest) -> None:
+def test_lines_that_are_not_utf8_are_not_sent_and_others_are(gateway: GatewayUnderTest) -> None:
     done = subprocess.run(
         [*COMMAND, "chat", "bytes"], input=b"caf\xe9\nhello\n", capture_output=True,
         env={**os.environ, **gateway.env, "PYTHONUTF8": "1"}, timeout=60, check=False,
@@ -206,7 +216,7 @@ def test_bytes_that_are_no_text_are_not_sent_and_the_rest_is(gateway: GatewayUnd
     )
 
 
-def test_a_chat_in_plain_text_has_no_escape_codes(gateway: GatewayUnderTest) -> None:
+def test_no_color_disables_escape_codes_in_chat(gateway: GatewayUnderTest) -> None:
     for env, is_styled in (({}, True), ({"NO_COLOR": "1"}, False)):
         with Terminal("chat", "plain", env={**gateway.env, **env, "TERM": "xterm"}) as terminal:
             terminal.expect("you: ")

@@ -201,7 +201,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.code)
-def test_a_planted_fault_is_found_explained_and_mended_on_request_only(
+def test_a_planted_fault_is_found_explained_and_fixed_only_on_request(
     store_under_test: StoreUnderTest, fault: Fault
 ) -> None:
     store_under_test.execute(*fault.statements)
@@ -223,7 +223,7 @@ def test_a_planted_fault_is_found_explained_and_mended_on_request_only(
             store_under_test.execute("insert into schema_versions values (9998, 'changed', 1)")
 
 
-def test_a_run_that_takes_too_long_is_told(store_under_test: StoreUnderTest) -> None:
+def test_a_run_that_takes_too_long_is_reported(store_under_test: StoreUnderTest) -> None:
     async def plant(hf: Holdfast) -> set[str]:
         worker = WorkerId("wrk_slow")
         await hf.gateway.store.enlist(worker, 3600)
@@ -237,7 +237,9 @@ def test_a_run_that_takes_too_long_is_told(store_under_test: StoreUnderTest) -> 
     assert store_under_test.work(plant) == {"run_stuck"}
 
 
-def test_a_provider_that_forgot_is_noted_with_its_turn(store_under_test: StoreUnderTest) -> None:
+def test_a_provider_that_lost_its_state_is_noted_with_its_turn(
+    store_under_test: StoreUnderTest,
+) -> None:
     heals = json.dumps([{"failure_class": "stale_state", "action": "dropped_state", "code": "x"}])
     encoded = heals.encode().hex()
     store_under_test.execute(f"update runs set heals = x'{encoded}'")
@@ -268,7 +270,7 @@ WELL = Outside(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_seen_from_outside_is_judged(change: dict[str, Any], code: str) -> None:
+def test_problems_visible_from_outside_are_reported(change: dict[str, Any], code: str) -> None:
     assert list(check_from_outside(WELL)) == []
     assert [one.code for one in check_from_outside(dataclasses.replace(WELL, **change))] == [code]
 
@@ -284,9 +286,7 @@ def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert store_under_test.codes() == {"store_damaged"}
 
 
-def test_a_store_that_is_not_there_is_not_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_store_is_not_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "none.db"
     outcome = in_process(capsys, "doctor", "--store", f"sqlite:///{path}")
     assert outcome.code == 0
@@ -306,7 +306,7 @@ def damaged_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> StoreUn
     return store_under_test
 
 
-def test_findings_in_a_terminal_say_what_they_mean_and_what_to_do(
+def test_findings_are_printed_with_meaning_and_remedy(
     damaged_store: StoreUnderTest,
 ) -> None:
     shown = in_terminal("doctor", "--store", damaged_store.url)
@@ -324,7 +324,7 @@ def test_findings_in_a_terminal_say_what_they_mean_and_what_to_do(
 BROKEN = "update items set body = x'7b6e6f' where seq = 2"
 
 
-def test_what_could_not_be_mended_is_not_called_so(damaged_store: StoreUnderTest) -> None:
+def test_a_failed_fix_is_not_reported_as_fixed(damaged_store: StoreUnderTest) -> None:
     damaged_store.execute(
         BROKEN,
         "create trigger stubborn before insert on records begin select raise(abort, 'no'); end",
@@ -337,7 +337,7 @@ def test_what_could_not_be_mended_is_not_called_so(damaged_store: StoreUnderTest
     assert store == f"holdfast: used store {damaged_store.url}"
 
 
-def test_retired_generations_are_read_when_asked_to_look_deep(
+def test_a_deep_check_reads_retired_generations(
     damaged_store: StoreUnderTest,
 ) -> None:
     async def reset(hf: Holdfast) -> None:
@@ -374,14 +374,14 @@ def test_watching_reports_each_finding_once(damaged_store: StoreUnderTest) -> No
     assert outcome.out.count("wrk_3") == 1
 
 
-def test_a_store_that_cannot_be_reached_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_store_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     url = "postgresql://nobody@127.0.0.1:1/none"
     outcome = in_process(capsys, "doctor", "--store", url)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
 
 
 @pytest.mark.parametrize("command", ["doctor", "keys list", "sessions import ."])
-def test_a_store_of_an_unknown_kind_is_one_line_without_its_password(
+def test_an_unknown_store_type_prints_one_line_without_its_password(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, *command.split(), "--store", "mysql://me:secret@db/x")

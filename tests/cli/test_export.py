@@ -14,7 +14,7 @@ from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import in_pipe, in_process, in_terminal
 
 
-def everything(url: str) -> list[dict[str, Any]]:
+def list_everything(url: str) -> list[dict[str, Any]]:
     """Return all sessions with their logs, and when they were spoken to."""
     listed = httpx.get(f"{url}/v1/sessions", params={"generations": "true", "order": "asc"}).json()
     found = []
@@ -35,7 +35,7 @@ def everything(url: str) -> list[dict[str, Any]]:
 
 
 def make_older(store: Path, *, seconds: int) -> None:
-    """Have everything in a store that is at rest happened earlier."""
+    """Have list_everything in a store that is at rest happened earlier."""
     columns = {
         "sessions": ("created_at", "last_user_activity_at"),
         "turns": ("accepted_at", "started_at", "ended_at"),
@@ -46,7 +46,9 @@ def make_older(store: Path, *, seconds: int) -> None:
             connection.execute(f"update {table} set {told}")
 
 
-def test_an_export_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_can_be_imported_unchanged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = f"sqlite:///{tmp_path / 'first.db'}"
     second = f"sqlite:///{tmp_path / 'second.db'}"
     file = tmp_path / "export.jsonl"
@@ -63,7 +65,7 @@ def test_an_export_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFi
     make_older(tmp_path / "first.db", seconds=100_000)
     with running_gateway(first) as process:
         gateway = GatewayUnderTest(process)
-        before = everything(gateway.url)
+        before = list_everything(gateway.url)
         written = in_terminal(
             "sessions", "export", "--all", "--generations", "--output", str(file), env=gateway.env
         )
@@ -72,7 +74,7 @@ def test_an_export_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFi
     imported = in_process(capsys, "sessions", "import", str(file), "--store", second, "--json")
     assert json.loads(imported.out)["counts"] == {"added": 3}
     with running_gateway(second) as process:
-        assert everything(process.url) == before
+        assert list_everything(process.url) == before
     again = in_process(capsys, "sessions", "import", str(file), "--store", first, "--json")
     assert json.loads(again.out)["counts"] == {"unchanged": 3}
     other = in_process(
@@ -81,7 +83,7 @@ def test_an_export_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(other.out)["counts"] == {"added": 3}
 
 
-def test_an_export_in_a_pipe_is_lines_that_say_what_hides_each_item(
+def test_a_jsonl_export_shows_what_hides_each_item(
     gateway: GatewayUnderTest,
 ) -> None:
     said = gateway.say("lines", "hello")
@@ -95,14 +97,14 @@ def test_an_export_in_a_pipe_is_lines_that_say_what_hides_each_item(
     assert [(one["sequence"], one["hidden_by"]) for one in entries] == [(1, None), (2, None)]
 
 
-def test_markdown_is_for_people(gateway: GatewayUnderTest) -> None:
+def test_markdown_shows_the_conversation(gateway: GatewayUnderTest) -> None:
     gateway.say("talk*with*stars", "hello ``` there")
     out = in_pipe("sessions", "export", "talk*with*stars", "--format", "markdown", env=gateway.env)
     assert out.out.startswith("# talk\\*with\\*stars\n\nSession `ses_")
     assert "\n## Turn 1\n\n**user**\n\nhello ``` there\n\n**assistant**\n\n" in out.out
 
 
-def test_openai_items_are_the_input_of_a_request(gateway: GatewayUnderTest) -> None:
+def test_the_openai_format_is_the_input_of_a_request(gateway: GatewayUnderTest) -> None:
     gateway.say("input", "hello")
     out = in_pipe("sessions", "export", "input", "--format", "openai", env=gateway.env)
     items = json.loads(out.out)
@@ -115,7 +117,7 @@ def test_openai_items_are_the_input_of_a_request(gateway: GatewayUnderTest) -> N
     assert (two.code, two.out, two.err.count("\n")) == (2, "", 1)
 
 
-def test_an_export_must_say_of_what(
+def test_an_export_needs_sessions_or_all(
     gateway: GatewayUnderTest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in ([], ["x", "--all"]):
@@ -123,7 +125,7 @@ def test_an_export_must_say_of_what(
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
 
 
-def test_a_file_is_whole_or_not_there(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+def test_an_export_file_is_complete_or_absent(gateway: GatewayUnderTest, tmp_path: Path) -> None:
     file = tmp_path / "export.jsonl"
     outcome = in_pipe("sessions", "export", "nobody", "--output", str(file), env=gateway.env)
     assert outcome.code == 1
@@ -135,7 +137,7 @@ def test_a_file_is_whole_or_not_there(gateway: GatewayUnderTest, tmp_path: Path)
         assert outcome.err.startswith(f"holdfast: {place} ")
 
 
-def test_a_session_that_is_not_there_leaves_nothing_written(
+def test_an_unknown_session_leaves_no_file(
     gateway: GatewayUnderTest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, "sessions", "export", "nosuch", "--url", gateway.url)

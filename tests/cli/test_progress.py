@@ -25,9 +25,7 @@ def _is_erased(outcome: Outcome, title: str) -> bool:
     return outcome.out.rfind(f"{title}: ") < outcome.out.rfind("\x1b[2K")
 
 
-def test_an_import_counts_its_sessions_in_a_terminal_and_leaves_the_table(
-    many: Path, tmp_path: Path
-) -> None:
+def test_import_shows_progress_in_a_terminal_and_prints_a_table(many: Path, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'store.db'}"
     shown = in_terminal("sessions", "import", str(many), "--store", store, columns=120)
     assert shown.code == 0
@@ -39,9 +37,7 @@ def test_an_import_counts_its_sessions_in_a_terminal_and_leaves_the_table(
     assert "importing" not in quiet.out
 
 
-def test_an_export_counts_its_sessions_in_a_terminal(
-    gateway: GatewayUnderTest, tmp_path: Path
-) -> None:
+def test_export_shows_progress_in_a_terminal(gateway: GatewayUnderTest, tmp_path: Path) -> None:
     gateway.say("progress", "hello")
     file = tmp_path / "export.jsonl"
     shown = in_terminal("sessions", "export", "--all", "--output", str(file), env=gateway.env)
@@ -53,7 +49,7 @@ def test_an_export_counts_its_sessions_in_a_terminal(
 
 
 @pytest.mark.parametrize("form", ["jsonl", "markdown", "openai"])
-def test_an_export_to_a_terminal_is_the_export_alone_and_steers_nothing(
+def test_an_export_to_a_terminal_is_escaped_and_shows_no_progress(
     gateway: GatewayUnderTest, form: str
 ) -> None:
     gateway.say("steering", "\x1b]0;gone\x07 hello")
@@ -64,9 +60,7 @@ def test_an_export_to_a_terminal_is_the_export_alone_and_steers_nothing(
     assert "\x1b" not in shown.out
 
 
-def test_a_backup_and_an_examination_say_what_they_do(
-    gateway: GatewayUnderTest, tmp_path: Path
-) -> None:
+def test_backup_and_doctor_show_progress(gateway: GatewayUnderTest, tmp_path: Path) -> None:
     shown = in_terminal("backup", str(tmp_path / "copy.db"), "--store", gateway.store)
     assert "copying: 1 of " in shown.out
     assert _is_erased(shown, "copying")

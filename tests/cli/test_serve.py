@@ -18,7 +18,7 @@ OWN = str(Path(sys.executable).parent)
 @pytest.mark.parametrize(
     "path", ["/usr/bin:/bin", f"{OWN}:/usr/bin:/bin"], ids=["outside", "inside"]
 )
-def test_what_serve_prints_can_be_tried_as_it_is_printed(tmp_path: Path, path: str) -> None:
+def test_the_examples_that_serve_prints_work(tmp_path: Path, path: str) -> None:
     with Terminal(
         "serve", "--port", "0", "--store", sqlite_url(tmp_path), columns=200, env={"PATH": path}
     ) as terminal:
@@ -35,7 +35,7 @@ def test_what_serve_prints_can_be_tried_as_it_is_printed(tmp_path: Path, path: s
         assert terminal.wait().code == 0
 
 
-def test_serve_can_be_stopped_as_soon_as_it_says_that_it_listens() -> None:
+def test_serve_can_be_stopped_as_soon_as_it_listens() -> None:
     with Terminal("serve", "--port", "0", "--store", "memory:", columns=200) as terminal:
         terminal.expect("holdfast listening on ")
         terminal.type("\x03")
@@ -52,7 +52,7 @@ def test_serve_can_be_stopped_as_soon_as_it_says_that_it_listens() -> None:
     ],
     ids=["a name", "a pattern", "a name that a shell would break"],
 )
-def test_what_serve_prints_names_a_model_that_is_configured(
+def test_the_examples_use_a_configured_model(
     tmp_path: Path, models: str, model: str, hint: str
 ) -> None:
     config = tmp_path / "holdfast.toml"
@@ -66,7 +66,7 @@ def test_what_serve_prints_names_a_model_that_is_configured(
         assert "holdfast-demo" not in terminal.seen
 
 
-def test_serve_warns_of_an_upstream_whose_key_is_not_set(tmp_path: Path) -> None:
+def test_serve_warns_about_an_upstream_without_its_key(tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text(
         "".join(
@@ -104,7 +104,7 @@ def test_make_serve_serves() -> None:
 
 
 @pytest.mark.parametrize("port", ["abc", "70000", "-1", "", "1.5", "9" * 30])
-def test_a_port_that_cannot_be_is_told_what_may_stand_there(
+def test_an_invalid_port_prints_the_valid_range(
     port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, "serve", "--port", port, "--store", "memory:")
@@ -113,9 +113,7 @@ def test_a_port_that_cannot_be_is_told_what_may_stand_there(
     assert " must be a number from 0 to 65535, not " in outcome.err
 
 
-def test_a_port_that_is_taken_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_in_use_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = str(free_port())
     store = sqlite_url(tmp_path)
     with Terminal("serve", "--port", port, "--store", store) as terminal:
@@ -125,7 +123,7 @@ def test_a_port_that_is_taken_is_one_line(
     assert outcome.err.endswith(f": 127.0.0.1:{port}\n")
 
 
-def test_the_world_is_not_listened_to_without_a_key(
+def test_serve_does_not_listen_beyond_loopback_without_a_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(

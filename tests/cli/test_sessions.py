@@ -1,6 +1,8 @@
 """`holdfast sessions` and `holdfast status`, in a terminal and in a pipe."""
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -27,13 +29,13 @@ def test_a_list_in_a_pipe_is_whole_lines_split_by_tabs(gateway: GatewayUnderTest
     key = "agent:main:direct:" + "x" * 200
     said = gateway.say(key, "hello")
     listed = in_pipe("sessions", "list", "--key", key, env=gateway.env)
-    assert (listed.code, listed.err) == (0, "")
+    assert (listed.code, listed.err) == (0, f"holdfast: used gateway {gateway.url}\n")
     head, row = listed.out.splitlines()
     assert head.split("\t")[:3] == ["id", "key", "gen"]
     assert row.split("\t")[:5] == [said["session"], key, "1", "idle", "2"]
 
 
-def test_a_list_in_json_is_what_the_gateway_says(gateway: GatewayUnderTest) -> None:
+def test_a_list_in_json_is_the_gateways_answer(gateway: GatewayUnderTest) -> None:
     said = gateway.say("json", "hello")
     listed = in_pipe("sessions", "list", "--key", "json", "--json", env=gateway.env)
     (session,) = json.loads(listed.out)
@@ -53,7 +55,7 @@ def test_more_sessions_than_one_page_are_all_listed(
     assert len(json.loads(fewer.out)) == 3
 
 
-def test_colours_are_off_when_asked(gateway: GatewayUnderTest) -> None:
+def test_no_color_disables_colours(gateway: GatewayUnderTest) -> None:
     gateway.say("colour", "hello")
     assert ESCAPE in in_terminal("sessions", "list", env=gateway.env).out
     assert ESCAPE in in_terminal("sessions", "list", env={**gateway.env, "NO_COLOR": ""}).out
@@ -65,7 +67,7 @@ def test_colours_are_off_when_asked(gateway: GatewayUnderTest) -> None:
     assert ESCAPE not in in_pipe("sessions", "list", env=gateway.env).out
 
 
-def test_show_tells_the_story_of_a_session(gateway: GatewayUnderTest) -> None:
+def test_show_prints_generations_turns_and_runs(gateway: GatewayUnderTest) -> None:
     first = gateway.say("story", "one")
     in_pipe("sessions", "reset", "story", env=gateway.env)
     second = gateway.say("story", "two")
@@ -79,7 +81,7 @@ def test_show_tells_the_story_of_a_session(gateway: GatewayUnderTest) -> None:
     assert told["turns"][0]["runs"][0]["status"] == "completed"
 
 
-def test_show_tells_what_was_healed_and_what_failed(tmp_path: Path) -> None:
+def test_show_prints_heals_and_failures(tmp_path: Path) -> None:
     with ProviderSimulator() as simulator:
         simulator.add_fault("R07", times=1)
         with gateway_before(simulator, sqlite_url(tmp_path), tmp_path) as gateway:
@@ -95,7 +97,7 @@ def test_show_tells_what_was_healed_and_what_failed(tmp_path: Path) -> None:
     assert "quota" in second
 
 
-def test_items_are_printed_in_order_and_cannot_steer_the_terminal(
+def test_items_are_printed_in_order_and_escaped(
     gateway: GatewayUnderTest,
 ) -> None:
     gateway.say("items", "wipe \x1b[2J the screen")
@@ -108,7 +110,7 @@ def test_items_are_printed_in_order_and_cannot_steer_the_terminal(
     assert log.out.splitlines()[0].split()[:2] == ["1", "user:"]
 
 
-def test_a_reset_starts_the_next_generation_and_restore_brings_the_old_one_back(
+def test_reset_starts_the_next_generation_and_restore_makes_the_old_one_live(
     gateway: GatewayUnderTest,
 ) -> None:
     said = gateway.say("life", "hello")
@@ -133,7 +135,7 @@ def test_a_fork_shares_history_up_to_an_item(gateway: GatewayUnderTest) -> None:
     assert (refused.code, refused.err.count("\n")) == (1, 1)
 
 
-def test_erasing_asks_in_a_terminal_and_needs_a_flag_in_a_pipe(gateway: GatewayUnderTest) -> None:
+def test_delete_asks_in_a_terminal_and_needs_a_flag_in_a_pipe(gateway: GatewayUnderTest) -> None:
     gateway.say("gone", "hello")
     piped = in_pipe("sessions", "delete", "gone", env=gateway.env)
     assert piped.code == 2
@@ -165,7 +167,7 @@ def test_status_is_one_screen_and_counts_what_ran(gateway: GatewayUnderTest) -> 
     assert told["since_start"]["runs"]["completed"] > 0
 
 
-def test_status_tells_everything_else_where_no_upstream_can_be_asked(tmp_path: Path) -> None:
+def test_status_works_while_no_upstream_answers(tmp_path: Path) -> None:
     with (
         ProviderSimulator({"keys": ["sk-other"]}) as simulator,
         gateway_before(
@@ -175,7 +177,7 @@ def test_status_tells_everything_else_where_no_upstream_can_be_asked(tmp_path: P
         env = {"HOLDFAST_URL": gateway.url}
         shown = in_pipe("status", env=env)
         told = json.loads(in_pipe("status", "--json", env=env).out)
-    assert (shown.code, shown.err) == (0, "")
+    assert (shown.code, shown.err) == (0, f"holdfast: used gateway {gateway.url}\n")
     for part in (gateway.url, "ready", "unknown", "unavailable", "upstream shut: ", "no sessions"):
         assert part in shown.out
     assert (told["state"], told["models"], told["running"]) == ("ready", [], [])
@@ -183,7 +185,7 @@ def test_status_tells_everything_else_where_no_upstream_can_be_asked(tmp_path: P
     assert "upstream shut: " in why
 
 
-def test_status_names_the_upstream_that_is_down_beside_the_models_of_the_others(
+def test_status_names_an_unavailable_upstream_beside_the_models_of_others(
     tmp_path: Path,
 ) -> None:
     down = f'[[upstream]]\nname = "down"\nurl = "{NOWHERE}/v1"\nmodels = ["llama-3", "qwen-*"]\n'
@@ -217,7 +219,7 @@ TALKING = [
 
 
 @pytest.mark.parametrize("command", TALKING, ids=" ".join)
-def test_without_a_gateway_a_command_says_so_in_one_line(
+def test_an_unreachable_gateway_prints_one_line(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, *command, "--url", NOWHERE)
@@ -244,7 +246,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("command", "named"), WRONG, ids=lambda v: " ".join(v) if isinstance(v, tuple) else ""
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(
+def test_wrong_usage_prints_one_line_and_exits_with_2(
     command: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, *command)
@@ -254,9 +256,24 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert named in outcome.err
 
 
-def test_wrong_usage_in_a_terminal_and_in_a_pipe_is_one_line_too() -> None:
+def test_wrong_usage_prints_one_line_in_a_terminal_and_in_a_pipe() -> None:
     outcome = in_terminal("sessions", "list", "--limit", "many", columns=200)
     assert outcome.code == 2
     assert len(lines_of(outcome)) == 1
     piped = in_pipe("sessions", "list", "--limit", "many")
     assert (piped.code, piped.out, piped.err.count("\n")) == (2, "", 1)
+
+
+def test_sessions_are_listed_by_last_activity(tmp_path: Path) -> None:
+    store = sqlite_url(tmp_path)
+    with running_gateway(store) as process:
+        for key in ("older", "newer"):
+            GatewayUnderTest(process).say(key, "hello")
+    with contextlib.closing(sqlite3.connect(tmp_path / "holdfast.db")) as connection, connection:
+        connection.execute(
+            "update sessions set last_user_activity_at = last_user_activity_at - 1000 "
+            "where key = 'newer'"
+        )
+    with running_gateway(store) as process:
+        listed = in_pipe("sessions", "list", "--json", "--url", process.url)
+    assert [session["key"] for session in json.loads(listed.out)] == ["older", "newer"]

@@ -156,6 +156,9 @@ class PrometheusMeter:
             ),
         ]  # fmt: skip
 
+    def shutdown(self) -> None:
+        """Release what the meter holds: nothing, unless it exports."""
+
     def add_gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Add a value that is read at each scrape."""
         self._gauges.append(_Gauge(name, help_text, read))

@@ -24,6 +24,7 @@ from holdfast.settings.sections import (
     AccessKey,
     LimitSettings,
     LogSettings,
+    OtelSettings,
     ResetSettings,
     ServerSettings,
     StoreSettings,
@@ -34,6 +35,7 @@ __all__ = [
     "AccessKey",
     "LimitSettings",
     "LogSettings",
+    "OtelSettings",
     "ResetSettings",
     "ServerSettings",
     "Settings",
@@ -64,6 +66,7 @@ class Settings:
     limits: LimitSettings = field(default_factory=LimitSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    otel: OtelSettings = field(default_factory=OtelSettings)
     upstreams: tuple[UpstreamSettings, ...] = ()
     """`[[upstream]]` tables in order; without any, the demo model answers."""
     keys: tuple[AccessKey, ...] = ()
@@ -108,6 +111,7 @@ def load(
         limits=sources.section("limits", LimitSettings),
         retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),
+        otel=sources.section("otel", OtelSettings),
         upstreams=_upstreams(sources, env),
         keys=tuple(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))

@@ -179,6 +179,20 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtelSettings:
+    """`[otel]`: OpenTelemetry traces, one per turn; needs the extra `otel`."""
+
+    endpoint: str = ""
+    """OTLP/HTTP endpoint, such as `http://127.0.0.1:4318`; empty means off."""
+
+    def __post_init__(self) -> None:
+        if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
+            raise InvalidSetting(
+                f"otel.endpoint must be http://… or https://…, not {self.endpoint!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessKey:
     """`[[key]]`: an API key from the environment, in addition to those in the store."""
 

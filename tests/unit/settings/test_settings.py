@@ -40,7 +40,7 @@ def _load(
     return load(path, flags={"server": flags}, environment=env or {})
 
 
-def test_without_anything_there_are_defaults() -> None:
+def test_defaults_apply_without_any_source() -> None:
     settings = load(environment={})
     assert settings.server.port == 8377
     assert settings.upstreams == ()
@@ -75,17 +75,19 @@ def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "listed"), [("/a, /b", ("/a", "/b")), ("/a", ("/a",)), ("", ()), (" ", ())]
 )
-def test_a_list_in_the_environment_has_commas(text: str, listed: tuple[str, ...]) -> None:
+def test_a_list_in_the_environment_is_separated_by_commas(
+    text: str, listed: tuple[str, ...]
+) -> None:
     settings = load(environment={"HOLDFAST_SESSIONS_RESET_TRIGGERS": text})
     assert settings.reset.triggers == listed
 
 
-def test_an_empty_text_between_commas_is_blamed_on_its_variable() -> None:
+def test_an_empty_text_between_commas_is_reported_with_its_variable() -> None:
     with pytest.raises(InvalidSetting, match=r"^HOLDFAST_SESSIONS_RESET_TRIGGERS: .* empty"):
         load(environment={"HOLDFAST_SESSIONS_RESET_TRIGGERS": "/a,,/b"})
 
 
-def test_an_upstream_of_the_environment_stands_alone(tmp_path: Path) -> None:
+def test_an_upstream_in_the_environment_replaces_those_of_the_file(tmp_path: Path) -> None:
     env = {"HOLDFAST_UPSTREAM_URL": "http://127.0.0.1:1/v1", "HOLDFAST_UPSTREAM_API": "chat",
            "HOLDFAST_UPSTREAM_KEY": "sk-3", "LOCAL_KEY": "x", "DOOR": "y"}  # fmt: skip
     settings = _load(tmp_path, FILE, env)
@@ -132,7 +134,7 @@ def test_an_upstream_of_the_environment_stands_alone(tmp_path: Path) -> None:
         ("server = 1\n", "server is a section"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_a_mistake_is_reported_with_its_location(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         _load(tmp_path, text)
     assert message in caught.value.message
@@ -144,7 +146,7 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, message: s
     [("[[upstream]]\nurl = 'http://x/v1'\n", "upstream.key_env"), ("[[key]]\n", "key.key_env")],
     ids=["upstream", "key"],
 )
-def test_a_key_in_the_place_of_its_variable_is_refused_unseen(
+def test_a_key_in_place_of_its_variable_is_rejected_without_printing_it(
     tmp_path: Path, table: str, name: str, pasted: str
 ) -> None:
     with pytest.raises(InvalidSetting) as caught:

@@ -143,9 +143,9 @@ def _handle(
 
 def _print_unknown_command(command: str, triggers: tuple[str, ...]) -> None:
     near = difflib.get_close_matches(command, [*COMMANDS, *triggers], 1)
-    hint = f"did you mean {near[0]}?" if near else "/help lists the commands;"
+    hint = f"did you mean {near[0]}?" if near else "see /help."
     print_error(
-        f"unknown command {command}; {hint} It was not sent; start the line with a space to send it"
+        f"unknown command {command}, not sent; {hint} Start the line with a space to send it"
     )
 
 

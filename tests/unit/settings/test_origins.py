@@ -35,7 +35,7 @@ def _wrong(hint: Any) -> str:
 
 
 @pytest.mark.parametrize(("section", "field", "hint"), FIELDS, ids=lambda v: str(v)[:40])
-def test_a_wrong_value_is_refused_with_file_line_and_what_may_be(
+def test_a_wrong_value_is_rejected_with_file_line_and_valid_values(
     section: str, field: str, hint: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "holdfast.toml"
@@ -101,7 +101,7 @@ RANGES = [
 
 
 @pytest.mark.parametrize(("text", "line", "named"), RANGES, ids=lambda v: str(v)[:30])
-def test_a_value_out_of_its_range_is_refused_with_its_line(
+def test_a_value_out_of_range_is_rejected_with_its_line(
     text: str, line: int, named: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "holdfast.toml"
@@ -112,7 +112,7 @@ def test_a_value_out_of_its_range_is_refused_with_its_line(
     assert named in refused.value.message
 
 
-def test_a_key_that_is_set_twice_at_the_very_end_of_a_file_is_refused_with_its_line(
+def test_a_key_set_twice_at_the_end_of_a_file_is_rejected_with_its_line(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "holdfast.toml"
@@ -122,7 +122,7 @@ def test_a_key_that_is_set_twice_at_the_very_end_of_a_file_is_refused_with_its_l
     assert refused.value.message.startswith(f"{path}:3: ")
 
 
-def test_a_wrong_table_of_the_file_is_not_blamed_on_a_variable(tmp_path: Path) -> None:
+def test_a_wrong_table_of_the_file_is_not_reported_as_a_variable(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_text("[[upstream]]\nurl = 'ftp://x'\n")
     with pytest.raises(InvalidSetting) as refused:
@@ -136,7 +136,7 @@ def test_fractions_of_minutes_are_allowed(tmp_path: Path) -> None:
     assert load(path, environment={}).reset_policy.idle_seconds == 30.0
 
 
-def test_the_reference_of_the_file_is_what_the_code_says() -> None:
+def test_the_configuration_reference_matches_the_code() -> None:
     assert (ROOT / configuration.PAGE).read_text() == configuration.page(), "run `make docs`"
     for kind in (UpstreamSettings, AccessKey):
         for field in dataclasses.fields(kind):
