@@ -1,44 +1,59 @@
-# Two commands matter to a newcomer: `make serve` and `make test`. Each makes its own venv here when it is missing.
+# `make serve` and `make test` are all a newcomer needs. Each creates .venv here if it is missing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SERVE_READY := $(VENV)/.serve-ready
 READY := $(VENV)/.ready
+# Branch coverage of `core`, reported by `make test`; `make test COVERAGE=` runs without it.
+COVERAGE ?= --cov=holdfast.core --cov-branch --cov-report=term:skip-covered
 
-.PHONY: serve test check bench docs soak format clean
+.DEFAULT_GOAL := help
+.PHONY: help serve test check lint types bench docs soak format hooks clean
 
-serve: $(READY)  ## a working gateway on SQLite with the demo model
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+serve: $(SERVE_READY)  ## run a gateway on SQLite with the demo model
 	$(BIN)/holdfast serve
 
-test: $(READY) lint  ## everything CI runs
-	$(BIN)/pytest -n 2 --dist worksteal
+test: $(READY) lint  ## run everything that CI runs
+	$(BIN)/pytest -n 2 --dist worksteal $(COVERAGE)
 
-check: $(READY) lint  ## the fast loop
+check: $(READY) lint  ## run the fast tests only
 	$(BIN)/pytest tests/unit tests/test_house_rules.py tests/test_docs.py tests/test_exports.py
 
-.PHONY: lint
-lint: $(READY)
+lint: $(READY)  ## check format, style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: $(READY)  ## benchmarks, as ratios
+bench: $(READY)  ## run the benchmarks and publish their ratios
 	$(BIN)/python -m benchmarks --publish
 
-docs: $(READY)  ## the documentation as a site, in build/site
+docs: $(READY)  ## build the documentation site in build/site
 	$(BIN)/python -m website
 
-soak: $(READY)  ## long simulations, and every fault of tests/faults
+soak: $(READY)  ## run the long simulations and every fault of tests/faults
 	$(BIN)/pytest -n 2 --dist worksteal -m soak --timeout 7200 tests
 
-format: $(READY)
+format: $(READY)  ## format the code and fix style errors
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+hooks: $(READY)  ## install the pre-commit hooks
+	$(BIN)/pre-commit install
+
+# Serving needs few packages; the rest is installed on top for tests, benchmarks and docs.
+$(SERVE_READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $(SERVE_READY)
+
+$(READY): $(SERVE_READY)
+	$(PIP) -e ".[all,dev]"
 	touch $(READY)
 
-clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+clean:  ## remove everything that was built or installed here
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .coverage*

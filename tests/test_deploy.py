@@ -1,6 +1,7 @@
 """The files for deployment are well formed, and say nothing that the code does not know."""
 
 import configparser
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 import yaml
 
 from holdfast.cli.app import app
+from holdfast.http.metrics import PrometheusMeter
 from holdfast.http.request.auth import OPEN_PATHS
 from holdfast.settings import Settings, load
 
@@ -33,18 +35,18 @@ def variables() -> set[str]:
 
 @pytest.mark.parametrize("name", ["holdfast.toml", "compose.toml"])
 def test_a_configuration_file_loads(name: str) -> None:
-    environment = {"GATEWAY_KEY": "secret", "OPENAI_API_KEY": "sk-x"}
+    environment = {"GATEWAY_API_KEY": "secret", "OPENAI_API_KEY": "sk-x"}
     settings = load(DEPLOY / name, environment=environment)
     assert settings.upstreams[0].key == "sk-x"
 
 
 @pytest.mark.parametrize("name", ["holdfast.service", "Dockerfile", "compose.yaml"])
-def test_every_variable_that_is_named_is_a_setting(name: str) -> None:
+def test_every_variable_in_the_files_is_a_setting(name: str) -> None:
     named = set(re.findall(r"\bHOLDFAST_\w+", (DEPLOY / name).read_text()))
     assert named <= variables()
 
 
-def test_the_unit_runs_a_command_that_exists_and_waits_for_its_grace() -> None:
+def test_the_unit_runs_an_existing_command_and_waits_for_its_grace_time() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     unit.read(DEPLOY / "holdfast.service")
@@ -55,12 +57,12 @@ def test_the_unit_runs_a_command_that_exists_and_waits_for_its_grace() -> None:
     known: Any = typer.main.get_command(app)
     flags = {flag for option in known.commands[command].params for flag in option.opts}
     assert {option for option in options if option.startswith("--")} <= flags
-    grace = load(DEPLOY / "holdfast.toml", environment={}).server.grace_seconds
-    assert float(service["TimeoutStopSec"]) > grace
+    server = load(DEPLOY / "holdfast.toml", environment={}).server
+    assert float(service["TimeoutStopSec"]) > server.drain_seconds + server.grace_seconds
     assert service["Restart"] == "always"
 
 
-def test_the_image_copies_what_exists_and_runs_as_nobody_special() -> None:
+def test_the_image_copies_existing_files_and_runs_without_root() -> None:
     lines = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
     steps = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
     known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL",
@@ -74,6 +76,8 @@ def test_the_image_copies_what_exists_and_runs_as_nobody_special() -> None:
     assert int(last["USER"]) > 0
     assert last["ENTRYPOINT"] == '["holdfast"]'
     assert any(path in last["HEALTHCHECK"] for path in OPEN_PATHS)
+    assert last["VOLUME"] == "/var/lib/holdfast"
+    assert "PYTHONDONTWRITEBYTECODE=1" in last["ENV"], "the root file system is read-only"
     extras = re.findall(r'"\.\[([\w,]+)\]"', (DEPLOY / "Dockerfile").read_text())[0].split(",")
     assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras)
 
@@ -83,6 +87,11 @@ def test_the_compose_file_has_postgresql_and_two_replicas() -> None:
     services = compose["services"]
     gateway = services["gateway"]
     assert gateway["deploy"]["replicas"] == 2
+    assert gateway["read_only"] is True
+    assert gateway["cap_drop"] == ["ALL"]
+    server = load(DEPLOY / "compose.toml", environment={"GATEWAY_API_KEY": "x"}).server
+    stop_seconds = float(gateway["stop_grace_period"].removesuffix("s"))
+    assert stop_seconds > server.drain_seconds + server.grace_seconds
     assert gateway["environment"]["HOLDFAST_STORE_URL"].startswith("postgresql://")
     assert gateway["depends_on"]["database"]["condition"] == "service_healthy"
     assert services["database"]["image"].startswith("postgres:")
@@ -93,13 +102,57 @@ def test_the_compose_file_has_postgresql_and_two_replicas() -> None:
     assert (DEPLOY / gateway["build"]["context"] / gateway["build"]["dockerfile"]).is_file()
 
 
-def test_nginx_buffers_no_stream_and_repeats_no_request() -> None:
+def test_nginx_buffers_no_stream_and_repeats_no_request_that_was_sent() -> None:
     text = re.sub(r"#.*", "", (DEPLOY / "nginx.conf").read_text())
     assert text.count("{") == text.count("}")
     for line in filter(None, (line.strip() for line in text.splitlines())):
         assert line.endswith((";", "{", "}")), line
     directives = dict(re.findall(r"^\s*(\w+)\s+([^;{]+);", text, flags=re.MULTILINE))
     assert directives["proxy_buffering"] == "off"
-    assert directives["proxy_next_upstream"] == "off"
+    assert directives["proxy_next_upstream"] == "error timeout"
     assert int(directives["proxy_read_timeout"].removesuffix("s")) >= 3600
     assert "$connection_upgrade" in text
+
+
+def metric_names() -> set[str]:
+    """Return the names of all samples that a gateway on SQLite may export."""
+    meter = PrometheusMeter()
+    meter.add_gauge("holdfast_wal_bytes", "", lambda: 0)
+    suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "gauge": [""]}
+    return {f"{one.name}{end}" for one in meter.collect() for end in suffixes[one.type]}
+
+
+def check_expression(expression: str) -> None:
+    """Check that an expression is balanced and uses metrics that exist."""
+    for opening, closing in ("()", "[]", "{}"):
+        assert expression.count(opening) == expression.count(closing), expression
+    names = set(re.findall(r"\bholdfast_\w+", expression))
+    assert names <= metric_names(), expression
+    assert names or "up{" in expression, expression
+
+
+def test_the_alert_rules_use_metrics_that_exist() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "holdfast.rules.yml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in alerts}) == len(alerts) >= 8
+    for rule in alerts:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
+        assert rule["labels"]["severity"] in ("page", "warn")
+        assert rule["annotations"]["summary"]
+        check_expression(rule["expr"])
+
+
+def test_the_dashboard_uses_metrics_that_exist() -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "holdfast.json").read_text())
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) >= 10
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    used: set[str] = set()
+    for panel in panels:
+        assert panel["title"]
+        for target in panel["targets"]:
+            check_expression(target["expr"])
+            used |= set(re.findall(r"\$(\w+)", target["expr"]))
+            used |= set(re.findall(r"\$\{(\w+)\}", panel["datasource"]["uid"]))
+    assert used - {"__rate_interval"} == variables

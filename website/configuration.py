@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
 from holdfast.settings import AccessKey, Settings
-from holdfast.settings.reading import NOT_FROM_OUTSIDE
+from holdfast.settings.reading import SECRET_FIELDS
 
 PAGE = "docs/reference/configuration.md"
 
@@ -63,7 +63,7 @@ def _section(title: str, kind: type[Any], section: str | None) -> str:
     lines = [f"## `{title}`", "", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     meanings, hints = _meanings(kind), get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        if field.name in NOT_FROM_OUTSIDE:
+        if field.name in SECRET_FIELDS:
             continue
         row = [
             f"`{field.name}`",

@@ -20,11 +20,12 @@ from holdfast.engine.settings import LaneSettings, RetentionSettings
 from holdfast.engine.turns.executor import TurnExecutor
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.settings import Settings
-from holdfast.stores.open import open_store
+from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
 
 if TYPE_CHECKING:
     from holdfast.http.app import Application
+    from holdfast.http.metrics import PrometheusMeter
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
 
@@ -64,6 +65,40 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
         await store.close()
 
 
+def new_meter(store: SqlStore, settings: Settings) -> "PrometheusMeter":
+    """Return a meter that counts the commits of a store, and exports traces if configured."""
+    from holdfast.http.metrics import PrometheusMeter
+
+    meter = PrometheusMeter()
+    if settings.otel.endpoint:
+        from holdfast.http.tracing import tracing_meter
+
+        meter = tracing_meter(settings.otel.endpoint)
+    store.on_commit(meter.committed)
+    wal = wal_path(settings.store.url)
+    if wal is not None:
+        meter.add_gauge(
+            "holdfast_wal_bytes", "Size of SQLite's write-ahead log.", lambda: file_size(wal)
+        )
+    return meter
+
+
+def wal_path(store_url: str) -> Path | None:
+    """Return the write-ahead log of a SQLite store."""
+    if not store_url.startswith("sqlite:"):
+        return None
+    path = sqlite_path(store_url)
+    return path.with_name(path.name + "-wal")
+
+
+def file_size(path: Path) -> int:
+    """Return the size of a file; 0 if it does not exist."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 async def open_configured_store(settings: Settings) -> SqlStore:
     """Open and migrate the configured store."""
     return await open_store(settings.store.url, clock=SystemClock())
@@ -73,15 +108,13 @@ async def open_configured_store(settings: Settings) -> SqlStore:
 async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     """Open a gateway with its HTTP application until the block ends."""
     from holdfast.http.app import Application
-    from holdfast.http.metrics import PrometheusMeter
     from holdfast.providers.routing import Upstreams
 
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(settings.store.url, clock=clock)
     upstreams = Upstreams(settings.upstreams, ids.new)
     try:
-        meter = PrometheusMeter()
-        store.on_commit(meter.committed)
+        meter = new_meter(store, settings)
         gateway = Gateway(
             store,
             clock=clock,
@@ -123,6 +156,8 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             await asyncio.gather(retention, return_exceptions=True)
             await turns.stop(settings.server.grace_seconds)
             await gateway.stop()
+            # Exporting waits for the network: not on the event loop.
+            await asyncio.to_thread(meter.shutdown)
     finally:
         await upstreams.close()
         await store.close()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,9 @@ class GatewayProcess:
         ]  # fmt: skip
         self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self.output: deque[str] = deque(maxlen=10_000)
+        """The latest lines that the process wrote, its log included."""
         self.url = ""
         self._drain: threading.Thread | None = None
 
@@ -42,9 +46,11 @@ class GatewayProcess:
             lines.append(line)
             if line.startswith("holdfast listening on "):
                 self.url = line.split()[-1]
-                # Nobody reads on: a full pipe would stop the process.
-                self._drain = threading.Thread(target=process.stdout.readlines, daemon=True)
-                self._drain.start()
+                # Somebody has to read on: a full pipe would stop the gateway at its next log line.
+                self._reader = threading.Thread(
+                    target=self.output.extend, args=(process.stdout,), daemon=True
+                )
+                self._reader.start()
                 return
         process.wait(START_SECONDS)
         process.stdout.close()
@@ -65,11 +71,16 @@ class GatewayProcess:
         self._process = None
         process.send_signal(number)
         code = process.wait(START_SECONDS)
-        if self._drain is not None:
-            self._drain.join(START_SECONDS)
+        if self._reader is not None:
+            self._reader.join(START_SECONDS)
         if process.stdout is not None:
             process.stdout.close()
         return code
+
+    def terminate(self) -> None:
+        """Send SIGTERM and do not wait."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
 
 
 @contextlib.contextmanager

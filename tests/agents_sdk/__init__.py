@@ -1,1 +1,1 @@
-"""The OpenAI Agents SDK itself, on our session and against our gateway."""
+"""The OpenAI Agents SDK itself, on a HoldfastSession and against a gateway."""

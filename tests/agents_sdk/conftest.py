@@ -1,4 +1,4 @@
-"""Stores of each kind, and a session in each; the SDK sends no traces anywhere."""
+"""Stores of each kind, and a session in each; the SDK sends no traces."""
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
@@ -51,7 +51,7 @@ def gateway_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgres", "gateway"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """Where a session can live: in a store of this process, or on a gateway."""
     if request.param == "gateway":
         return {"url": str(request.getfixturevalue("gateway_url"))}
@@ -61,7 +61,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-async def anywhere(place: dict[str, str]) -> AsyncIterator[HoldfastSession]:
-    """A session in each place, under a key of its own."""
-    async with HoldfastSession(f"agent:main:{next(_numbers)}", **place) as session:  # type: ignore[arg-type] # two names, two texts
+async def located_session(location: dict[str, str]) -> AsyncIterator[HoldfastSession]:
+    """A session in each location, under a key of its own."""
+    async with HoldfastSession(f"agent:main:{next(_numbers)}", **location) as session:  # type: ignore[arg-type] # two names, two texts
         yield session

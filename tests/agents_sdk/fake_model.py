@@ -1,4 +1,4 @@
-"""A model of the SDK's that says what a test tells it to, and shows what it was asked."""
+"""A model for the SDK with scripted answers that records its inputs."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""A process whose run never gets its answer: it says so when the model is asked, and is killed."""
+"""A process whose run never completes: it prints a line when the model is called, and is killed."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A batch that is added inside the session's lane is written in the lane, and counts once."""
+"""A batch that is appended inside the session's lane is written in the lane, once."""
 
 import asyncio
 from typing import Any
@@ -30,62 +30,67 @@ def words(items: Any) -> list[str]:
     return [text.split()[0] for text in texts_of(items)]
 
 
-async def test_a_batch_of_a_tool_is_written_in_the_lane_of_its_run(
-    anywhere: HoldfastSession,
+async def test_a_tools_batch_is_written_in_the_lane_of_its_run(
+    located_session: HoldfastSession,
 ) -> None:
-    batch_id = f"{anywhere.session_id}:note"
-    agent = noting(anywhere, batch_id, calls("note"), "done")
+    batch_id = f"{located_session.session_id}:note"
+    agent = noting(located_session, batch_id, calls("note"), "done")
     async with asyncio.timeout(WAIT):
-        await HoldfastRunner.run(agent, "go", session=anywhere)
-    whole = words(await anywhere.get_items())
+        await HoldfastRunner.run(agent, "go", session=located_session)
+    whole = words(await located_session.get_items())
     assert sorted(whole) == ["done", "function_call", "function_call_output", "go", "noted"]
-    await anywhere.add_items(say("noted"), batch_id=batch_id)
-    async with anywhere.serial():
-        await anywhere.add_items(say("noted"), batch_id=batch_id)
+    await located_session.add_items(say("noted"), batch_id=batch_id)
+    async with located_session.serial():
+        await located_session.add_items(say("noted"), batch_id=batch_id)
         with pytest.raises(IdempotencyMismatch):
-            await anywhere.add_items(say("other"), batch_id=batch_id)
-        await anywhere.add_items(say("after"))
+            await located_session.add_items(say("other"), batch_id=batch_id)
+        await located_session.add_items(say("after"))
     with pytest.raises(IdempotencyMismatch):
-        await anywhere.add_items(say("other"), batch_id=batch_id)
-    assert words(await anywhere.get_items()) == [*whole, "after"]
+        await located_session.add_items(say("other"), batch_id=batch_id)
+    assert words(await located_session.get_items()) == [*whole, "after"]
 
 
-async def test_a_batch_that_came_before_the_lane_is_not_added_in_it(
-    anywhere: HoldfastSession,
+async def test_a_batch_stored_before_the_lane_is_not_added_again_in_it(
+    located_session: HoldfastSession,
 ) -> None:
-    batch_id = f"{anywhere.session_id}:before"
-    await anywhere.add_items(say("noted"), batch_id=batch_id)
-    async with anywhere.serial():
-        await anywhere.add_items(say("A"))
-        await anywhere.add_items(say("noted"), batch_id=batch_id)
-        await anywhere.add_items(say("B"))
-    assert texts_of(await anywhere.get_items()) == ["noted", "A", "B"]
+    batch_id = f"{located_session.session_id}:before"
+    await located_session.add_items(say("noted"), batch_id=batch_id)
+    async with located_session.serial():
+        await located_session.add_items(say("A"))
+        await located_session.add_items(say("noted"), batch_id=batch_id)
+        await located_session.add_items(say("B"))
+    assert texts_of(await located_session.get_items()) == ["noted", "A", "B"]
 
 
-async def test_a_batch_of_an_attempt_that_was_torn_off_is_added_by_the_next(
-    anywhere: HoldfastSession,
+async def test_a_batch_of_an_interrupted_attempt_is_added_by_the_next_attempt(
+    located_session: HoldfastSession,
 ) -> None:
-    batch_id, run_id = f"{anywhere.session_id}:torn", f"{anywhere.session_id}:1"
+    batch_id, run_id = (
+        f"{located_session.session_id}:interrupted",
+        f"{located_session.session_id}:1",
+    )
     agent = noting(
-        anywhere, batch_id, calls("note"), ConnectionError("gone"), calls("note"), "done"
+        located_session, batch_id, calls("note"), ConnectionError("gone"), calls("note"), "done"
     )
     with pytest.raises(ConnectionError):
-        await HoldfastRunner.run(agent, "go", session=anywhere, run_id=run_id)
-    await HoldfastRunner.run(agent, "go", session=anywhere, run_id=run_id)
-    assert words(await anywhere.get_items()).count("noted") == 1
+        await HoldfastRunner.run(agent, "go", session=located_session, run_id=run_id)
+    await HoldfastRunner.run(agent, "go", session=located_session, run_id=run_id)
+    assert words(await located_session.get_items()).count("noted") == 1
 
 
-async def test_batches_and_items_that_are_added_at_once_are_all_there(
-    anywhere: HoldfastSession,
+async def test_concurrent_batches_and_items_are_all_stored(
+    located_session: HoldfastSession,
 ) -> None:
-    name = anywhere.session_id
-    async with anywhere.serial():
+    name = located_session.session_id
+    async with located_session.serial():
         await asyncio.gather(
             *(
-                anywhere.add_items(
+                located_session.add_items(
                     say(f"{number}"), batch_id=f"{name}:{number}" if number % 2 else None
                 )
                 for number in range(8)
             )
         )
-    assert sorted(texts_of(await anywhere.get_items())) == [f"{number}" for number in range(8)]
+    assert sorted(texts_of(await located_session.get_items())) == [
+        f"{number}" for number in range(8)
+    ]

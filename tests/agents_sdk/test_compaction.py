@@ -1,4 +1,4 @@
-"""A history that was shortened is still there, whoever shortened it."""
+"""A compacted history is still in the log, whoever compacted it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def say(*texts: str) -> list[Any]:
     return [{"role": "user", "content": text} for text in texts]
 
 
-async def test_a_shortened_history_is_still_there(session: HoldfastSession) -> None:
+async def test_a_compacted_history_is_still_in_the_log(session: HoldfastSession) -> None:
     await session.add_items(say(*"abc"))
     await session.run_compaction({"force": True})
     await session.add_items(say("d"))
@@ -39,7 +39,7 @@ async def test_a_shortened_history_is_still_there(session: HoldfastSession) -> N
 
 
 @pytest.mark.parametrize("runner", [Runner, HoldfastRunner], ids=["bare", "in the lane"])
-async def test_the_runner_has_it_shortened_when_it_is_time(
+async def test_the_runner_compacts_when_compaction_is_due(
     session: HoldfastSession, runner: Any
 ) -> None:
     model = FakeModel()
@@ -52,7 +52,7 @@ async def test_the_runner_has_it_shortened_when_it_is_time(
     ]  # fmt: skip
 
 
-async def test_calls_that_wait_for_their_outputs_are_not_summed_up(
+async def test_open_calls_are_not_compacted(
     session: HoldfastSession,
 ) -> None:
     waiting: list[Any] = [call.model_dump() for call in calls("pay", call_id="c")]
@@ -61,7 +61,7 @@ async def test_calls_that_wait_for_their_outputs_are_not_summed_up(
     assert len(await session.get_items()) == 5
 
 
-async def test_what_came_while_a_summary_was_made_is_not_hidden_by_it(store: str) -> None:
+async def test_items_appended_during_compaction_are_not_hidden(store: str) -> None:
     async def summarize_slowly(items: list[Any]) -> list[Any]:
         await slow.add_items(say("meanwhile"))
         return await summarize(items)
@@ -73,7 +73,7 @@ async def test_what_came_while_a_summary_was_made_is_not_hidden_by_it(store: str
         assert texts_of(await slow.get_items()) == ["a", "meanwhile"]
 
 
-async def test_a_session_without_compaction_does_not_cost_the_runner_anything(
+async def test_a_session_without_compaction_adds_no_work_to_the_runner(
     store: str,
 ) -> None:
     async with HoldfastSession("k", store) as session:
@@ -94,7 +94,7 @@ async def compacted(underlying: Any) -> list[str]:
             return [str(item.get("type") or "message") for item in await session.get_items()]
 
 
-async def test_the_sdks_own_compaction_loses_nothing_on_ours(store: str) -> None:
+async def test_the_sdks_own_compaction_loses_nothing_on_a_holdfast_session(store: str) -> None:
     async with HoldfastSession("k", store) as session:
         left = await compacted(session)
         assert "compaction" in left
@@ -102,21 +102,23 @@ async def test_the_sdks_own_compaction_loses_nothing_on_ours(store: str) -> None
         assert [item.get("content") for item in history[:3]] == ["a", "b", "c"]
 
 
-async def test_the_sdks_own_compaction_deletes_what_the_shipped_session_had(
+async def test_the_sdks_own_compaction_deletes_items_of_the_sdks_session(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "shipped.db"
-    shipped = SQLiteSession("k", path)
+    path = tmp_path / "sdk_session.db"
+    sdk_session = SQLiteSession("k", path)
     try:
-        await compacted(shipped)
-        rows = shipped._get_connection().execute("select count(*) from agent_messages").fetchone()
-        left = len(await shipped.get_items())
+        await compacted(sdk_session)
+        rows = (
+            sdk_session._get_connection().execute("select count(*) from agent_messages").fetchone()
+        )
+        left = len(await sdk_session.get_items())
     finally:
-        shipped.close()
+        sdk_session.close()
     assert rows == (left,)
 
 
-async def test_a_client_of_openais_can_do_the_shortening(store: str) -> None:
+async def test_an_openai_client_can_compact(store: str) -> None:
     with ProviderSimulator() as provider:
         async with openai.AsyncOpenAI(base_url=provider.base_url, api_key="none") as client:
             compaction = openai_compaction(client, "gpt-4.1")

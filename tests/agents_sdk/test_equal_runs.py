@@ -1,4 +1,4 @@
-"""Local servers number from zero: runs parked by them are equal, and yet each is its own."""
+"""Local servers number calls from zero: their interrupted runs look equal, yet each is distinct."""
 
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,12 @@ class LocalModel(FakeModel):
         return ModelResponse(output=await self._answer(input), usage=Usage(), response_id=None)
 
 
-class Till:
+class ApprovalAgent:
     """An agent with a local model, whose tool needs approval and counts what it did."""
 
-    def __init__(self, *, is_parked_by_helper: bool = True) -> None:
+    def __init__(self, *, interrupted_by_helper: bool = True) -> None:
         self.paid = 0
-        self._runner = HoldfastRunner if is_parked_by_helper else Runner
+        self._runner = HoldfastRunner if interrupted_by_helper else Runner
         self.is_broken = False
 
         @function_tool(needs_approval=True, failure_error_function=None)
@@ -52,64 +52,64 @@ class Till:
 
         self.agent = agent_of(LocalModel(call_or_answer), tools=[pay])
 
-    async def parked(self, session: HoldfastSession) -> str:
+    async def interrupted(self, session: HoldfastSession) -> str:
         result = await self._runner.run(self.agent, "pay", session=session)
         return result.to_state().to_string()
 
-    async def resume(self, parked: str, session: HoldfastSession) -> Any:
-        state: RunState[Any] = await RunState.from_string(self.agent, parked)
+    async def resume(self, interrupted: str, session: HoldfastSession) -> Any:
+        state: RunState[Any] = await RunState.from_string(self.agent, interrupted)
         for interruption in state.get_interruptions():
             state.approve(interruption)
         return (await HoldfastRunner.run(self.agent, state, session=session)).final_output
 
-    async def is_refused(self, parked: str, session: HoldfastSession) -> None:
+    async def assert_rejected(self, interrupted: str, session: HoldfastSession) -> None:
         with pytest.raises(RunStateUsed, match="resumed before"):
-            await self.resume(parked, session)
+            await self.resume(interrupted, session)
 
 
-async def story_of_two_sessions(
-    one: HoldfastSession, other: HoldfastSession, *, is_parked_by_helper: bool = True
+async def check_two_sessions(
+    one: HoldfastSession, other: HoldfastSession, *, interrupted_by_helper: bool = True
 ) -> None:
-    till = Till(is_parked_by_helper=is_parked_by_helper)
+    agent = ApprovalAgent(interrupted_by_helper=interrupted_by_helper)
     for session in (one, other):
-        parked = await till.parked(session)
-        assert await till.resume(parked, session) == "it is paid"
-        await till.is_refused(parked, session)
-    assert till.paid == 2
+        interrupted = await agent.interrupted(session)
+        assert await agent.resume(interrupted, session) == "it is paid"
+        await agent.assert_rejected(interrupted, session)
+    assert agent.paid == 2
 
 
-async def story_of_one_session(session: HoldfastSession, *, clears: bool) -> None:
-    till = Till()
+async def check_one_session(session: HoldfastSession, *, clears: bool) -> None:
+    agent = ApprovalAgent()
     for number in range(1, 4):
-        parked = await till.parked(session)
-        assert await till.resume(parked, session) == "it is paid"
-        await till.is_refused(parked, session)
-        assert till.paid == number
+        interrupted = await agent.interrupted(session)
+        assert await agent.resume(interrupted, session) == "it is paid"
+        await agent.assert_rejected(interrupted, session)
+        assert agent.paid == number
         if clears:
             await session.clear_session()
-            await till.is_refused(parked, session)
+            await agent.assert_rejected(interrupted, session)
 
 
-async def story_of_another_key(one: HoldfastSession, other: HoldfastSession) -> None:
-    till = Till()
-    parked = await till.parked(one)
-    assert await till.resume(parked, one) == "it is paid"
-    await till.is_refused(parked, other)
-    borrowed = await till.parked(one)
-    assert await till.resume(borrowed, other) == "it is paid"
-    await till.is_refused(borrowed, other)
-    await till.is_refused(borrowed, one)
+async def check_another_key(one: HoldfastSession, other: HoldfastSession) -> None:
+    agent = ApprovalAgent()
+    interrupted = await agent.interrupted(one)
+    assert await agent.resume(interrupted, one) == "it is paid"
+    await agent.assert_rejected(interrupted, other)
+    borrowed = await agent.interrupted(one)
+    assert await agent.resume(borrowed, other) == "it is paid"
+    await agent.assert_rejected(borrowed, other)
+    await agent.assert_rejected(borrowed, one)
     await HoldfastRunner.run(agent_of(FakeModel()), "hi", session=other)
-    await till.is_refused(parked, other)
-    assert till.paid == 2
+    await agent.assert_rejected(interrupted, other)
+    assert agent.paid == 2
 
 
-async def test_a_parked_run_is_resumed_once_under_whatever_key(shared_store: str) -> None:
+async def test_an_interrupted_run_is_resumed_once_under_any_key(shared_store: str) -> None:
     async with (
         HoldfastSession("a", shared_store) as one,
         HoldfastSession("b", shared_store) as other,
     ):
-        await story_of_another_key(one, other)
+        await check_another_key(one, other)
 
 
 @pytest.mark.parametrize("by_helper", [True, False], ids=["by the helper", "by the SDK"])
@@ -120,29 +120,29 @@ async def test_equal_runs_of_two_sessions_are_each_resumed_once(
         HoldfastSession("a", shared_store) as one,
         HoldfastSession("b", shared_store) as other,
     ):
-        await story_of_two_sessions(one, other, is_parked_by_helper=by_helper)
+        await check_two_sessions(one, other, interrupted_by_helper=by_helper)
 
 
 @pytest.mark.parametrize("clears", [True, False], ids=["cleared", "in a row"])
 async def test_equal_runs_of_one_session_are_each_resumed_once(
     session: HoldfastSession, clears: bool
 ) -> None:
-    await story_of_one_session(session, clears=clears)
+    await check_one_session(session, clears=clears)
 
 
-async def test_an_equal_run_whose_resumption_failed_is_not_resumed_again(
+async def test_an_equal_run_whose_resumption_failed_cannot_be_resumed_again(
     session: HoldfastSession,
 ) -> None:
-    till = Till()
-    await till.resume(await till.parked(session), session)
+    agent = ApprovalAgent()
+    await agent.resume(await agent.interrupted(session), session)
     await session.clear_session()
-    parked = await till.parked(session)
+    interrupted = await agent.interrupted(session)
     await HoldfastRunner.run(agent_of(FakeModel()), "hi", session=session)
-    till.is_broken = True
+    agent.is_broken = True
     with pytest.raises(Exception, match="gone"):
-        await till.resume(parked, session)
-    await till.is_refused(parked, session)
-    assert till.paid == 2
+        await agent.resume(interrupted, session)
+    await agent.assert_rejected(interrupted, session)
+    assert agent.paid == 2
 
 
 async def test_equal_runs_at_a_gateway_are_each_resumed_once(tmp_path: Path) -> None:
@@ -152,6 +152,6 @@ async def test_equal_runs_at_a_gateway_are_each_resumed_once(tmp_path: Path) -> 
             HoldfastSession("b", url=gateway.url) as other,
             HoldfastSession("c", url=gateway.url) as third,
         ):
-            await story_of_two_sessions(one, other)
-            await story_of_one_session(third, clears=True)
-            await story_of_another_key(one, other)
+            await check_two_sessions(one, other)
+            await check_one_session(third, clears=True)
+            await check_another_key(one, other)

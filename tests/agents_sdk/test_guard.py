@@ -1,4 +1,4 @@
-"""People who stay with the provider's Conversations: losses are noticed, told once, made good."""
+"""Guarded conversations: losses at the provider are detected, reported once and repaired."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -18,15 +18,15 @@ MODEL = "gpt-5.4"
 
 
 @pytest.fixture
-def forgetful() -> Iterator[ProviderSimulator]:
+def provider() -> Iterator[ProviderSimulator]:
     scenario: dict[str, Any] = {"unlink_models": [MODEL]}
     with ProviderSimulator(scenario) as simulator:
         yield simulator
 
 
 @pytest.fixture
-async def client(forgetful: ProviderSimulator) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{forgetful.url}/v1", api_key="none") as client:
+async def client(provider: ProviderSimulator) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{provider.url}/v1", api_key="none") as client:
         yield client
 
 
@@ -45,7 +45,7 @@ async def lose(session: Any, client: openai.AsyncOpenAI) -> None:
     await client.responses.create(model=MODEL, conversation=session.session_id, input="and now?")
 
 
-async def test_the_shipped_session_loses_the_assistants_messages(
+async def test_the_sdks_session_loses_the_assistants_messages(
     client: openai.AsyncOpenAI,
 ) -> None:
     session = OpenAIConversationsSession(openai_client=client)
@@ -53,7 +53,7 @@ async def test_the_shipped_session_loses_the_assistants_messages(
     assert roles(await session.get_items()) != "ua" * len(TURNS)
 
 
-async def test_a_guarded_conversation_gives_the_provider_nothing_to_lose(
+async def test_a_guarded_conversation_returns_the_whole_history(
     client: openai.AsyncOpenAI, store: str
 ) -> None:
     inner = OpenAIConversationsSession(openai_client=client)
@@ -63,24 +63,24 @@ async def test_a_guarded_conversation_gives_the_provider_nothing_to_lose(
         assert session.missing == []
 
 
-async def test_a_loss_is_noticed_on_reading_told_once_and_not_seen_in_the_history(
+async def test_a_loss_is_detected_on_read_reported_once_and_absent_from_the_history(
     client: openai.AsyncOpenAI, store: str
 ) -> None:
-    told: list[Missing] = []
+    read_all: list[Missing] = []
     inner = OpenAIConversationsSession(openai_client=client)
-    async with guard(inner, store, key="k", on_missing=told.append) as session:
+    async with guard(inner, store, key="k", on_missing=read_all.append) as session:
         await converse(session, client)
         await lose(session, client)
         items: list[Any] = await session.get_items()
         assert roles(items) == "ua" * (len(TURNS) + 1)
         assert [item["content"] for item in items if item.get("role") == "user"][:4] == TURNS
-        lost: list[Any] = [item for found in told for item in found.items]
+        lost: list[Any] = [item for found in read_all for item in found.items]
         assert roles(lost) == "aaaa"
         await session.get_items()
-        assert len(told) == len(session.missing) == 1
+        assert len(read_all) == len(session.missing) == 1
 
 
-async def test_a_conversation_is_seeded_anew_with_the_whole_history(
+async def test_a_conversation_is_reseeded_with_the_whole_history(
     client: openai.AsyncOpenAI, store: str
 ) -> None:
     inner = OpenAIConversationsSession(openai_client=client)
@@ -112,7 +112,7 @@ async def test_the_log_follows_the_conversation_when_no_key_is_given(
         assert roles(await log.get_items()) == "ua" * len(TURNS)
 
 
-async def test_what_others_added_to_the_conversation_is_taken_in(
+async def test_items_that_others_added_to_the_conversation_are_copied_into_the_log(
     client: openai.AsyncOpenAI, store: str
 ) -> None:
     inner = OpenAIConversationsSession(openai_client=client)
@@ -130,7 +130,9 @@ async def inner_add(conversation_id: str, client: openai.AsyncOpenAI) -> None:
     await other.add_items([{"role": "user", "content": "theirs"}])
 
 
-async def test_popping_and_clearing_reach_both(client: openai.AsyncOpenAI, store: str) -> None:
+async def test_pop_and_clear_apply_to_provider_and_log(
+    client: openai.AsyncOpenAI, store: str
+) -> None:
     inner = OpenAIConversationsSession(openai_client=client)
     async with guard(inner, store, key="k") as session:
         assert await session.pop_item() is None
@@ -145,29 +147,29 @@ async def test_popping_and_clearing_reach_both(client: openai.AsyncOpenAI, store
         assert len(await session.get_items(limit=5)) == 1
 
 
-async def test_a_conversation_that_is_gone_has_lost_everything_and_is_told_once(
+async def test_a_deleted_conversation_has_lost_everything_and_is_reported_once(
     client: openai.AsyncOpenAI, store: str
 ) -> None:
-    told: list[Missing] = []
+    read_all: list[Missing] = []
     inner = OpenAIConversationsSession(openai_client=client)
-    async with guard(inner, store, key="k", on_missing=told.append) as session:
+    async with guard(inner, store, key="k", on_missing=read_all.append) as session:
         await converse(session, client)
         gone = session.session_id
         await client.conversations.delete(gone)
         assert roles(await session.get_items()) == "ua" * len(TURNS)
         await converse(session, client)
         assert roles(await session.get_items()) == "ua" * len(TURNS) * 2
-        assert [roles(list(found.items)) for found in told] == ["ua" * len(TURNS)]
+        assert [roles(list(found.items)) for found in read_all] == ["ua" * len(TURNS)]
         assert await session.pop_item() is not None
         new = await session.reseed()
         assert new != gone
         assert await session.check() is None
         plain = OpenAIConversationsSession(conversation_id=new, openai_client=client)
         assert roles(await plain.get_items()) == ("ua" * len(TURNS) * 2)[:-1]
-        assert len(told) == 1
+        assert len(read_all) == 1
 
 
-async def test_a_conversation_that_is_gone_can_be_cleared(
+async def test_a_deleted_conversation_can_be_cleared(
     client: openai.AsyncOpenAI, store: str
 ) -> None:
     inner = OpenAIConversationsSession(openai_client=client)
@@ -178,32 +180,34 @@ async def test_a_conversation_that_is_gone_can_be_cleared(
         assert await session.get_items() == []
 
 
-class Line(httpx2.AsyncHTTPTransport):
-    """A line to the provider that can be cut, or answer for it."""
+class FaultyTransport(httpx2.AsyncHTTPTransport):
+    """A transport that can fail, or answer in the provider's place."""
 
-    trouble: Exception | int | None = None
+    failure: Exception | int | None = None
     after = 0
     """How many requests still pass."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if self.trouble is not None and self.after <= 0:
-            if isinstance(self.trouble, Exception):
-                raise self.trouble
-            return httpx2.Response(self.trouble, json={"error": {"message": "no"}}, request=request)
+        if self.failure is not None and self.after <= 0:
+            if isinstance(self.failure, Exception):
+                raise self.failure
+            return httpx2.Response(self.failure, json={"error": {"message": "no"}}, request=request)
         self.after -= 1
         return await super().handle_async_request(request)
 
 
 @pytest.fixture
-async def line(forgetful: ProviderSimulator) -> AsyncIterator[tuple[Line, openai.AsyncOpenAI]]:
-    cable = Line()
+async def faulty_client(
+    provider: ProviderSimulator,
+) -> AsyncIterator[tuple[FaultyTransport, openai.AsyncOpenAI]]:
+    transport = FaultyTransport()
     async with (
-        httpx2.AsyncClient(transport=cable) as http,
+        httpx2.AsyncClient(transport=transport) as http,
         openai.AsyncOpenAI(
-            base_url=f"{forgetful.url}/v1", api_key="none", http_client=http, max_retries=0
+            base_url=f"{provider.url}/v1", api_key="none", http_client=http, max_retries=0
         ) as client,
     ):
-        yield cable, client
+        yield transport, client
 
 
 def user(*texts: str) -> list[Any]:
@@ -216,18 +220,18 @@ def texts(items: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "failure",
     [httpx2.ConnectError("cut"), httpx2.ReadTimeout("silent"), 500, 503, 429],
     ids=["cut", "silent", "500", "503", "429"],
 )
-async def test_a_provider_out_of_reach_costs_nothing_and_is_compared_later(
-    line: tuple[Line, openai.AsyncOpenAI], store: str, trouble: Exception | int
+async def test_an_unreachable_provider_loses_nothing_and_is_compared_later(
+    faulty_client: tuple[FaultyTransport, openai.AsyncOpenAI], store: str, failure: Exception | int
 ) -> None:
-    cable, client = line
+    transport, client = faulty_client
     inner = OpenAIConversationsSession(openai_client=client)
     async with guard(inner, store, key="k") as session:
         await session.add_items(user("before"))
-        cable.trouble = trouble
+        transport.failure = failure
         await session.add_items(user("meanwhile"))
         assert texts(await session.get_items()) == ["before", "meanwhile"]
         with pytest.raises(openai.OpenAIError):
@@ -237,7 +241,7 @@ async def test_a_provider_out_of_reach_costs_nothing_and_is_compared_later(
         with pytest.raises(openai.OpenAIError):
             await session.clear_session()
         assert session.missing == []
-        cable.trouble = None
+        transport.failure = None
         assert texts(await session.get_items()) == ["before", "meanwhile"]
         assert [texts(list(found.items)) for found in session.missing] == [["meanwhile"]]
         await session.reseed()
@@ -245,48 +249,48 @@ async def test_a_provider_out_of_reach_costs_nothing_and_is_compared_later(
         assert texts(await session.get_items()) == ["before", "meanwhile"]
 
 
-async def test_a_provider_out_of_reach_from_the_start_is_not_needed_to_go_on(
-    line: tuple[Line, openai.AsyncOpenAI], store: str
+async def test_a_provider_unreachable_from_the_start_does_not_block_the_session(
+    faulty_client: tuple[FaultyTransport, openai.AsyncOpenAI], store: str
 ) -> None:
-    cable, client = line
-    cable.trouble = httpx2.ConnectError("cut")
+    transport, client = faulty_client
+    transport.failure = httpx2.ConnectError("cut")
     async with guard(OpenAIConversationsSession(openai_client=client), store, key="k") as session:
         assert await session.get_items() == []
         await session.add_items(user("a"))
         assert texts(await session.get_items()) == ["a"]
 
 
-async def test_a_batch_that_reached_the_provider_in_part_is_in_the_log_whole_and_once(
-    line: tuple[Line, openai.AsyncOpenAI], store: str
+async def test_a_batch_partly_stored_at_the_provider_is_logged_whole_and_once(
+    faulty_client: tuple[FaultyTransport, openai.AsyncOpenAI], store: str
 ) -> None:
-    cable, client = line
+    transport, client = faulty_client
     inner = OpenAIConversationsSession(openai_client=client)
     async with guard(inner, store, key="k") as session:
         await session.add_items(user("first"))
-        cable.trouble, cable.after = 500, 1
+        transport.failure, transport.after = 500, 1
         many = [f"n{n}" for n in range(45)]
         await session.add_items(user(*many))
-        cable.trouble = None
+        transport.failure = None
         assert texts(await session.get_items()) == ["first", *many]
         assert [texts(list(found.items)) for found in session.missing] == [many[20:]]
 
 
-async def test_what_a_provider_refuses_is_in_neither(
-    line: tuple[Line, openai.AsyncOpenAI], store: str
+async def test_items_that_the_provider_rejects_are_stored_nowhere(
+    faulty_client: tuple[FaultyTransport, openai.AsyncOpenAI], store: str
 ) -> None:
-    cable, client = line
+    transport, client = faulty_client
     inner = OpenAIConversationsSession(openai_client=client)
     async with guard(inner, store, key="k") as session:
         await session.add_items(user("a"))
-        cable.trouble = 400
+        transport.failure = 400
         with pytest.raises(openai.BadRequestError):
             await session.add_items(user("b"))
-        cable.trouble = None
+        transport.failure = None
         assert texts(await session.get_items()) == ["a"]
         assert session.missing == []
 
 
-async def test_a_closed_guard_does_nothing_at_the_provider(
+async def test_a_closed_guard_does_not_call_the_provider(
     client: openai.AsyncOpenAI, store: str
 ) -> None:
     inner = OpenAIConversationsSession(openai_client=client)
@@ -303,7 +307,7 @@ async def test_a_closed_guard_does_nothing_at_the_provider(
     assert texts(await plain.get_items()) == ["a"]
 
 
-async def test_what_is_under_way_or_seen_by_several_is_taken_in_once(
+async def test_items_in_flight_or_seen_by_several_guards_are_copied_once(
     client: openai.AsyncOpenAI, shared_store: str
 ) -> None:
     inner = OpenAIConversationsSession(openai_client=client)
@@ -320,7 +324,7 @@ async def test_what_is_under_way_or_seen_by_several_is_taken_in_once(
     assert found == ["first", "theirs", "mine"]
 
 
-async def test_the_one_of_two_equal_messages_that_was_lost_is_told_of(
+async def test_the_lost_one_of_two_equal_messages_is_reported(
     client: openai.AsyncOpenAI, store: str
 ) -> None:
     session = guard(OpenAIConversationsSession(openai_client=client), store, key="a")

@@ -1,4 +1,4 @@
-"""What a guardrail of the SDK's refuses is not kept, and what tools did is, streamed or not."""
+"""Output that a guardrail rejects is not stored; tool records are, streamed or not."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ async def run(agent: Agent, session: HoldfastSession, *, is_stream: bool) -> Non
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_f31_a_refused_answer_is_not_kept_and_what_tools_did_is(
+async def test_f31_a_rejected_answer_is_not_stored_and_tool_records_are(
     session: HoldfastSession, is_stream: bool
 ) -> None:
     model = FakeModel([calls("pay", call_id="c1"), "the secret is 42", "it is paid"])

@@ -1,4 +1,4 @@
-"""A session that lives on a gateway: the same promises, in real processes, over HTTP."""
+"""Sessions on a gateway keep the same promises, in real processes over HTTP."""
 
 import asyncio
 import itertools
@@ -23,12 +23,12 @@ from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sq
 from tests.agents_sdk.fake_model import FakeModel, agent_of, calls, texts_of
 from tests.agents_sdk.test_compaction import summarize
 from tests.agents_sdk.test_runs import (
-    Bank,
+    PaymentAgent,
     are_whole_blocks,
+    check_one_id_in_two_sessions,
     cross,
-    story_of_one_id_in_two_sessions,
 )
-from tests.agents_sdk.test_session_protocol import ODD, protocol_story, say
+from tests.agents_sdk.test_session_protocol import ODD, protocol_steps, say
 
 _numbers = itertools.count()
 
@@ -45,14 +45,14 @@ async def session(gateway: GatewayProcess) -> AsyncIterator[HoldfastSession]:
         yield session
 
 
-async def test_it_goes_through_the_protocol_as_the_shipped_session_does(
+async def test_the_protocol_behaves_as_in_the_sdks_session(
     session: HoldfastSession, tmp_path: Path
 ) -> None:
-    shipped = SQLiteSession("s", tmp_path / "shipped.db")
+    sdk_session = SQLiteSession("s", tmp_path / "sdk_session.db")
     try:
-        seen = [await protocol_story(one) for one in (session, shipped)]
+        seen = [await protocol_steps(one) for one in (session, sdk_session)]
     finally:
-        shipped.close()
+        sdk_session.close()
     assert seen[0] == seen[1]
 
 
@@ -61,7 +61,7 @@ async def test_items_come_back_as_they_were_added(session: HoldfastSession) -> N
     assert await session.get_items() == ODD
 
 
-async def test_a_batch_id_counts_once(session: HoldfastSession) -> None:
+async def test_a_batch_id_is_stored_once(session: HoldfastSession) -> None:
     for _ in range(2):
         await session.add_items(say("yes"), batch_id=f"{session.session_id}:42")
     await session.add_items(say("yes"), batch_id=f"{session.session_id}:43")
@@ -70,7 +70,7 @@ async def test_a_batch_id_counts_once(session: HoldfastSession) -> None:
         await session.add_items(say("no"), batch_id=f"{session.session_id}:42")
 
 
-async def test_runs_that_cross_read_back_as_whole_blocks(session: HoldfastSession) -> None:
+async def test_concurrent_runs_read_back_as_whole_blocks(session: HoldfastSession) -> None:
     assert are_whole_blocks(await cross(session))
 
 
@@ -90,7 +90,7 @@ async def test_in_the_lane_the_second_run_waits_and_sees_the_first(
     assert texts_of(await session.get_items()) == ["A", "answer to A", "B", "answer to B"]
 
 
-async def test_a_run_of_an_id_is_run_once(session: HoldfastSession) -> None:
+async def test_a_run_id_runs_once(session: HoldfastSession) -> None:
     model = FakeModel([ConnectionError("gone"), "hello"])
     agent, run_id = agent_of(model), f"{session.session_id}:1"
     with pytest.raises(ConnectionError):
@@ -108,10 +108,10 @@ async def test_a_run_id_of_another_session_is_refused(gateway: GatewayProcess) -
         HoldfastSession(names[0], url=gateway.url) as one,
         HoldfastSession(names[1], url=gateway.url) as other,
     ):
-        await story_of_one_id_in_two_sessions(one, other, run_id=f"{names[0]}:1")
+        await check_one_id_in_two_sessions(one, other, run_id=f"{names[0]}:1")
 
 
-async def test_a_client_that_is_killed_gives_its_lane_back(gateway: GatewayProcess) -> None:
+async def test_a_killed_client_releases_its_lane(gateway: GatewayProcess) -> None:
     key = f"killed:{next(_numbers)}"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.agents_sdk.hanging_run", gateway.url, key, f"{key}:1", "hi",
@@ -129,7 +129,7 @@ async def test_a_client_that_is_killed_gives_its_lane_back(gateway: GatewayProce
 
 
 @pytest.mark.parametrize("runner", [Runner, HoldfastRunner], ids=["bare", "in the lane"])
-async def test_the_tail_of_a_cleared_run_stays_behind(
+async def test_the_tail_of_a_cleared_run_stays_in_the_old_generation(
     session: HoldfastSession, runner: type[Runner]
 ) -> None:
     model = FakeModel()
@@ -142,33 +142,37 @@ async def test_the_tail_of_a_cleared_run_stays_behind(
     assert await session.get_items() == []
 
 
-async def test_a_parked_run_is_resumed_once_and_stands_in_one_piece(
+async def test_an_interrupted_run_is_resumed_once_and_stays_contiguous(
     session: HoldfastSession,
 ) -> None:
-    bank = Bank(calls("pay", call_id="call_pay"), "hello", "it is paid")
-    result = await HoldfastRunner.run(bank.agent, "pay", session=session)
-    parked = result.to_state().to_string()
-    await HoldfastRunner.run(bank.agent, "hi", session=session)
-    await HoldfastRunner.run(bank.agent, await bank.resumed(parked), session=session)
+    payments = PaymentAgent(calls("pay", call_id="call_pay"), "hello", "it is paid")
+    result = await HoldfastRunner.run(payments.agent, "pay", session=session)
+    interrupted = result.to_state().to_string()
+    await HoldfastRunner.run(payments.agent, "hi", session=session)
+    await HoldfastRunner.run(payments.agent, await payments.resumed(interrupted), session=session)
     with pytest.raises(RunStateUsed, match="resumed before"):
-        await HoldfastRunner.run(bank.agent, await bank.resumed(parked), session=session)
-    assert bank.paid == ["paid"]
+        await HoldfastRunner.run(
+            payments.agent, await payments.resumed(interrupted), session=session
+        )
+    assert payments.paid == ["paid"]
     assert texts_of(await session.get_items()) == [
         "hi", "hello",
         "pay", "function_call call_pay", "function_call_output call_pay", "it is paid",
     ]  # fmt: skip
 
 
-async def test_a_run_parked_before_a_clear_is_resumed_behind_it(session: HoldfastSession) -> None:
-    bank = Bank()
-    result = await HoldfastRunner.run(bank.agent, "pay", session=session)
-    parked = result.to_state().to_string()
+async def test_a_run_interrupted_before_a_clear_is_resumed_after_it(
+    session: HoldfastSession,
+) -> None:
+    payments = PaymentAgent()
+    result = await HoldfastRunner.run(payments.agent, "pay", session=session)
+    interrupted = result.to_state().to_string()
     await session.clear_session()
-    await HoldfastRunner.run(bank.agent, await bank.resumed(parked), session=session)
+    await HoldfastRunner.run(payments.agent, await payments.resumed(interrupted), session=session)
     assert await session.get_items() == []
 
 
-async def test_a_shortened_history_is_still_there(gateway: GatewayProcess) -> None:
+async def test_a_compacted_history_is_still_in_the_log(gateway: GatewayProcess) -> None:
     compaction = Compaction(shorten=summarize, after_items=4)
     key = f"compacted:{next(_numbers)}"
     async with HoldfastSession(key, url=gateway.url, compaction=compaction) as session:
@@ -181,7 +185,7 @@ async def test_a_shortened_history_is_still_there(gateway: GatewayProcess) -> No
         ]  # fmt: skip
 
 
-async def test_a_closed_session_and_a_gateway_that_is_not_there_say_so(
+async def test_a_closed_session_and_an_unreachable_gateway_raise(
     gateway: GatewayProcess,
 ) -> None:
     session = HoldfastSession("k", url=gateway.url)
@@ -194,9 +198,9 @@ async def test_a_closed_session_and_a_gateway_that_is_not_there_say_so(
             await nowhere.get_items()
 
 
-def test_a_session_lives_in_one_place() -> None:
-    for place in ({"store": "memory:", "url": "http://127.0.0.1:9"}, {}):
-        with pytest.raises(HoldfastError, match="say one"):
-            HoldfastSession("k", **place)  # type: ignore[arg-type] # both, or none
+def test_a_session_takes_either_a_store_or_a_url() -> None:
+    for location in ({"store": "memory:", "url": "http://127.0.0.1:9"}, {}):
+        with pytest.raises(HoldfastError, match="either `store`"):
+            HoldfastSession("k", **location)  # type: ignore[arg-type] # both, or none
     with pytest.raises(HoldfastError, match="api_key"):
         HoldfastSession("k", url="http://127.0.0.1:9", tenant="other")

@@ -1,4 +1,4 @@
-"""What no shipped session gives: runs that cross, crash, are cleared under, or resumed twice."""
+"""Concurrent, crashed, cleared and twice-resumed runs, beside the SDK's own sessions."""
 
 import asyncio
 import contextlib
@@ -30,18 +30,18 @@ from tests.agents_sdk.fake_model import FakeModel, agent_of, calls, says, texts_
 
 
 @pytest.fixture(params=["SQLiteSession", "AsyncSQLiteSession", "SQLAlchemySession"])
-async def shipped(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Session]:
-    """Each session that is shipped with the SDK and keeps its history in a database."""
+async def sdk_session(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Session]:
+    """Each session that is sdk_session with the SDK and keeps its history in a database."""
     if request.param == "SQLiteSession":
-        session = SQLiteSession("s", tmp_path / "shipped.db")
+        session = SQLiteSession("s", tmp_path / "sdk_session.db")
         yield session
         session.close()
     elif request.param == "AsyncSQLiteSession":
-        own = AsyncSQLiteSession("s", tmp_path / "shipped.db")
+        own = AsyncSQLiteSession("s", tmp_path / "sdk_session.db")
         yield own
         await own.close()
     else:
-        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shipped.db'}")
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'sdk_session.db'}")
         yield SQLAlchemySession("s", engine=engine, create_tables=True)
         await engine.dispose()
 
@@ -67,14 +67,14 @@ async def cross(session: Session) -> list[str]:
     return texts_of(await session.get_items())
 
 
-async def test_runs_that_cross_read_back_as_whole_blocks(session: HoldfastSession) -> None:
+async def test_concurrent_runs_read_back_as_whole_blocks(session: HoldfastSession) -> None:
     texts = await cross(session)
     assert sorted(texts) == ["A", "B", "answer to A", "answer to B"]
     assert are_whole_blocks(texts)
 
 
-async def test_the_shipped_session_interleaves_runs_that_cross(shipped: Session) -> None:
-    assert not are_whole_blocks(await cross(shipped))
+async def test_the_sdks_session_interleaves_concurrent_runs(sdk_session: Session) -> None:
+    assert not are_whole_blocks(await cross(sdk_session))
 
 
 async def test_many_runs_with_tools_stay_whole(shared: HoldfastSession) -> None:
@@ -93,14 +93,14 @@ async def test_many_runs_with_tools_stay_whole(shared: HoldfastSession) -> None:
     await asyncio.gather(*(Runner.run(agent, f"Q{n}", session=shared) for n in range(6)))
     texts = texts_of(await shared.get_items())
     assert len(texts) == 24
-    for place in range(0, 24, 4):
-        question, call, output, said = texts[place : place + 4]
+    for start in range(0, 24, 4):
+        question, call, output, said = texts[start : start + 4]
         assert said == f"answer to {question}"
         assert (call.split()[0], output.split()[0]) == ("function_call", "function_call_output")
         assert call.split()[1] == output.split()[1]
 
 
-async def test_sessions_objects_of_one_id_keep_runs_whole_together(shared_store: str) -> None:
+async def test_session_objects_of_one_id_keep_runs_whole(shared_store: str) -> None:
     model = FakeModel()
     model.gates = [asyncio.Event(), asyncio.Event()]
     agent = agent_of(model)
@@ -167,7 +167,7 @@ async def test_runs_without_the_lane_wait_for_the_one_that_has_it(
     assert texts_of(await shared.get_items()) == ["A", "answer to A", "B", "answer to B"]
 
 
-async def test_a_streamed_run_has_the_lane_until_its_block_is_left(
+async def test_a_streamed_run_holds_the_lane_until_its_block_ends(
     session: HoldfastSession,
 ) -> None:
     agent = agent_of(FakeModel())
@@ -178,13 +178,13 @@ async def test_a_streamed_run_has_the_lane_until_its_block_is_left(
     assert texts_of(await session.get_items()) == ["A", "answer to A"]
 
 
-async def test_the_shipped_session_gives_a_second_run_half_of_the_first(shipped: Session) -> None:
+async def test_the_sdks_session_shows_a_second_run_half_of_the_first(sdk_session: Session) -> None:
     model = FakeModel()
     model.gates = [asyncio.Event()]
     agent = agent_of(model)
-    first = asyncio.create_task(Runner.run(agent, "A", session=shipped))
+    first = asyncio.create_task(Runner.run(agent, "A", session=sdk_session))
     await model.arrivals.get()
-    await Runner.run(agent, "B", session=shipped)
+    await Runner.run(agent, "B", session=sdk_session)
     model.gates[0].set()
     await first
     assert texts_of(model.asked[1]) == ["A", "B"]
@@ -193,7 +193,7 @@ async def test_the_shipped_session_gives_a_second_run_half_of_the_first(shipped:
 # ── once ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_retry_after_a_failure_does_not_double_the_question(
+async def test_a_retry_after_a_failure_does_not_duplicate_the_question(
     session: HoldfastSession,
 ) -> None:
     model = FakeModel([ConnectionError("gone"), "hello"])
@@ -205,15 +205,15 @@ async def test_a_retry_after_a_failure_does_not_double_the_question(
     assert texts_of(await session.get_items()) == ["hi", "hello"]
 
 
-async def test_a_retry_with_the_shipped_session_doubles_the_question(shipped: Session) -> None:
+async def test_a_retry_with_the_sdks_session_duplicates_the_question(sdk_session: Session) -> None:
     model = FakeModel([ConnectionError("gone"), "hello"])
     with pytest.raises(ConnectionError):
-        await Runner.run(agent_of(model), "hi", session=shipped)
-    await Runner.run(agent_of(model), "hi", session=shipped)
-    assert texts_of(await shipped.get_items()) == ["hi", "hi", "hello"]
+        await Runner.run(agent_of(model), "hi", session=sdk_session)
+    await Runner.run(agent_of(model), "hi", session=sdk_session)
+    assert texts_of(await sdk_session.get_items()) == ["hi", "hi", "hello"]
 
 
-async def test_a_retry_leaves_out_what_the_torn_run_had_begun(session: HoldfastSession) -> None:
+async def test_a_retry_hides_what_the_interrupted_run_had_written(session: HoldfastSession) -> None:
     seen: list[str] = []
 
     @function_tool
@@ -233,7 +233,7 @@ async def test_a_retry_leaves_out_what_the_torn_run_had_begun(session: HoldfastS
     assert len(seen) == 2
 
 
-async def test_a_finished_run_is_not_run_again(session: HoldfastSession) -> None:
+async def test_a_completed_run_is_not_executed_again(session: HoldfastSession) -> None:
     model = FakeModel()
     agent = agent_of(model)
     for _ in range(2):
@@ -246,7 +246,7 @@ async def test_a_finished_run_is_not_run_again(session: HoldfastSession) -> None
             pass
 
 
-async def test_a_finished_run_gives_back_an_output_of_its_type(session: HoldfastSession) -> None:
+async def test_a_completed_run_returns_an_output_of_its_type(session: HoldfastSession) -> None:
     class Place(BaseModel):
         name: str
         height: int
@@ -258,24 +258,24 @@ async def test_a_finished_run_gives_back_an_output_of_its_type(session: Holdfast
         assert result.final_output == Place(name="Zugspitze", height=2962)
 
 
-async def test_an_honest_second_yes_is_run_and_kept(session: HoldfastSession) -> None:
+async def test_a_second_identical_input_is_a_new_run(session: HoldfastSession) -> None:
     agent = agent_of(FakeModel())
     for run_id in ("tg:1", "tg:2", None, None):
         await HoldfastRunner.run(agent, "yes", session=session, run_id=run_id)
     assert texts_of(await session.get_items()) == ["yes", "answer to yes"] * 4
 
 
-async def test_a_run_id_stands_for_what_was_asked(session: HoldfastSession) -> None:
+async def test_a_run_id_is_bound_to_its_input(session: HoldfastSession) -> None:
     agent = agent_of(FakeModel())
     await HoldfastRunner.run(agent, "yes", session=session, run_id="tg:1")
     with pytest.raises(IdempotencyMismatch):
         await HoldfastRunner.run(agent, "no", session=session, run_id="tg:1")
 
 
-async def story_of_one_id_in_two_sessions(
+async def check_one_id_in_two_sessions(
     one: HoldfastSession, other: HoldfastSession, *, run_id: str
 ) -> None:
-    """Nobody is told what was said to another; what was refused goes on under an id of its own."""
+    """No session sees another's result; the refused request runs under an id of its own."""
     model = FakeModel(["a secret", "hello", "bye"])
     agent = agent_of(model)
     await HoldfastRunner.run(agent, "yes", session=one, run_id=run_id)
@@ -300,10 +300,10 @@ async def test_a_run_id_of_another_session_is_refused(shared_store: str) -> None
         HoldfastSession("alice", shared_store) as one,
         HoldfastSession("bob", shared_store) as other,
     ):
-        await story_of_one_id_in_two_sessions(one, other, run_id="1")
+        await check_one_id_in_two_sessions(one, other, run_id="1")
 
 
-async def test_of_two_tenants_each_has_the_run_ids_to_itself(shared_store: str) -> None:
+async def test_run_ids_are_separate_per_tenant(shared_store: str) -> None:
     agent = agent_of(FakeModel(["a secret", "hello"]))
     for tenant, output in (("acme", "a secret"), ("globex", "hello")):
         async with HoldfastSession("k", shared_store, tenant=tenant) as session:
@@ -311,7 +311,7 @@ async def test_of_two_tenants_each_has_the_run_ids_to_itself(shared_store: str) 
             assert result.final_output == output
 
 
-async def test_a_repeat_beside_the_first_gets_its_result(session: HoldfastSession) -> None:
+async def test_a_concurrent_repeat_gets_the_first_runs_result(session: HoldfastSession) -> None:
     model = FakeModel()
     model.gates = [asyncio.Event()]
     agent = agent_of(model)
@@ -326,7 +326,7 @@ async def test_a_repeat_beside_the_first_gets_its_result(session: HoldfastSessio
     assert len(model.asked) == 1
 
 
-async def test_a_run_whose_process_was_killed_is_begun_anew_in_the_place_of_what_it_left(
+async def test_a_run_whose_process_was_killed_restarts_and_replaces_what_it_left(
     shared_store: str,
 ) -> None:
     process = await asyncio.create_subprocess_exec(
@@ -375,7 +375,7 @@ async def test_the_tail_of_a_cleared_run_stays_in_the_old_generation(
         assert new.session.previous_session_id == old.session.id
 
 
-async def test_a_run_that_had_read_before_a_clear_writes_nothing_behind_it(
+async def test_a_run_that_read_before_a_clear_writes_nothing_after_it(
     session: HoldfastSession,
 ) -> None:
     """The question of such a run comes after the clear, and still belongs before it."""
@@ -398,23 +398,23 @@ async def test_a_run_that_had_read_before_a_clear_writes_nothing_behind_it(
     assert await session.get_items() == []
 
 
-async def test_the_shipped_session_takes_the_tail_of_a_cleared_run_for_new(
-    shipped: Session,
+async def test_the_sdks_session_appends_the_tail_of_a_cleared_run(
+    sdk_session: Session,
 ) -> None:
     model = FakeModel()
     model.gates = [asyncio.Event()]
-    run = asyncio.create_task(Runner.run(agent_of(model), "A", session=shipped))
+    run = asyncio.create_task(Runner.run(agent_of(model), "A", session=sdk_session))
     await model.arrivals.get()
-    await shipped.clear_session()
+    await sdk_session.clear_session()
     model.gates[0].set()
     await run
-    assert texts_of(await shipped.get_items()) == ["answer to A"]
+    assert texts_of(await sdk_session.get_items()) == ["answer to A"]
 
 
-# ── parked for a decision ───────────────────────────────────────────────────────────────────
+# ── interrupted for a decision ───────────────────────────────────────────────────────────────────
 
 
-class Bank:
+class PaymentAgent:
     """An agent whose tool needs approval and counts what it did."""
 
     def __init__(self, *answers: Any) -> None:
@@ -429,99 +429,111 @@ class Bank:
         self.model = FakeModel(answers or said)
         self.agent: Agent[Any] = agent_of(self.model, tools=[pay])
 
-    async def resumed(self, parked: str) -> RunState[Any]:
-        state = await RunState.from_string(self.agent, parked)
+    async def resumed(self, interrupted: str) -> RunState[Any]:
+        state = await RunState.from_string(self.agent, interrupted)
         for interruption in state.get_interruptions():
             state.approve(interruption)
         return state
 
 
-async def test_a_parked_run_is_resumed_once(session: HoldfastSession) -> None:
-    bank = Bank()
-    result = await HoldfastRunner.run(bank.agent, "pay", session=session)
-    parked = result.to_state().to_string()
-    done = await HoldfastRunner.run(bank.agent, await bank.resumed(parked), session=session)
+async def test_an_interrupted_run_is_resumed_once(session: HoldfastSession) -> None:
+    payments = PaymentAgent()
+    result = await HoldfastRunner.run(payments.agent, "pay", session=session)
+    interrupted = result.to_state().to_string()
+    done = await HoldfastRunner.run(
+        payments.agent, await payments.resumed(interrupted), session=session
+    )
     assert done.final_output == "it is paid"
     with pytest.raises(RunStateUsed, match="resumed before"):
-        await HoldfastRunner.run(bank.agent, await bank.resumed(parked), session=session)
-    assert bank.paid == ["paid"]
+        await HoldfastRunner.run(
+            payments.agent, await payments.resumed(interrupted), session=session
+        )
+    assert payments.paid == ["paid"]
     assert texts_of(await session.get_items()) == [
         "pay", "function_call call_pay", "function_call_output call_pay", "it is paid",
     ]  # fmt: skip
 
 
-async def test_of_two_resumptions_at_once_one_is_refused(session: HoldfastSession) -> None:
-    bank = Bank()
-    result = await HoldfastRunner.run(bank.agent, "pay", session=session)
-    parked = result.to_state().to_string()
-    copies = [await bank.resumed(parked) for _ in range(2)]
+async def test_one_of_two_concurrent_resumptions_is_rejected(session: HoldfastSession) -> None:
+    payments = PaymentAgent()
+    result = await HoldfastRunner.run(payments.agent, "pay", session=session)
+    interrupted = result.to_state().to_string()
+    copies = [await payments.resumed(interrupted) for _ in range(2)]
     outcomes = await asyncio.gather(
-        *(HoldfastRunner.run(bank.agent, state, session=session) for state in copies),
+        *(HoldfastRunner.run(payments.agent, state, session=session) for state in copies),
         return_exceptions=True,
     )
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RunResult", "RunStateUsed"]
-    assert bank.paid == ["paid"]
+    assert payments.paid == ["paid"]
 
 
-async def test_a_resumption_that_failed_is_not_tried_again_from_the_same_state(
+async def test_a_failed_resumption_cannot_be_retried_from_the_same_state(
     session: HoldfastSession,
 ) -> None:
-    bank = Bank(calls("pay", call_id="call_pay"), ConnectionError("gone"))
-    result = await HoldfastRunner.run(bank.agent, "pay", session=session)
-    parked = result.to_state().to_string()
+    payments = PaymentAgent(calls("pay", call_id="call_pay"), ConnectionError("gone"))
+    result = await HoldfastRunner.run(payments.agent, "pay", session=session)
+    interrupted = result.to_state().to_string()
     with pytest.raises(ConnectionError):
-        await HoldfastRunner.run(bank.agent, await bank.resumed(parked), session=session)
+        await HoldfastRunner.run(
+            payments.agent, await payments.resumed(interrupted), session=session
+        )
     with pytest.raises(RunStateUsed):
-        await HoldfastRunner.run(bank.agent, await bank.resumed(parked), session=session)
-    assert bank.paid == ["paid"]
+        await HoldfastRunner.run(
+            payments.agent, await payments.resumed(interrupted), session=session
+        )
+    assert payments.paid == ["paid"]
 
 
-async def test_the_shipped_session_lets_a_parked_run_pay_twice(shipped: Session) -> None:
-    bank = Bank(calls("pay", call_id="call_pay"), "it is paid", "it is paid")
-    result = await Runner.run(bank.agent, "pay", session=shipped)
-    parked = result.to_state().to_string()
+async def test_the_sdks_session_lets_an_interrupted_run_pay_twice(sdk_session: Session) -> None:
+    payments = PaymentAgent(calls("pay", call_id="call_pay"), "it is paid", "it is paid")
+    result = await Runner.run(payments.agent, "pay", session=sdk_session)
+    interrupted = result.to_state().to_string()
     for _ in range(2):
-        await Runner.run(bank.agent, await bank.resumed(parked), session=shipped)
-    assert bank.paid == ["paid", "paid"]
+        await Runner.run(payments.agent, await payments.resumed(interrupted), session=sdk_session)
+    assert payments.paid == ["paid", "paid"]
 
 
-async def test_a_resumed_run_stands_in_one_piece_behind_what_came_meanwhile(
+async def test_a_resumed_run_stays_contiguous_after_later_items(
     session: HoldfastSession,
 ) -> None:
-    bank = Bank(calls("pay", call_id="call_pay"), "hello", "it is paid")
-    result = await HoldfastRunner.run(bank.agent, "pay", session=session)
-    parked = result.to_state().to_string()
-    await HoldfastRunner.run(bank.agent, "hi", session=session)
-    await HoldfastRunner.run(bank.agent, await bank.resumed(parked), session=session)
+    payments = PaymentAgent(calls("pay", call_id="call_pay"), "hello", "it is paid")
+    result = await HoldfastRunner.run(payments.agent, "pay", session=session)
+    interrupted = result.to_state().to_string()
+    await HoldfastRunner.run(payments.agent, "hi", session=session)
+    await HoldfastRunner.run(payments.agent, await payments.resumed(interrupted), session=session)
     assert texts_of(await session.get_items()) == [
         "hi", "hello",
         "pay", "function_call call_pay", "function_call_output call_pay", "it is paid",
     ]  # fmt: skip
 
 
-async def test_a_bare_run_resumed_in_the_same_process_stands_in_one_piece_too(
+async def test_a_plain_run_resumed_in_the_same_process_stays_contiguous_too(
     session: HoldfastSession,
 ) -> None:
-    bank = Bank(calls("pay", call_id="call_pay"), "hello", "it is paid")
-    result = await Runner.run(bank.agent, "pay", session=session)
+    payments = PaymentAgent(calls("pay", call_id="call_pay"), "hello", "it is paid")
+    result = await Runner.run(payments.agent, "pay", session=session)
     state = result.to_state()
     state.approve(state.get_interruptions()[0])
-    await Runner.run(bank.agent, "hi", session=session)
-    await Runner.run(bank.agent, state, session=session)
+    await Runner.run(payments.agent, "hi", session=session)
+    await Runner.run(payments.agent, state, session=session)
     assert texts_of(await session.get_items()) == [
         "hi", "hello",
         "pay", "function_call call_pay", "function_call_output call_pay", "it is paid",
     ]  # fmt: skip
 
 
-async def test_a_run_parked_before_a_clear_is_resumed_in_its_own_generation(store: str) -> None:
-    bank = Bank()
+async def test_a_run_interrupted_before_a_clear_is_resumed_in_its_own_generation(
+    store: str,
+) -> None:
+    payments = PaymentAgent()
     async with holdfast.open(store) as hf:
         session = HoldfastSession("k", hf)
-        result = await HoldfastRunner.run(bank.agent, "pay", session=session)
-        parked = result.to_state().to_string()
+        result = await HoldfastRunner.run(payments.agent, "pay", session=session)
+        interrupted = result.to_state().to_string()
         await session.clear_session()
-        await HoldfastRunner.run(bank.agent, await bank.resumed(parked), session=session)
+        await HoldfastRunner.run(
+            payments.agent, await payments.resumed(interrupted), session=session
+        )
         assert await session.get_items() == []
         old = [
             view.session
@@ -557,7 +569,7 @@ async def ask_twice(session: Session) -> FakeModel:
     return model
 
 
-async def test_constant_call_ids_do_not_scramble_what_a_model_is_shown(
+async def test_constant_call_ids_do_not_corrupt_the_models_input(
     session: HoldfastSession,
 ) -> None:
     model = await ask_twice(session)
@@ -570,7 +582,7 @@ async def test_constant_call_ids_do_not_scramble_what_a_model_is_shown(
 
 
 @pytest.mark.parametrize("is_serial", [False, True], ids=["bare", "serial"])
-async def test_a_call_by_the_id_of_an_earlier_run_does_not_take_its_place(
+async def test_a_call_with_an_earlier_runs_id_does_not_replace_it(
     session: HoldfastSession, is_serial: bool
 ) -> None:
     async with session.serial() if is_serial else contextlib.nullcontext():
@@ -586,7 +598,7 @@ async def test_a_call_by_the_id_of_an_earlier_run_does_not_take_its_place(
     assert [item["output"] for item in shown if "output" in item] == ["saw a", "saw b"]
 
 
-async def test_call_ids_that_do_not_come_again_are_shown_as_they_are(
+async def test_unique_call_ids_are_not_changed(
     session: HoldfastSession,
 ) -> None:
     pair: list[Any] = [
@@ -598,7 +610,7 @@ async def test_call_ids_that_do_not_come_again_are_shown_as_they_are(
     assert (await session.get_items(wrapper=RunContextWrapper(None)))[1:] == [*pair, open_call]
 
 
-async def test_constant_call_ids_make_the_shipped_session_lose_calls(shipped: Session) -> None:
-    model = await ask_twice(shipped)
+async def test_constant_call_ids_make_the_sdks_session_lose_calls(sdk_session: Session) -> None:
+    model = await ask_twice(sdk_session)
     shown: list[Any] = model.asked[-1]
     assert [item.get("output") for item in shown if "output" in item] == ["saw b"]

@@ -1,4 +1,4 @@
-"""The SDK's session protocol, as its own sessions keep it, on ours in every store."""
+"""The SDK's session protocol in every store, compared with the SDK's own sessions."""
 
 import asyncio
 from pathlib import Path
@@ -28,13 +28,13 @@ def say(*texts: str) -> list[Any]:
     return [{"role": "user", "content": text} for text in texts]
 
 
-async def test_it_is_a_session_to_the_sdk(session: HoldfastSession) -> None:
+async def test_the_sdk_accepts_it_as_a_session(session: HoldfastSession) -> None:
     assert isinstance(session, Session)
     assert session.session_id == "agent:main:direct:michael"
     assert _session_accepts_wrapper(session)
 
 
-async def test_an_empty_session_has_nothing(session: HoldfastSession) -> None:
+async def test_an_empty_session_has_no_items(session: HoldfastSession) -> None:
     assert await session.get_items() == []
     assert await session.get_items(limit=5) == []
     assert await session.pop_item() is None
@@ -47,7 +47,7 @@ async def test_items_come_back_as_they_were_added(session: HoldfastSession) -> N
     assert await session.get_items() == ODD
 
 
-async def test_a_character_in_two_halves_is_put_together(session: HoldfastSession) -> None:
+async def test_a_surrogate_pair_is_joined(session: HoldfastSession) -> None:
     await session.add_items(say("whole \ud83e\udd9e"))
     assert await session.get_items() == say("whole 🦞")
 
@@ -57,16 +57,16 @@ async def test_a_character_in_two_halves_is_put_together(session: HoldfastSessio
     [b"raw", float("nan"), float("inf"), "half \ud83e of one", [{"deep": (1, b"raw")}], {1, 2}],
     ids=["bytes", "nan", "infinity", "half a character", "deep", "set"],
 )
-async def test_what_could_not_come_back_as_it_was_is_refused_with_its_batch(
+async def test_a_batch_with_a_value_that_is_not_json_is_rejected(
     session: HoldfastSession, content: object
 ) -> None:
     odd: Any = {"role": "user", "content": content}
-    with pytest.raises(HoldfastError, match="must be made of JSON values"):
+    with pytest.raises(HoldfastError, match="must consist of JSON values"):
         await session.add_items([*say("before"), odd])
     assert await session.get_items() == []
 
 
-async def test_equal_items_are_kept_each(session: HoldfastSession) -> None:
+async def test_equal_items_are_all_stored(session: HoldfastSession) -> None:
     await session.add_items(say("yes"))
     await session.add_items(say("yes"))
     assert await session.get_items() == say("yes", "yes")
@@ -76,7 +76,7 @@ async def test_equal_items_are_kept_each(session: HoldfastSession) -> None:
     ("limit", "texts"),
     [(None, "abcde"), (2, "de"), (5, "abcde"), (9, "abcde"), (0, ""), (-1, "abcde")],
 )
-async def test_a_limit_gives_the_latest_in_order(
+async def test_a_limit_returns_the_latest_items_in_order(
     session: HoldfastSession, limit: int | None, texts: str
 ) -> None:
     await session.add_items(say(*"abc"))
@@ -84,7 +84,7 @@ async def test_a_limit_gives_the_latest_in_order(
     assert await session.get_items(limit=limit) == say(*texts)
 
 
-async def test_settings_are_the_default_limit_and_an_argument_is_not(store: str) -> None:
+async def test_settings_give_the_default_limit_and_an_argument_overrides_it(store: str) -> None:
     settings = SessionSettings(limit=2)
     async with HoldfastSession("s", store, session_settings=settings) as session:
         await session.add_items(say(*"abc"))
@@ -95,7 +95,7 @@ async def test_settings_are_the_default_limit_and_an_argument_is_not(store: str)
         assert session.session_settings == SessionSettings(limit=1)
 
 
-async def test_pop_returns_the_newest_and_leaves_the_rest(session: HoldfastSession) -> None:
+async def test_pop_returns_the_newest_item_and_keeps_the_rest(session: HoldfastSession) -> None:
     await session.add_items(say(*"ab"))
     assert await session.pop_item() == say("b")[0]
     await session.add_items(say("c"))
@@ -103,7 +103,7 @@ async def test_pop_returns_the_newest_and_leaves_the_rest(session: HoldfastSessi
     assert await session.get_items() == []
 
 
-async def test_clear_leaves_a_session_to_begin_anew(session: HoldfastSession) -> None:
+async def test_clear_leaves_an_empty_usable_session(session: HoldfastSession) -> None:
     await session.add_items(say(*"ab"))
     await session.clear_session()
     assert await session.get_items() == []
@@ -117,7 +117,7 @@ async def test_an_empty_append_does_nothing(session: HoldfastSession) -> None:
     assert await session.get_items() == []
 
 
-async def test_a_closed_session_refuses_everything_empty_appends_too(store: str) -> None:
+async def test_a_closed_session_rejects_every_call(store: str) -> None:
     session = HoldfastSession("s", store)
     await session.add_items(say("a"))
     await session.close()
@@ -142,7 +142,7 @@ async def test_closing_need_not_be_awaited(shared_store: str) -> None:
         assert await again.get_items() == say("a")
 
 
-async def test_sessions_of_other_ids_and_tenants_are_apart(shared_store: str) -> None:
+async def test_sessions_of_other_ids_and_tenants_are_separate(shared_store: str) -> None:
     async with (
         HoldfastSession("a", shared_store) as a,
         HoldfastSession("b", shared_store) as b,
@@ -157,28 +157,28 @@ async def test_sessions_of_other_ids_and_tenants_are_apart(shared_store: str) ->
         assert await a.get_items() == say("for a")
 
 
-async def test_what_was_added_survives_its_session_object(shared_store: str) -> None:
+async def test_items_outlive_their_session_object(shared_store: str) -> None:
     async with HoldfastSession("s", shared_store) as first:
         await first.add_items(say("a"))
     async with HoldfastSession("s", shared_store) as second:
         assert await second.get_items() == say("a")
 
 
-async def test_appends_at_once_keep_every_batch_whole(shared: HoldfastSession) -> None:
+async def test_concurrent_appends_keep_every_batch_whole(shared: HoldfastSession) -> None:
     await asyncio.gather(*(shared.add_items(say(f"{n}a", f"{n}b")) for n in range(20)))
     found = texts_of(await shared.get_items())
     assert len(found) == 40
     assert all(found[n][:-1] == found[n + 1][:-1] for n in range(0, 40, 2))
 
 
-async def test_a_batch_is_added_all_or_not_at_all(session: HoldfastSession) -> None:
+async def test_a_batch_is_added_atomically(session: HoldfastSession) -> None:
     bad: list[Any] = [*say("a"), {"role": "user", "content": object()}]
     with pytest.raises(HoldfastError):
         await session.add_items(bad)
     assert await session.get_items() == []
 
 
-async def test_a_batch_id_counts_once(session: HoldfastSession) -> None:
+async def test_a_batch_id_is_stored_once(session: HoldfastSession) -> None:
     for _ in range(2):
         await session.add_items(say("yes"), batch_id="telegram:42")
     await session.add_items(say("yes"), batch_id="telegram:43")
@@ -205,7 +205,7 @@ async def test_a_streamed_run_remembers(session: HoldfastSession) -> None:
     assert texts_of(await session.get_items()) == ["one", "answer to one"]
 
 
-async def test_settings_limit_what_a_run_is_shown(store: str) -> None:
+async def test_settings_limit_the_models_input(store: str) -> None:
     model = FakeModel()
     async with HoldfastSession("s", store, session_settings=SessionSettings(limit=2)) as session:
         await session.add_items(say(*"abcd"))
@@ -227,32 +227,32 @@ def test_a_session_outlives_event_loops(tmp_path: Path) -> None:
     assert asyncio.run(read_and_close()) == say("a", "b")
 
 
-async def test_a_path_names_a_file_as_it_does_for_the_shipped_session(tmp_path: Path) -> None:
+async def test_a_path_names_a_file_as_in_the_sdks_session(tmp_path: Path) -> None:
     path = tmp_path / "conversations.db"
     async with HoldfastSession("s", str(path)) as session:
         await session.add_items(say("a"))
     assert path.exists()
 
 
-async def test_a_session_needs_a_place_to_live(tmp_path: Path) -> None:
+async def test_a_session_needs_a_store_or_a_url(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="store"):
         HoldfastSession("s")
     with pytest.raises(HoldfastError, match="session key"):
         HoldfastSession("", "memory:")
 
 
-async def test_the_shipped_session_behaves_the_same_where_we_say_so(
+async def test_the_sdks_session_behaves_the_same_in_the_protocol(
     session: HoldfastSession, tmp_path: Path
 ) -> None:
-    shipped = SQLiteSession("s", tmp_path / "shipped.db")
+    sdk_session = SQLiteSession("s", tmp_path / "sdk_session.db")
     try:
-        seen = [await protocol_story(one) for one in (session, shipped)]
+        seen = [await protocol_steps(one) for one in (session, sdk_session)]
     finally:
-        shipped.close()
+        sdk_session.close()
     assert seen[0] == seen[1]
 
 
-async def protocol_story(session: Session) -> list[Any]:
+async def protocol_steps(session: Session) -> list[Any]:
     """Go through the protocol, and return everything that it gives."""
     seen: list[Any] = [await session.get_items(), await session.pop_item()]
     await session.add_items(say(*"abc"))
@@ -267,7 +267,7 @@ async def protocol_story(session: Session) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["mysql://h/db", "htp://x", "Memory:", "foo://", "mysql://u:pw@h"])
-def test_a_url_of_another_kind_is_no_files_name(
+def test_a_url_with_an_unknown_scheme_is_not_a_file_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

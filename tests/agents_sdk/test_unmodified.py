@@ -109,7 +109,9 @@ async def test_a_run_chains_its_own_answers(client: openai.AsyncOpenAI) -> None:
 
 
 @pytest.mark.parametrize("text", ["hi", 'call add {"a": 20, "b": 22}'])
-async def test_a_streamed_run_is_told_as_it_happens(client: openai.AsyncOpenAI, text: str) -> None:
+async def test_a_streamed_run_delivers_events_as_they_happen(
+    client: openai.AsyncOpenAI, text: str
+) -> None:
     made = await client.conversations.create()
     agent = agent_with(client, tools=[add])
     result = Runner.run_streamed(agent, text, conversation_id=made.id)
@@ -121,7 +123,7 @@ async def test_a_streamed_run_is_told_as_it_happens(client: openai.AsyncOpenAI, 
     assert "".join(deltas) == result.final_output
 
 
-async def test_an_agent_hands_over_to_another(client: openai.AsyncOpenAI) -> None:
+async def test_an_agent_hands_off_to_another(client: openai.AsyncOpenAI) -> None:
     session = OpenAIConversationsSession(openai_client=client)
     expert: Agent[Any] = Agent(name="Expert", model=OpenAIResponsesModel(MODEL, client))
     triage = agent_with(client, handoffs=[expert])
@@ -130,8 +132,8 @@ async def test_an_agent_hands_over_to_another(client: openai.AsyncOpenAI) -> Non
     assert seen(await Runner.run(expert, "and now?", session=session)) == 3
 
 
-@pytest.mark.parametrize("place", ["session", "conversation", "chain"])
-async def test_a_run_waits_for_a_human(client: openai.AsyncOpenAI, place: str) -> None:
+@pytest.mark.parametrize("location", ["session", "conversation", "chain"])
+async def test_a_run_waits_for_a_human(client: openai.AsyncOpenAI, location: str) -> None:
     paid: list[int] = []
 
     @function_tool(needs_approval=True)
@@ -140,27 +142,27 @@ async def test_a_run_waits_for_a_human(client: openai.AsyncOpenAI, place: str) -
         return "done"
 
     options: dict[str, Any] = {"auto_previous_response_id": True}
-    if place == "session":
+    if location == "session":
         options = {"session": OpenAIConversationsSession(openai_client=client)}
-    elif place == "conversation":
+    elif location == "conversation":
         options = {"conversation_id": (await client.conversations.create()).id}
     agent = agent_with(client, tools=[pay])
-    parked = await Runner.run(agent, 'call pay {"amount": 5}', **options)
+    interrupted = await Runner.run(agent, 'call pay {"amount": 5}', **options)
     assert paid == []
-    state = await RunState.from_string(agent, parked.to_state().to_string())
+    state = await RunState.from_string(agent, interrupted.to_state().to_string())
     for interruption in state.get_interruptions():
         state.approve(interruption)
-    resumed = {"session": options["session"]} if place == "session" else {}
+    resumed = {"session": options["session"]} if location == "session" else {}
     result = await Runner.run(agent, state, **resumed)
     assert paid == [5]
     assert str(result.final_output).endswith("Last text: done")
 
 
 @pytest.mark.parametrize("mode", ["auto", "input"])
-async def test_the_sdks_compaction_is_served(
+async def test_the_sdks_compaction_works_through_the_gateway(
     client: openai.AsyncOpenAI, tmp_path: Path, mode: Any
 ) -> None:
-    underlying = SQLiteSession("s", tmp_path / "shipped.db")
+    underlying = SQLiteSession("s", tmp_path / "sdk_session.db")
     try:
         session = OpenAIResponsesCompactionSession(
             "s", underlying, client=client, model=MODEL, compaction_mode=mode,
@@ -177,7 +179,7 @@ async def test_the_sdks_compaction_is_served(
         underlying.close()
 
 
-async def test_runs_beside_each_other_in_one_conversation_take_turns(
+async def test_concurrent_runs_in_one_conversation_are_serial(
     client: openai.AsyncOpenAI,
 ) -> None:
     """Where OpenAI's server answers `conversation_locked`, the second run waits in the lane."""

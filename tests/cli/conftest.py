@@ -8,7 +8,7 @@ import pytest
 from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
 
 
-class House:
+class GatewayUnderTest:
     """A gateway, and people who talk to it."""
 
     def __init__(self, gateway: GatewayProcess, store: str = "") -> None:
@@ -29,8 +29,8 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayUnderTest]:
     """A gateway with the demo model."""
-    store = sqlite_url(tmp_path_factory.mktemp("house"))
+    store = sqlite_url(tmp_path_factory.mktemp("gateway"))
     with running_gateway(store) as gateway:
-        yield House(gateway, store)
+        yield GatewayUnderTest(gateway, store)

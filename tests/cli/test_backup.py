@@ -13,39 +13,40 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli.output.masking import mask_url
 from holdfast.stores.postgres.backup import address_of
 from holdfast.stores.sql.entries import pack_states, read_items
 from tests.acceptance.gateway_process import running_gateway
-from tests.cli.conftest import House
+from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import Outcome, in_pipe, in_process, in_terminal
 from tests.importing.picture import picture
 from tests.postgres import client_tools
 
 
-def test_a_backup_of_a_gateway_in_use_has_all_that_was_acknowledged_and_starts(
+def test_a_backup_of_a_busy_gateway_has_every_acknowledged_turn_and_starts(
     tmp_path: Path,
 ) -> None:
     store = f"sqlite:///{tmp_path / 'store.db'}"
     copy = tmp_path / "copy.db"
-    with running_gateway(store) as gateway:
-        house = House(gateway)
+    with running_gateway(store) as process:
+        gateway = GatewayUnderTest(process)
         for number in range(5):
-            house.say("me", f"number {number}")
+            gateway.say("me", f"number {number}")
         made = in_terminal("backup", str(copy), "--store", store)
         assert made.code == 0
         assert "verified" in made.out
-        house.say("me", "after the backup")
+        gateway.say("me", "after the backup")
     assert sorted(path.name for path in tmp_path.glob("copy*")) == ["copy.db"]
     assert in_pipe("doctor", "--store", f"sqlite:///{copy}").code == 0
-    with running_gateway(f"sqlite:///{copy}") as gateway:
-        shown = in_pipe("sessions", "items", "me", "--json", "--url", gateway.url)
+    with running_gateway(f"sqlite:///{copy}") as process:
+        shown = in_pipe("sessions", "items", "me", "--json", "--url", process.url)
         users = [item for item in json.loads(shown.out) if item["role"] == "user"]
         texts = [item["content"][0]["text"] for item in users]
         assert texts == [f"number {number}" for number in range(5)]
     assert in_pipe("doctor", "--store", f"sqlite:///{copy}", "--fix").code == 0
 
 
-def test_a_backup_made_amid_writes_is_one_moment(
+def test_a_backup_made_during_writes_is_one_snapshot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
@@ -114,7 +115,7 @@ def test_a_damaged_store_gives_no_backup(
     assert list(tmp_path.glob("*copy*")) == []
 
 
-def test_what_cannot_be_backed_up_is_one_line(
+def test_a_failed_backup_prints_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store.db"
@@ -123,7 +124,7 @@ def test_what_cannot_be_backed_up_is_one_line(
     for target, url, named in (
         ("copy.db", f"sqlite:///{tmp_path / 'none.db'}", "no store"),
         ("there.db", f"sqlite:///{store}", "--force"),
-        (".", f"sqlite:///{store}", "folder"),
+        (".", f"sqlite:///{store}", "directory"),
         ("no/such/copy.db", f"sqlite:///{store}", "copy.db"),
         ("copy.db", "memory:", "nothing to copy"),
     ):
@@ -143,7 +144,7 @@ def test_what_cannot_be_backed_up_is_one_line(
 TOOLS = client_tools()
 
 
-def dumped(target: Path, url: str, *options: str, tools: Path = TOOLS) -> Outcome:
+def dump(target: Path, url: str, *options: str, tools: Path = TOOLS) -> Outcome:
     """Back a database up."""
     return in_pipe("backup", str(target), "--store", url, *options, env={"PATH": str(tools)})
 
@@ -153,27 +154,27 @@ async def _talk(url: str) -> None:
         await (await hf.session("k")).append(["said", "and kept"])
 
 
-def test_a_dump_of_postgresql_is_verified_and_good_to_start_from(
+def test_a_postgresql_dump_is_verified_and_can_be_restored(
     tmp_path: Path, postgres_url: str, bare_postgres_url: str
 ) -> None:
     asyncio.run(_talk(postgres_url))
     copy = tmp_path / "copy.dump"
-    made = dumped(copy, postgres_url, "--json")
-    assert (made.code, made.err) == (0, "")
+    made = dump(copy, postgres_url, "--json")
+    assert (made.code, made.err) == (0, f"holdfast: used store {mask_url(postgres_url)}\n")
     told = json.loads(made.out)
     assert (told["verified"], told["bytes"]) == (True, copy.stat().st_size)
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["copy.dump"]
-    again = dumped(copy, postgres_url)
+    again = dump(copy, postgres_url)
     assert (again.code, again.out, again.err.count("\n")) == (1, "", 1)
-    assert dumped(copy, postgres_url, "--force").code == 0
+    assert dump(copy, postgres_url, "--force").code == 0
     restore = [str(TOOLS / "pg_restore"), f"--dbname={bare_postgres_url}", str(copy)]
     assert subprocess.run(restore, check=False).returncode == 0
     assert asyncio.run(picture(bare_postgres_url)) == asyncio.run(picture(postgres_url))
     assert "and kept" in asyncio.run(picture(bare_postgres_url))
 
 
-def test_what_cannot_be_dumped_is_one_line_and_leaves_nothing(
+def test_a_failed_dump_prints_one_line_and_leaves_no_file(
     tmp_path: Path, postgres_url: str, bare_postgres_url: str
 ) -> None:
     copy = tmp_path / "copy.dump"
@@ -187,13 +188,13 @@ def test_what_cannot_be_dumped_is_one_line_and_leaves_nothing(
         (postgres_url, broken, "no room"),
         (bare_postgres_url, TOOLS, "no store"),
     ):
-        outcome = dumped(copy, url, tools=tools)
+        outcome = dump(copy, url, tools=tools)
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), named
         assert named in outcome.err
         assert list(tmp_path.glob("*copy*")) == []
 
 
-def test_a_dump_that_lost_its_end_is_not_taken_for_one(tmp_path: Path, postgres_url: str) -> None:
+def test_a_truncated_dump_is_rejected(tmp_path: Path, postgres_url: str) -> None:
     asyncio.run(_talk(postgres_url))
     torn = tmp_path / "tools"
     torn.mkdir()
@@ -205,19 +206,19 @@ for option; do case $option in --file=*) file=${{option#--file=}} ;; esac; done
 """
     (torn / "pg_dump").write_text(script)
     (torn / "pg_dump").chmod(0o755)
-    outcome = dumped(tmp_path / "copy.dump", postgres_url, tools=torn)
+    outcome = dump(tmp_path / "copy.dump", postgres_url, tools=torn)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
     assert "the copy cannot be read" in outcome.err
     assert list(tmp_path.glob("*copy*")) == []
 
 
-def test_tools_of_postgresql_are_told_no_secret_that_others_could_see() -> None:
+def test_passwords_are_not_passed_on_the_command_line_of_postgresql_tools() -> None:
     address, environment = address_of(
-        "postgresql://ada:p%40ss@db.example:5433/house?search_path=a%20b&sslmode=require"
+        "postgresql://ada:p%40ss@db.example:5433/gateway?search_path=a%20b&sslmode=require"
     )
-    assert address == "postgresql://ada@db.example:5433/house?sslmode=require"
+    assert address == "postgresql://ada@db.example:5433/gateway?sslmode=require"
     assert environment["PGPASSWORD"] == "p@ss"
     assert environment["PGOPTIONS"].endswith("-c search_path=a\\ b")
-    hidden, environment = address_of("postgresql:///house?host=/run/pg&user=ada&password=p%26q")
-    assert hidden == "postgresql:///house?host=/run/pg&user=ada"
+    hidden, environment = address_of("postgresql:///gateway?host=/run/pg&user=ada&password=p%26q")
+    assert hidden == "postgresql:///gateway?host=/run/pg&user=ada"
     assert environment["PGPASSWORD"] == "p&q"

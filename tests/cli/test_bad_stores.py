@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import House
+from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import COMMAND, Terminal, in_process
 from tests.postgres import PostgresServer
 
@@ -48,7 +48,7 @@ def _file(path: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["folder", "text"])
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
-def test_a_file_that_is_no_store_is_named(
+def test_a_file_that_is_not_a_store_is_named(
     command: tuple[str, ...], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _file(tmp_path / "store.db", kind)
@@ -88,7 +88,7 @@ def test_the_doctor_and_the_backup_name_it_too(
         assert str(path) in copied.err
 
 
-def test_keys_are_not_looked_for_where_there_is_no_store(
+def test_listing_keys_does_not_create_a_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "typo" / "store.db"
@@ -110,7 +110,7 @@ SECRET_URLS = [
 
 @pytest.mark.parametrize("url", SECRET_URLS)
 @pytest.mark.parametrize("command", [*COMMANDS, ("doctor",), ("backup", "copy.db")], ids=str)
-def test_no_secret_of_a_url_is_told(
+def test_secrets_of_a_url_are_not_printed(
     command: tuple[str, ...], url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, *command, "--store", url)
@@ -121,7 +121,7 @@ def test_no_secret_of_a_url_is_told(
 
 
 @pytest.mark.parametrize("url", [SECRET_URLS[0], SECRET_URLS[3]])
-def test_a_store_that_cannot_be_is_refused_with_its_line_and_without_its_secret(
+def test_an_invalid_store_is_rejected_with_its_line_and_without_its_secret(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "holdfast.toml"
@@ -147,7 +147,7 @@ def test_the_configuration_is_shown_without_secrets_of_urls(
         assert "https://x.example/v1" in shown.out
 
 
-def test_a_url_without_a_password_is_shown_as_it_is(
+def test_a_url_without_a_password_is_not_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "holdfast.toml"
@@ -157,7 +157,7 @@ def test_a_url_without_a_password_is_shown_as_it_is(
     assert json.loads(shown.out)["store"]["url"] == url
 
 
-def test_a_wrong_password_is_one_line(
+def test_a_wrong_password_prints_one_line(
     postgres_server: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     host = postgres_server.url().rpartition("host=")[2]
@@ -169,7 +169,7 @@ def test_a_wrong_password_is_one_line(
         assert SECRET not in outcome.err
 
 
-def test_ctrl_c_ends_a_command_as_shells_expect() -> None:
+def test_ctrl_c_ends_a_command_with_130() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
         with Terminal("sessions", "list", "--url", f"http://127.0.0.1:{port}") as terminal:
@@ -182,11 +182,11 @@ def test_ctrl_c_ends_a_command_as_shells_expect() -> None:
     assert "Traceback" not in outcome.out
 
 
-def test_a_disk_that_is_full_is_one_line(house: House) -> None:
-    house.say("full", "hello")
+def test_a_full_disk_prints_one_line(gateway: GatewayUnderTest) -> None:
+    gateway.say("full", "hello")
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*COMMAND, "sessions", "items", "full"], stdout=full, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, **house.env}, timeout=60, check=False,
+            env={**os.environ, **gateway.env}, timeout=60, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "holdfast: No space left on device\n")

@@ -11,13 +11,13 @@ import pytest
 from holdfast.testing.simulator.process import ProviderSimulator
 from tests.acceptance.gateway_process import GatewayProcess, free_port, running_gateway, sqlite_url
 from tests.acceptance.stories import gateway_before
-from tests.cli.conftest import House
+from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import COMMAND, Terminal, in_pipe
 
 
-def test_a_chat_streams_remembers_and_shows_session_and_turn(house: House) -> None:
-    with Terminal("chat", "talk", env=house.env) as terminal:
-        terminal.expect("talk with holdfast-demo: a new conversation")
+def test_chat_streams_remembers_and_shows_session_and_turn(gateway: GatewayUnderTest) -> None:
+    with Terminal("chat", "talk", env=gateway.env) as terminal:
+        terminal.expect(f"talk with holdfast-demo at {gateway.url}: a new conversation")
         terminal.expect("you: ")
         terminal.type("I am Ada\n")
         terminal.expect("You said: 'I am Ada'.")
@@ -39,12 +39,14 @@ def test_a_chat_streams_remembers_and_shows_session_and_turn(house: House) -> No
         assert terminal.wait().code == 0
 
 
-def test_new_begins_the_next_generation_with_the_rest_of_the_line(house: House) -> None:
-    house.say("fresh", "I am Ada")
-    with Terminal("chat", "fresh", env=house.env) as terminal:
-        terminal.expect("fresh with holdfast-demo: generation 1, 2 items")
+def test_new_starts_the_next_generation_with_the_rest_of_the_line(
+    gateway: GatewayUnderTest,
+) -> None:
+    gateway.say("fresh", "I am Ada")
+    with Terminal("chat", "fresh", env=gateway.env) as terminal:
+        terminal.expect(f"fresh with holdfast-demo at {gateway.url}: generation 1, 2 items")
         terminal.type("/new and who am I?\n")
-        terminal.expect("generation 2 begins")
+        terminal.expect("generation 2 starts")
         terminal.expect("You said: 'and who am I?'.")
         terminal.expect("generation 2")
         terminal.expect("you: ")
@@ -52,29 +54,47 @@ def test_new_begins_the_next_generation_with_the_rest_of_the_line(house: House) 
         outcome = terminal.wait()
     assert outcome.code == 0
     assert "I am Ada" not in outcome.out
-    shown = in_pipe("sessions", "list", "--key", "fresh", "--generations", "--json", env=house.env)
+    shown = in_pipe(
+        "sessions", "list", "--key", "fresh", "--generations", "--json", env=gateway.env
+    )
     assert [one["generation"] for one in json.loads(shown.out)] == [2, 1]
 
 
-def test_in_a_pipe_each_line_is_a_message_and_only_answers_are_printed(house: House) -> None:
-    outcome = in_pipe("chat", "piped", said="I am Ada\n\nwho am I?\n", env=house.env)
-    assert (outcome.code, outcome.err) == (0, "")
+def test_in_a_pipe_each_line_is_a_message_and_only_answers_are_printed(
+    gateway: GatewayUnderTest,
+) -> None:
+    outcome = in_pipe("chat", "piped", said="I am Ada\n\nwho am I?\n", env=gateway.env)
+    assert (outcome.code, outcome.err) == (0, f"holdfast: used gateway {gateway.url}\n")
     first, second = outcome.out.splitlines()
     assert first.endswith("You said: 'I am Ada'.")
     assert second.endswith("the first was 'I am Ada'.")
 
 
-def test_a_trigger_is_what_the_configuration_says(house: House, tmp_path: Path) -> None:
+def test_the_configuration_defines_the_triggers(gateway: GatewayUnderTest, tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text('[sessions.reset]\ntriggers = ["/forget"]\n')
     said = "one\n/forget two\n/new three\n"
-    outcome = in_pipe("chat", "custom", "--config", str(config), said=said, env=house.env)
-    assert outcome.code == 0
-    assert "generation 2 begins; the old one stays" in outcome.out
-    assert "You said: '/new three'. I remember 1 earlier" in outcome.out
+    outcome = in_pipe("chat", "custom", "--config", str(config), said=said, env=gateway.env)
+    assert outcome.code == 1
+    assert "generation 2 starts; the old one stays" in outcome.out
+    assert "You said: 'two'." in outcome.out
+    assert "three" not in outcome.out
+    assert "unknown command /new, not sent; " in outcome.err
 
 
-def test_a_chat_goes_on_when_its_gateway_is_killed_while_it_answers(tmp_path: Path) -> None:
+def test_a_mistyped_command_is_not_sent_and_a_leading_space_sends_it(
+    gateway: GatewayUnderTest,
+) -> None:
+    lines = "/statsu\n /statsu please\n/etc/hosts is a file\n"
+    outcome = in_pipe("chat", "typo", said=lines, env=gateway.env)
+    assert outcome.code == 1
+    assert "unknown command /statsu, not sent; did you mean /status?" in outcome.err
+    first, second = outcome.out.splitlines()
+    assert "/statsu please" in first
+    assert "/etc/hosts is a file" in second
+
+
+def test_chat_continues_when_its_gateway_is_killed_during_an_answer(tmp_path: Path) -> None:
     port = str(free_port())
     with ProviderSimulator() as simulator, simulator.hold(times=1) as barrier:
         gateway = GatewayProcess(
@@ -89,7 +109,7 @@ def test_a_chat_goes_on_when_its_gateway_is_killed_while_it_answers(tmp_path: Pa
                 terminal.type("remember me\n")
                 barrier.wait_held(1)
                 gateway.kill()
-                terminal.expect("waiting for it to come back")
+                terminal.expect("waiting for it to return")
                 barrier.release()
                 gateway.start()
                 terminal.expect("Messages seen: 1. Last text: remember me")
@@ -105,7 +125,7 @@ def test_a_chat_goes_on_when_its_gateway_is_killed_while_it_answers(tmp_path: Pa
             gateway.kill()
 
 
-def test_a_turn_that_fails_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
+def test_a_failed_turn_is_reported_and_chat_continues(tmp_path: Path) -> None:
     with ProviderSimulator() as simulator:
         simulator.add_fault("quota", times=1)
         with gateway_before(simulator, sqlite_url(tmp_path), tmp_path) as gateway:
@@ -114,11 +134,13 @@ def test_a_turn_that_fails_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
                 env={"HOLDFAST_URL": gateway.url},
             )  # fmt: skip
     assert outcome.code == 1
-    assert len(outcome.err.splitlines()) == 1
+    failure, used = outcome.err.splitlines()
+    assert "quota" in failure
+    assert used == f"holdfast: used gateway {gateway.url}"
     assert "Last text: two" in outcome.out
 
 
-def test_a_chat_gives_up_on_a_gateway_that_does_not_come_back(tmp_path: Path) -> None:
+def test_chat_gives_up_on_a_gateway_that_does_not_return(tmp_path: Path) -> None:
     outcome = in_pipe("chat", "k", "--url", "http://127.0.0.1:1", said="hello\n")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.count("\n") == 1
@@ -128,7 +150,7 @@ def test_a_chat_gives_up_on_a_gateway_that_does_not_come_back(tmp_path: Path) ->
             terminal.expect("you: ")
             gateway.kill()
             terminal.type("hello\n")
-            terminal.expect("waiting for it to come back")
+            terminal.expect("waiting for it to return")
             terminal.expect("no gateway at")
             terminal.expect("you: ")
             terminal.type("/quit\n")
@@ -157,40 +179,46 @@ def test_ctrl_c_cancels_the_answer_and_not_the_chat(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["ünï", "ключ", "🔑"])
-def test_a_key_beyond_ascii_is_a_key_like_any_other(house: House, key: str) -> None:
-    outcome = in_pipe("chat", key, said="I am Ada\n", env=house.env)
-    assert (outcome.code, outcome.err) == (0, "")
-    shown = in_pipe("sessions", "list", "--key", key, "--json", env=house.env)
+def test_a_key_may_contain_non_ascii_characters(gateway: GatewayUnderTest, key: str) -> None:
+    outcome = in_pipe("chat", key, said="I am Ada\n", env=gateway.env)
+    assert (outcome.code, outcome.err) == (0, f"holdfast: used gateway {gateway.url}\n")
+    shown = in_pipe("sessions", "list", "--key", key, "--json", env=gateway.env)
     assert [one["key"] for one in json.loads(shown.out)] == [key]
 
 
-def test_a_key_that_no_header_can_hold_is_one_line(house: House) -> None:
-    outcome = in_pipe("chat", "a\nb", said="hi\n", env=house.env)
+def test_an_invalid_key_prints_one_line(gateway: GatewayUnderTest) -> None:
+    outcome = in_pipe("chat", "a\nb", said="hi\n", env=gateway.env)
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == "holdfast: x-session-key has no control characters\n"
-    outcome = in_pipe("chat", "a\udcffb", said="hi\n", env=house.env)
+    assert outcome.err == "holdfast: x-session-key must not contain control characters\n"
+    outcome = in_pipe("chat", "a\udcffb", said="hi\n", env=gateway.env)
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == "holdfast: x-session-key must be valid Unicode text\n"
 
 
-def test_an_api_key_with_a_line_end_is_one_line(house: House) -> None:
-    outcome = in_pipe("status", env={**house.env, "HOLDFAST_API_KEY": "hf_a\nb"})
+def test_an_api_key_with_a_line_break_prints_one_line(gateway: GatewayUnderTest) -> None:
+    outcome = in_pipe("status", env={**gateway.env, "HOLDFAST_API_KEY": "hf_a\nb"})
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == "holdfast: authorization has no control characters\n"
+    assert outcome.err == "holdfast: authorization must not contain control characters\n"
 
 
-def test_bytes_that_are_no_text_are_not_sent_and_the_rest_is(house: House) -> None:
+def test_lines_that_are_not_utf8_are_not_sent_and_others_are(gateway: GatewayUnderTest) -> None:
     done = subprocess.run(
         [*COMMAND, "chat", "bytes"], input=b"caf\xe9\nhello\n", capture_output=True,
-        env={**os.environ, **house.env, "PYTHONUTF8": "1"}, timeout=60, check=False,
+        env={**os.environ, **gateway.env, "PYTHONUTF8": "1"}, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout.count(b"You said: 'hello'")) == (1, 1)
-    assert done.stderr == b"holdfast: that was not UTF-8 text, and was not sent\n"
+    assert (
+        done.stderr
+        == (
+            f"holdfast: the line is not UTF-8 text and was not sent\n"
+            f"holdfast: used gateway {gateway.url}\n"
+        ).encode()
+    )
 
 
-def test_a_chat_in_plain_text_has_no_escape_codes(house: House) -> None:
+def test_no_color_disables_escape_codes_in_chat(gateway: GatewayUnderTest) -> None:
     for env, is_styled in (({}, True), ({"NO_COLOR": "1"}, False)):
-        with Terminal("chat", "plain", env={**house.env, **env, "TERM": "xterm"}) as terminal:
+        with Terminal("chat", "plain", env={**gateway.env, **env, "TERM": "xterm"}) as terminal:
             terminal.expect("you: ")
             terminal.type("hello\n")
             terminal.expect("generation 1")

@@ -18,8 +18,8 @@ from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, TurnId, WorkerId
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import BLANK_RUN, BLANK_TURN
 from holdfast.core.transaction.changes import Change, Entry, LogAppended, QueueSaved
-from holdfast.doctor.examination import from_outside
 from holdfast.doctor.findings import KINDS
+from holdfast.doctor.store_checks import check_from_outside
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.stores.postgres.dialect import spelled
 from holdfast.stores.sql.change_writer import writes
@@ -387,8 +387,8 @@ WELL = Outside(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_seen_from_outside_is_judged(change: dict[str, Any], code: str) -> None:
-    assert list(from_outside(WELL)) == []
-    assert [one.code for one in from_outside(dataclasses.replace(WELL, **change))] == [code]
+    assert list(check_from_outside(WELL)) == []
+    assert [one.code for one in check_from_outside(dataclasses.replace(WELL, **change))] == [code]
 
 
 def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

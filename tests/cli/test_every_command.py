@@ -45,7 +45,7 @@ def test_every_command_has_help_that_fits_a_terminal() -> None:
 
 
 @EVERY
-def test_help_is_printed_and_is_no_failure(
+def test_help_is_printed_with_exit_code_0(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, *command, "--help")
@@ -54,19 +54,19 @@ def test_help_is_printed_and_is_no_failure(
 
 
 @EVERY
-def test_an_option_that_is_none_is_one_line_and_exit_code_2(
+def test_an_unknown_option_prints_one_line_and_exits_with_2(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, *command, "--no-such-option")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
 
 
-def test_the_version_is_told_in_a_terminal_and_in_a_pipe() -> None:
+def test_the_version_is_printed_in_a_terminal_and_in_a_pipe() -> None:
     assert in_terminal("--version").out == in_pipe("--version").out
     assert in_pipe("--version").out.startswith("holdfast ")
 
 
-def test_a_shell_can_be_taught_the_commands() -> None:
+def test_shell_completion_knows_the_commands() -> None:
     # Else the shell is guessed from the processes above, of which none need be one.
     script = in_pipe(
         "--show-completion", "bash", env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
@@ -75,7 +75,7 @@ def test_a_shell_can_be_taught_the_commands() -> None:
     assert "holdfast" in script.out or "complete" in script.out
 
 
-def test_a_reader_that_leaves_is_no_traceback() -> None:
+def test_a_closed_pipe_prints_no_traceback() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast.cli", "config", "show"],
         stdout=subprocess.PIPE,
@@ -87,7 +87,7 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     assert b"Traceback" not in err
 
 
-def test_a_section_of_the_benchmarks_that_is_none_is_one_line(
+def test_an_unknown_benchmark_section_prints_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     outcome = in_process(capsys, "bench", "--only", "nosuch")
@@ -96,7 +96,7 @@ def test_a_section_of_the_benchmarks_that_is_none_is_one_line(
     assert outcome.err == f"holdfast: --only: no section 'nosuch'; there are {known}\n"
 
 
-def test_a_fault_that_is_none_is_answered_with_those_there_are(
+def test_an_unknown_fault_prints_the_known_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     outcome = in_process(capsys, "sim", "--fault", "nosuch")
@@ -106,7 +106,7 @@ def test_a_fault_that_is_none_is_answered_with_those_there_are(
     assert "R02" in outcome.err
 
 
-def test_a_tenant_without_a_name_is_told_of_as_a_tenant(
+def test_an_empty_tenant_is_rejected_as_a_tenant(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = f"sqlite:///{tmp_path / 'store.db'}"

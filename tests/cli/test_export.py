@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from tests.acceptance.gateway_process import running_gateway
-from tests.cli.conftest import House
+from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import in_pipe, in_process, in_terminal
 
 
-def everything(url: str) -> list[dict[str, Any]]:
+def list_everything(url: str) -> list[dict[str, Any]]:
     """Return all sessions with their logs, and when they were spoken to."""
     listed = httpx.get(f"{url}/v1/sessions", params={"generations": "true", "order": "asc"}).json()
     found = []
@@ -35,7 +35,7 @@ def everything(url: str) -> list[dict[str, Any]]:
 
 
 def make_older(store: Path, *, seconds: int) -> None:
-    """Have everything in a store that is at rest happened earlier."""
+    """Have list_everything in a store that is at rest happened earlier."""
     columns = {
         "sessions": ("created_at", "last_user_activity_at"),
         "turns": ("accepted_at", "started_at", "ended_at"),
@@ -46,33 +46,35 @@ def make_older(store: Path, *, seconds: int) -> None:
             connection.execute(f"update {table} set {told}")
 
 
-def test_an_export_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_can_be_imported_unchanged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = f"sqlite:///{tmp_path / 'first.db'}"
     second = f"sqlite:///{tmp_path / 'second.db'}"
     file = tmp_path / "export.jsonl"
-    with running_gateway(first) as gateway:
-        house = House(gateway)
-        said = house.say("a", "one")
-        house.say("a", "two")
-        items = httpx.get(f"{house.url}/v1/sessions/{said['session']}/items").json()["data"]
+    with running_gateway(first) as process:
+        gateway = GatewayUnderTest(process)
+        said = gateway.say("a", "one")
+        gateway.say("a", "two")
+        items = httpx.get(f"{gateway.url}/v1/sessions/{said['session']}/items").json()["data"]
         conversation = said["session"].replace("ses_", "conv_")
-        httpx.delete(f"{house.url}/v1/conversations/{conversation}/items/{items[0]['id']}")
-        in_process(capsys, "sessions", "reset", "a", "--url", house.url)
-        house.say("a", "three")
-        house.say("b", "other")
+        httpx.delete(f"{gateway.url}/v1/conversations/{conversation}/items/{items[0]['id']}")
+        in_process(capsys, "sessions", "reset", "a", "--url", gateway.url)
+        gateway.say("a", "three")
+        gateway.say("b", "other")
     make_older(tmp_path / "first.db", seconds=100_000)
-    with running_gateway(first) as gateway:
-        house = House(gateway)
-        before = everything(house.url)
+    with running_gateway(first) as process:
+        gateway = GatewayUnderTest(process)
+        before = list_everything(gateway.url)
         written = in_terminal(
-            "sessions", "export", "--all", "--generations", "--output", str(file), env=house.env
+            "sessions", "export", "--all", "--generations", "--output", str(file), env=gateway.env
         )
         assert written.code == 0
         assert "3 session(s) written" in written.out
     imported = in_process(capsys, "sessions", "import", str(file), "--store", second, "--json")
     assert json.loads(imported.out)["counts"] == {"added": 3}
-    with running_gateway(second) as gateway:
-        assert everything(gateway.url) == before
+    with running_gateway(second) as process:
+        assert list_everything(process.url) == before
     again = in_process(capsys, "sessions", "import", str(file), "--store", first, "--json")
     assert json.loads(again.out)["counts"] == {"unchanged": 3}
     other = in_process(
@@ -81,11 +83,13 @@ def test_an_export_comes_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(other.out)["counts"] == {"added": 3}
 
 
-def test_an_export_in_a_pipe_is_lines_that_say_what_hides_each_item(house: House) -> None:
-    said = house.say("lines", "hello")
-    out = in_pipe("sessions", "export", "lines", env=house.env)
+def test_a_jsonl_export_shows_what_hides_each_item(
+    gateway: GatewayUnderTest,
+) -> None:
+    said = gateway.say("lines", "hello")
+    out = in_pipe("sessions", "export", "lines", env=gateway.env)
     head, session, *entries = [json.loads(line) for line in out.out.splitlines()]
-    assert (out.code, out.err) == (0, "")
+    assert (out.code, out.err) == (0, f"holdfast: used gateway {gateway.url}\n")
     assert (head["object"], head["version"]) == ("session.export", 1)
     assert (session["id"], session["key"]) == (said["session"], "lines")
     turn, *entries = entries
@@ -93,46 +97,48 @@ def test_an_export_in_a_pipe_is_lines_that_say_what_hides_each_item(house: House
     assert [(one["sequence"], one["hidden_by"]) for one in entries] == [(1, None), (2, None)]
 
 
-def test_markdown_is_for_people(house: House) -> None:
-    house.say("talk*with*stars", "hello ``` there")
-    out = in_pipe("sessions", "export", "talk*with*stars", "--format", "markdown", env=house.env)
+def test_markdown_shows_the_conversation(gateway: GatewayUnderTest) -> None:
+    gateway.say("talk*with*stars", "hello ``` there")
+    out = in_pipe("sessions", "export", "talk*with*stars", "--format", "markdown", env=gateway.env)
     assert out.out.startswith("# talk\\*with\\*stars\n\nSession `ses_")
     assert "\n## Turn 1\n\n**user**\n\nhello ``` there\n\n**assistant**\n\n" in out.out
 
 
-def test_openai_items_are_the_input_of_a_request(house: House) -> None:
-    house.say("input", "hello")
-    out = in_pipe("sessions", "export", "input", "--format", "openai", env=house.env)
+def test_the_openai_format_is_the_input_of_a_request(gateway: GatewayUnderTest) -> None:
+    gateway.say("input", "hello")
+    out = in_pipe("sessions", "export", "input", "--format", "openai", env=gateway.env)
     items = json.loads(out.out)
     assert [item["role"] for item in items] == ["user", "assistant"]
     reply = httpx.post(
-        f"{house.url}/v1/responses", json={"model": "holdfast-demo", "input": items}, timeout=60
+        f"{gateway.url}/v1/responses", json={"model": "holdfast-demo", "input": items}, timeout=60
     )
     assert reply.status_code == 200
-    two = in_pipe("sessions", "export", "--all", "--format", "openai", env=house.env)
+    two = in_pipe("sessions", "export", "--all", "--format", "openai", env=gateway.env)
     assert (two.code, two.out, two.err.count("\n")) == (2, "", 1)
 
 
-def test_an_export_must_say_of_what(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_needs_sessions_or_all(
+    gateway: GatewayUnderTest, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments in ([], ["x", "--all"]):
-        outcome = in_process(capsys, "sessions", "export", *arguments, "--url", house.url)
+        outcome = in_process(capsys, "sessions", "export", *arguments, "--url", gateway.url)
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
 
 
-def test_a_file_is_whole_or_not_there(house: House, tmp_path: Path) -> None:
+def test_an_export_file_is_complete_or_absent(gateway: GatewayUnderTest, tmp_path: Path) -> None:
     file = tmp_path / "export.jsonl"
-    outcome = in_pipe("sessions", "export", "nobody", "--output", str(file), env=house.env)
+    outcome = in_pipe("sessions", "export", "nobody", "--output", str(file), env=gateway.env)
     assert outcome.code == 1
     assert list(tmp_path.iterdir()) == []
     nowhere = tmp_path / "no" / "folder.jsonl"
     for place in (nowhere, tmp_path):
-        outcome = in_pipe("sessions", "export", "--all", "--output", str(place), env=house.env)
+        outcome = in_pipe("sessions", "export", "--all", "--output", str(place), env=gateway.env)
         assert (outcome.code, outcome.err.count("\n")) == (1, 1)
         assert outcome.err.startswith(f"holdfast: {place} ")
 
 
-def test_a_session_that_is_not_there_leaves_nothing_written(
-    house: House, capsys: pytest.CaptureFixture[str]
+def test_an_unknown_session_leaves_no_file(
+    gateway: GatewayUnderTest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = in_process(capsys, "sessions", "export", "nosuch", "--url", house.url)
+    outcome = in_process(capsys, "sessions", "export", "nosuch", "--url", gateway.url)
     assert (outcome.code, outcome.out) == (1, "")

@@ -15,7 +15,7 @@ async def _make(store: str) -> None:
         pass
 
 
-def test_keys_are_made_listed_and_revoked(
+def test_keys_are_created_listed_and_revoked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = f"sqlite:///{tmp_path / 'keys.db'}"
@@ -39,14 +39,14 @@ def test_keys_are_made_listed_and_revoked(
     [("keys", "revoke", "key_nope"), ("keys", "create", "--tenant", "bad\ttenant")],
     ids=" ".join,
 )
-def test_a_key_command_that_cannot_be_done_is_one_line(
+def test_a_failed_key_command_prints_one_line(
     tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, *command, "--store", f"sqlite:///{tmp_path / 'keys.db'}")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
 
 
-def test_the_configuration_is_shown_in_a_terminal_and_in_a_pipe(tmp_path: Path) -> None:
+def test_config_show_prints_in_a_terminal_and_in_a_pipe(tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text('[store]\nurl = "postgresql://me:secret@db/holdfast"\n')
     shown = in_terminal("config", "show", "--config", str(config))

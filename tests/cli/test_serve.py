@@ -18,12 +18,12 @@ OWN = str(Path(sys.executable).parent)
 @pytest.mark.parametrize(
     "path", ["/usr/bin:/bin", f"{OWN}:/usr/bin:/bin"], ids=["outside", "inside"]
 )
-def test_what_serve_prints_can_be_tried_as_it_is_printed(tmp_path: Path, path: str) -> None:
+def test_the_examples_that_serve_prints_work(tmp_path: Path, path: str) -> None:
     with Terminal(
         "serve", "--port", "0", "--store", sqlite_url(tmp_path), columns=200, env={"PATH": path}
     ) as terminal:
         terminal.expect("holdfast listening on http://127.0.0.1:")
-        terminal.expect("Ctrl-C stops it")
+        terminal.expect("Ctrl-C stops the gateway")
         curl, chat, python = re.findall(
             r"^  (curl.*?|\S*holdfast chat.*?|\S*python -c.*?)\n\n", terminal.seen, re.M | re.S
         )
@@ -35,7 +35,7 @@ def test_what_serve_prints_can_be_tried_as_it_is_printed(tmp_path: Path, path: s
         assert terminal.wait().code == 0
 
 
-def test_serve_can_be_stopped_as_soon_as_it_says_that_it_listens() -> None:
+def test_serve_can_be_stopped_as_soon_as_it_listens() -> None:
     with Terminal("serve", "--port", "0", "--store", "memory:", columns=200) as terminal:
         terminal.expect("holdfast listening on ")
         terminal.type("\x03")
@@ -47,26 +47,26 @@ def test_serve_can_be_stopped_as_soon_as_it_says_that_it_listens() -> None:
     ("models", "model", "hint"),
     [
         ('["qwen-*", "org/llama-3:8b"]', "org/llama-3:8b", "terminal:"),
-        ('["*"]', "MODEL", "terminal (for MODEL, write a model that your upstream knows):"),
-        ("""["it's"]""", "MODEL", "terminal (for MODEL, "),
+        ('["*"]', "MODEL", "terminal (replace MODEL by a model of your upstream):"),
+        ("""["it's"]""", "MODEL", "terminal (replace MODEL "),
     ],
     ids=["a name", "a pattern", "a name that a shell would break"],
 )
-def test_what_serve_prints_names_a_model_that_is_configured(
+def test_the_examples_use_a_configured_model(
     tmp_path: Path, models: str, model: str, hint: str
 ) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text(f'[[upstream]]\nurl = "http://127.0.0.1:1/v1"\nmodels = {models}\n')
     asked = ("serve", "--port", "0", "--store", "memory:", "--config", str(config))
     with Terminal(*asked, columns=200) as terminal:
-        terminal.expect("Ctrl-C stops it")
+        terminal.expect("Ctrl-C stops the gateway")
         assert f"Try, in another {hint}" in terminal.seen
         assert f'"model":"{model}"' in terminal.seen
         assert f'model="{model}"' in terminal.seen
         assert "holdfast-demo" not in terminal.seen
 
 
-def test_serve_warns_of_an_upstream_whose_key_is_not_set(tmp_path: Path) -> None:
+def test_serve_warns_about_an_upstream_without_its_key(tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text(
         "".join(
@@ -79,7 +79,7 @@ def test_serve_warns_of_an_upstream_whose_key_is_not_set(tmp_path: Path) -> None
         terminal.expect("holdfast listening on")
         [warning, *_] = terminal.seen.splitlines()
     assert warning == (
-        "holdfast: upstream bare is asked without a key: "
+        "holdfast: upstream bare is called without a key: "
         "the environment variable BARE_KEY is not set"
     )
     assert "FULL_KEY" not in terminal.seen
@@ -104,18 +104,16 @@ def test_make_serve_serves() -> None:
 
 
 @pytest.mark.parametrize("port", ["abc", "70000", "-1", "", "1.5", "9" * 30])
-def test_a_port_that_cannot_be_is_told_what_may_stand_there(
+def test_an_invalid_port_prints_the_valid_range(
     port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, "serve", "--port", port, "--store", "memory:")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("holdfast: --port")
-    assert " is a number from 0 to 65535, not " in outcome.err
+    assert " must be a number from 0 to 65535, not " in outcome.err
 
 
-def test_a_port_that_is_taken_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_in_use_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = str(free_port())
     store = sqlite_url(tmp_path)
     with Terminal("serve", "--port", port, "--store", store) as terminal:
@@ -125,7 +123,7 @@ def test_a_port_that_is_taken_is_one_line(
     assert outcome.err.endswith(f": 127.0.0.1:{port}\n")
 
 
-def test_the_world_is_not_listened_to_without_a_key(
+def test_serve_does_not_listen_beyond_loopback_without_a_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(

@@ -51,7 +51,7 @@ def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Folder:
 @pytest.mark.parametrize(
     "broken", [b'{"agent:main:main": {"sessionId"', b"", b"[1]", b"\xff\xfe\x00"], ids=repr
 )
-def test_transcripts_of_a_broken_index_are_recovered_and_the_index_is_named(
+def test_transcripts_of_an_invalid_index_are_recovered_and_the_index_is_named(
     broken: bytes, folder: Folder
 ) -> None:
     folder.index.write_bytes(broken)
@@ -71,7 +71,7 @@ def test_transcripts_of_a_broken_index_are_recovered_and_the_index_is_named(
     assert folder.report()["counts"] == {"unchanged": sum(report["counts"].values())}
 
 
-def test_sessions_find_their_keys_when_the_index_is_mended(folder: Folder) -> None:
+def test_sessions_get_their_keys_when_the_index_is_repaired(folder: Folder) -> None:
     whole = folder.index.read_bytes()
     folder.index.write_bytes(whole[:-20])
     folder.report()
@@ -89,7 +89,7 @@ def golden_lines() -> list[str]:
     return (GOLDEN.parent / "openclaw.txt").read_text().splitlines()
 
 
-def test_an_entry_of_the_index_that_is_none_is_counted(folder: Folder) -> None:
+def test_an_invalid_entry_of_the_index_is_counted(folder: Folder) -> None:
     index = json.loads(folder.index.read_bytes())
     folder.index.write_text(json.dumps({**index, "agent:main:odd": 7}))
     outcome = folder.take()
@@ -97,7 +97,7 @@ def test_an_entry_of_the_index_that_is_none_is_counted(folder: Folder) -> None:
     assert outcome.err == f"holdfast: 1 entries of {folder.index} could not be read\n"
 
 
-def test_one_agent_that_cannot_be_read_does_not_hold_up_the_others(folder: Folder) -> None:
+def test_an_unreadable_agent_does_not_block_the_others(folder: Folder) -> None:
     broken = folder.path / "agents/broken/agent/openclaw-agent.sqlite"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"SQLite format 3\0 and then nothing")
@@ -108,7 +108,7 @@ def test_one_agent_that_cannot_be_read_does_not_hold_up_the_others(folder: Folde
     assert "agent:broken:" not in folder.picture()
 
 
-def test_a_transcript_that_cannot_be_read_is_named(folder: Folder) -> None:
+def test_an_unreadable_transcript_is_named(folder: Folder) -> None:
     other = folder.path / "agents/other/sessions"
     other.mkdir(parents=True)
     # A file that opens, and gives nothing but an error.
@@ -118,7 +118,9 @@ def test_a_transcript_that_cannot_be_read_is_named(folder: Folder) -> None:
     assert (outcome.err.count("\n"), str(folder.path) in outcome.err) == (1, True)
 
 
-def test_a_broken_index_alone_is_one_line_and_no_session(folder: Folder, tmp_path: Path) -> None:
+def test_an_invalid_index_alone_prints_one_line_and_imports_nothing(
+    folder: Folder, tmp_path: Path
+) -> None:
     alone = tmp_path / "alone/sessions.json"
     alone.parent.mkdir()
     alone.write_text("{")
@@ -128,9 +130,9 @@ def test_a_broken_index_alone_is_one_line_and_no_session(folder: Folder, tmp_pat
         assert str(alone) in outcome.err
 
 
-def test_in_a_pipe_the_table_is_printed_and_the_broken_index_is_an_error(folder: Folder) -> None:
+def test_an_invalid_index_is_an_error_beside_the_table(folder: Folder) -> None:
     folder.index.write_text("{")
     shown = in_pipe("sessions", "import", str(folder.path), "--store", folder.store)
     assert shown.code == 1
-    assert "added: taken over" in shown.out
+    assert "added: imported" in shown.out
     assert f"holdfast: {folder.index} is not JSON" in shown.err

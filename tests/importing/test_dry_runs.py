@@ -62,7 +62,7 @@ def test_an_empty_file_stays_empty(
     assert store.read_bytes() == b""
 
 
-def test_a_database_of_an_older_schema_is_not_brought_up_to_date(
+def test_a_dry_run_does_not_migrate_a_database(
     bare_postgres_url: str, chat: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(install_on_postgres(bare_postgres_url, 3))
@@ -73,7 +73,7 @@ def test_a_database_of_an_older_schema_is_not_brought_up_to_date(
     assert tables_of(bare_postgres_url) == before
 
 
-def test_a_file_of_an_older_schema_is_not_brought_up_to_date(
+def test_a_dry_run_does_not_migrate_a_file(
     tmp_path: Path, chat: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "old.db"
@@ -88,7 +88,7 @@ def test_a_file_of_an_older_schema_is_not_brought_up_to_date(
     assert store.read_bytes() == before
 
 
-def test_a_file_in_use_is_left_as_it_was(
+def test_a_dry_run_does_not_change_a_file_in_use(
     tmp_path: Path, chat: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store.db"

@@ -83,7 +83,7 @@ def golden(name: str, actual: str) -> None:
 # ── OpenClaw's files ────────────────────────────────────────────────────────────────────────
 
 
-def test_a_folder_of_openclaw_is_taken_over_as_it_was(
+def test_an_openclaw_folder_is_imported_completely(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer = Importer(capsys, store_url)
@@ -99,7 +99,7 @@ def test_a_folder_of_openclaw_is_taken_over_as_it_was(
 
 
 @pytest.mark.parametrize("path", [OPENCLAW / "agents/main", SESSIONS, SESSIONS / "sessions.json"])
-def test_any_part_of_the_folder_may_be_named(
+def test_any_part_of_the_folder_can_be_imported(
     path: Path, sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer = Importer(capsys, sqlite_url)
@@ -126,7 +126,7 @@ def test_a_second_import_adds_nothing_and_a_longer_source_adds_the_rest(
     assert "  7  user: four\n  7  assistant: 4\n" in importer.picture()
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(
+def test_a_dry_run_prints_the_same_report_and_writes_nothing(
     sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer = Importer(capsys, sqlite_url)
@@ -177,7 +177,7 @@ def test_an_import_does_not_undo_a_reset(
     assert f"{KEY} #2 idle\n" in before
 
 
-def test_an_import_does_not_bring_back_what_was_erased(
+def test_an_import_does_not_restore_deleted_sessions(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer = Importer(capsys, store_url)
@@ -187,7 +187,7 @@ def test_an_import_does_not_bring_back_what_was_erased(
     assert KEY + " " not in importer.picture()
 
 
-def test_a_key_that_lives_here_keeps_its_life(
+def test_a_key_with_a_live_session_keeps_it(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer = Importer(capsys, store_url)
@@ -198,7 +198,7 @@ def test_a_key_that_lives_here_keeps_its_life(
     assert importer.counts(str(OPENCLAW)) == {"unchanged": 8}
 
 
-def test_a_session_that_was_continued_here_is_left_alone(
+def test_a_session_that_was_continued_here_is_not_changed(
     sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer = Importer(capsys, sqlite_url)
@@ -214,7 +214,7 @@ def test_a_session_that_was_continued_here_is_left_alone(
     assert importer.picture() == f"{KEY} #1 idle\n  1  user: one\n  2  user: said here\n"
 
 
-def test_a_history_that_was_rewritten_at_its_source_is_left_alone(
+def test_a_history_that_changed_at_its_source_is_not_changed_here(
     sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer = Importer(capsys, sqlite_url)
@@ -225,7 +225,7 @@ def test_a_history_that_was_rewritten_at_its_source_is_left_alone(
     assert importer.counts(str(chat), "--key", KEY) == {"differs": 1}
 
 
-def test_an_imported_session_goes_on_under_its_key(
+def test_an_imported_session_continues_under_its_key(
     sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer = Importer(capsys, sqlite_url)
@@ -265,7 +265,7 @@ def openclaw_database(folder: Path) -> Path:
     return path
 
 
-def test_the_database_of_openclaw_is_taken_over_as_it_was(
+def test_an_openclaw_database_is_imported_completely(
     store_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = openclaw_database(tmp_path)
@@ -275,7 +275,7 @@ def test_the_database_of_openclaw_is_taken_over_as_it_was(
     assert importer.counts(str(tmp_path)) == {"unchanged": 7}
 
 
-def test_files_beside_the_database_are_read_for_what_it_does_not_have(
+def test_files_beside_the_database_add_what_it_lacks(
     sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     openclaw_database(tmp_path)
@@ -289,7 +289,7 @@ def test_files_beside_the_database_are_read_for_what_it_does_not_have(
 # ── the Agents SDK, chat messages, our own ──────────────────────────────────────────────────
 
 
-def test_sessions_of_the_agents_sdk_are_taken_over(
+def test_sessions_of_the_agents_sdk_are_imported(
     store_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "agents.db"
@@ -311,7 +311,7 @@ def test_sessions_of_the_agents_sdk_are_taken_over(
     assert importer.counts(str(path), "--prefix", "sdk:") == {"unchanged": 1}
 
 
-def test_branches_of_the_agents_sdk_that_were_left_are_in_the_log_and_hidden(
+def test_inactive_branches_of_the_agents_sdk_are_imported_hidden(
     tmp_path: Path, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "branches.db"
@@ -340,7 +340,7 @@ def test_branches_of_the_agents_sdk_that_were_left_are_in_the_log_and_hidden(
     assert log == ["one", "two", "three", "elsewhere"]
 
 
-def test_an_id_that_is_not_text_spoils_no_other_session(
+def test_an_id_that_is_not_text_does_not_block_other_sessions(
     tmp_path: Path, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "sessions.db"
@@ -376,7 +376,7 @@ CHAT = [
     ],
     ids=["list", "request", "lines", "one line"],
 )
-def test_chat_messages_are_taken_over(
+def test_chat_messages_are_imported(
     text: str, sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "weather.json"
@@ -386,7 +386,7 @@ def test_chat_messages_are_taken_over(
     golden("chat.txt", importer.picture())
 
 
-def test_several_conversations_in_one_file_get_keys_of_their_own(
+def test_several_conversations_in_one_file_get_separate_keys(
     sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "many.jsonl"
@@ -396,7 +396,7 @@ def test_several_conversations_in_one_file_get_keys_of_their_own(
     assert [one["key"] for one in report["sessions"]] == ["talk:1", "talk:2"]
 
 
-def test_messages_that_cannot_be_read_are_counted_and_the_rest_is_taken(
+def test_invalid_messages_are_counted_and_the_rest_is_imported(
     sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = tmp_path / "list.json"
@@ -420,7 +420,7 @@ def own_lines(name: str, *texts: str) -> list[str]:
     return [json.dumps(entry) for entry in entries]
 
 
-def test_lines_of_an_export_that_cannot_be_read_are_counted_and_the_rest_is_taken(
+def test_invalid_lines_of_an_export_are_counted_and_the_rest_is_imported(
     sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "torn.jsonl"
@@ -436,7 +436,7 @@ def test_lines_of_an_export_that_cannot_be_read_are_counted_and_the_rest_is_take
 
 
 @pytest.mark.parametrize("said_before", [(), ("one", "two")])
-def test_what_follows_a_session_that_cannot_be_read_is_not_given_to_the_one_before(
+def test_lines_after_an_invalid_session_are_not_added_to_the_previous_one(
     said_before: tuple[str, ...],
     sqlite_url: str,
     tmp_path: Path,
@@ -460,11 +460,11 @@ def test_what_follows_a_session_that_cannot_be_read_is_not_given_to_the_one_befo
 def test_the_report_in_a_terminal_is_a_table_and_a_summary(sqlite_url: str) -> None:
     shown = in_terminal("sessions", "import", str(OPENCLAW), "--store", sqlite_url, columns=120)
     assert shown.code == 0
-    assert "8 added: taken over" in shown.out
+    assert "8 added: imported" in shown.out
     assert "agent:main:recovered:3be623d2-0000-4000-8000-000000000006" in shown.out
     again = in_pipe("sessions", "import", str(OPENCLAW), "--store", sqlite_url, "--dry-run")
     assert again.code == 0
-    assert "8 unchanged: here already\nthis was a dry run; nothing was written\n" in again.out
+    assert "8 unchanged: imported before, unchanged\ndry run: nothing was written\n" in again.out
     assert len(again.err.splitlines()) == 2
 
 
@@ -487,7 +487,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_file_that_cannot_be_imported_is_one_line(
+def test_an_unreadable_file_prints_one_line(
     name: str, sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / name
@@ -499,7 +499,7 @@ def test_a_file_that_cannot_be_imported_is_one_line(
     assert name in outcome.err
 
 
-def test_nothing_to_import_is_an_error_that_says_so(
+def test_an_empty_source_is_an_error(
     sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer = Importer(capsys, sqlite_url)

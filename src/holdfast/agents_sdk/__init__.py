@@ -1,13 +1,13 @@
-"""The OpenAI Agents SDK, made safe: a session to drop in, and helpers around its runner.
+"""Durable sessions for the OpenAI Agents SDK: a drop-in session and helpers around its runner.
 
 Needs the extra: `pip install 'holdfast[agents]'`.
 """
 
 try:
-    import agents as _agents  # noqa: F401 - said plainly here, before anything else fails
+    import agents as _agents  # noqa: F401 - fail here, with a clear message
 except ModuleNotFoundError as exc:
     raise ModuleNotFoundError(
-        "holdfast.agents_sdk needs the extra: pip install 'holdfast[agents]'", name=exc.name
+        "holdfast.agents_sdk needs an extra: pip install 'holdfast[agents]'", name=exc.name
     ) from exc
 
 from holdfast.agents_sdk.compaction import Compaction, openai_compaction

@@ -1,10 +1,10 @@
-"""A session's store in this process."""
+"""Session backend on a store in this process."""
 
 import hashlib
 
-from holdfast.agents_sdk.blocks import Block
-from holdfast.agents_sdk.houses import Lodging, StoreName
-from holdfast.agents_sdk.wire import Read
+from holdfast.agents_sdk.item_codec import TranscriptPage
+from holdfast.agents_sdk.run_block import RunBlock
+from holdfast.agents_sdk.shared_store import StoreHandle, StoreName
 from holdfast.core.errors import InvalidInput, SessionChanged
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem
@@ -22,66 +22,67 @@ from holdfast.ports.store import ItemQuery
 
 
 class EmbeddedBackend:
-    """Carries a session's wishes out on a store that is open here."""
+    """Reads and writes one session in a store that this process has open."""
 
     def __init__(self, key: Key, tenant: Tenant, store: StoreName) -> None:
         self.key = key
         self.tenant = tenant
-        self.lodging = Lodging(store)
-        self.place = self.lodging.name
+        self.store_handle = StoreHandle(store)
+        self.scope = self.store_handle.name
 
-    async def transcript(self, session_id: SessionId | None, last: int | None) -> Read:
-        """Return the end of what is visible, of one session or of the key's live one."""
-        gateway = await self.lodging.gateway()
-        found = await gateway.read.transcript(
+    async def transcript(self, session_id: SessionId | None, last: int | None) -> TranscriptPage:
+        """Return the last visible items, of one session or of the key's live one."""
+        gateway = await self.store_handle.gateway()
+        transcript = await gateway.read.transcript(
             self.tenant,
             session_id=session_id,
             key=None if session_id is not None else self.key,
             last=last,
         )
-        if found is None:
-            return Read(None)
-        return Read(found.session.id, found.listed, found.session.head_seq)
+        if transcript is None:
+            return TranscriptPage(None)
+        session = transcript.session
+        return TranscriptPage(session.id, transcript.listed, session.head_seq)
 
     async def history(self) -> list[bytes]:
-        """Return all that was said in the live generation, what is summed up included."""
-        gateway = await self.lodging.gateway()
+        """Return every item of the live generation, compacted ones included."""
+        gateway = await self.store_handle.gateway()
         view = await gateway.read.session(self.tenant, key=self.key)
         if view is None:
             return []
-        listed = await gateway.read.listing(view.session, ItemQuery(view="log"))
+        entries = await gateway.read.listing(view.session, ItemQuery(view="log"))
         return [
-            one.item.body
-            for one in listed
-            if one.hidden_by is None or one.hidden_by.kind == "replace"
+            entry.item.body
+            for entry in entries
+            if entry.hidden_by is None or entry.hidden_by.kind == "replace"
         ]
 
     async def reserve(self) -> SessionId:
-        """Return the key's live session, made if there is none."""
-        gateway = await self.lodging.gateway()
+        """Return the id of the key's live session; create it if there is none."""
+        gateway = await self.store_handle.gateway()
         session = await gateway.submit(
             Reserve(tenant=self.tenant, candidate_id=gateway.new_session_id(), key=self.key)
         )
         return session.id
 
-    async def new_block(self, session_id: SessionId | None) -> Block:
-        """Return a block for a run that begins."""
-        gateway = await self.lodging.gateway()
-        return Block(TurnId(gateway.ids.new("turn")), session_id)
+    async def new_block(self, session_id: SessionId | None) -> RunBlock:
+        """Return a block for a new run."""
+        gateway = await self.store_handle.gateway()
+        return RunBlock(TurnId(gateway.ids.new("turn")), session_id)
 
     async def add(
         self,
-        block: Block,
+        block: RunBlock,
         items: tuple[NewItem, ...],
         batch_id: str | None = None,
         *,
         replaces_upto: int | None = None,
     ) -> None:
-        """Add a batch to a block, once."""
-        gateway = await self.lodging.gateway()
-        # Ids that were not needed are as good as new ones; of those that may be in use, none is.
+        """Append a batch to a block exactly once."""
+        gateway = await self.store_handle.gateway()
+        # An unused id may be offered again; drop it first, as this append may use it.
         candidate_id, block.candidate_id = block.candidate_id or gateway.new_session_id(), None
-        if block.spare_turn_id is None and block.is_loose and block.ordinal:
+        if block.spare_turn_id is None and block.is_standalone and block.ordinal:
             block.spare_turn_id = TurnId(gateway.ids.new("turn"))
         command = Continue(
             tenant=self.tenant,
@@ -89,16 +90,16 @@ class EmbeddedBackend:
             ordinal=block.ordinal,
             worker=gateway.worker.id,
             candidate_id=candidate_id,
-            key=self.key if block.session_id is None or block.is_loose else None,
-            session_id=None if block.is_loose else block.session_id,
+            key=self.key if block.session_id is None or block.is_standalone else None,
+            session_id=None if block.is_standalone else block.session_id,
             spare_turn_id=block.spare_turn_id,
-            known=block.known,
+            known=block.last_append,
             items=items,
             idempotency_key=batch_id,
             body_hash=_hash(self.key, items) if batch_id is not None else None,
             replaces_upto=replaces_upto,
         )
-        # What replaces a history is of no use once others have written; all else may wait.
+        # A replacement is obsolete once others have written, so it must not wait and retry.
         if replaces_upto is None:
             appended = await append_batch(gateway, command)
         else:
@@ -108,12 +109,12 @@ class EmbeddedBackend:
             block.candidate_id = candidate_id
         if block.turn_id != appended.turn.id:
             block.turn_id, block.spare_turn_id = appended.turn.id, None
-        block.ordinal = appended.turn.step + 1 if block.is_loose else block.ordinal + 1
-        block.known = appended
+        block.ordinal = appended.turn.step + 1 if block.is_standalone else block.ordinal + 1
+        block.last_append = appended
 
     async def pop(self, session_id: SessionId | None) -> bytes | None:
-        """Take the last item out of the view and return it."""
-        gateway = await self.lodging.gateway()
+        """Hide the last item and return it."""
+        gateway = await self.store_handle.gateway()
         if session_id is None:
             view = await gateway.read.session(self.tenant, key=self.key)
             if view is None:
@@ -125,8 +126,8 @@ class EmbeddedBackend:
         return popped.item.body if popped.item is not None else None
 
     async def clear(self) -> None:
-        """Begin the key's next generation, if it has one to retire."""
-        gateway = await self.lodging.gateway()
+        """Start the key's next generation, if it has a live one."""
+        gateway = await self.store_handle.gateway()
         while True:
             view = await gateway.read.session(self.tenant, key=self.key)
             if view is None:
@@ -141,54 +142,54 @@ class EmbeddedBackend:
                     )
                 )
             except SessionChanged:
-                continue  # somebody else began another one meanwhile; that one is cleared now
+                continue  # somebody else reset it first; clear the new generation
             return
 
-    def lane(self, asked: LaneRequest) -> "EmbeddedLane":
-        """Return a lane that can be taken."""
-        return EmbeddedLane(self.lodging, asked)
+    def lane(self, request: LaneRequest) -> "EmbeddedLane":
+        """Return a lane for `take`."""
+        return EmbeddedLane(self.store_handle, request)
 
     async def close(self) -> None:
-        """Let go of the store."""
-        await self.lodging.leave()
+        """Release the store."""
+        await self.store_handle.release()
 
 
 class EmbeddedLane:
     """Holds a lane through the engine in this process."""
 
-    def __init__(self, lodging: Lodging, asked: LaneRequest) -> None:
-        self._lodging = lodging
-        self._asked = asked
+    def __init__(self, store_handle: StoreHandle, request: LaneRequest) -> None:
+        self._store_handle = store_handle
+        self._request = request
         self._held: ExternalLane | None = None
 
     @property
     def session_id(self) -> SessionId:
-        """The generation that the run has its place in."""
+        """The generation that the run writes to."""
         return self._lane().run.session.id
 
     @property
     def elsewhere(self) -> InRetiredGeneration | None:
-        """Where a parked run goes on, if its generation was retired."""
+        """Where an interrupted run continues if its generation was retired."""
         return self._lane().elsewhere
 
     def _lane(self) -> ExternalLane:
         if self._held is None:
-            raise InvalidInput("the lane is not taken: async with session.serial()")
+            raise InvalidInput("the lane is not held; use `async with session.serial()`")
         return self._held
 
     async def take(self) -> CompletedRun | None:
-        """Wait for the lane; it is held afterwards, unless a run of this id is done."""
-        gateway = await self._lodging.gateway(started=True)
-        self._held = ExternalLane(gateway, self._asked)
+        """Wait for the lane and hold it, unless a run of this id is done already."""
+        gateway = await self._store_handle.gateway(started=True)
+        self._held = ExternalLane(gateway, self._request)
         return await self._held.acquire()
 
     async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:
-        """Append to the run's block; of a `batch_id`, once."""
-        batch = Batch(batch_id, _hash(self._asked.key, items)) if batch_id is not None else None
+        """Append to the run's block, at most once per `batch_id`."""
+        batch = Batch(batch_id, _hash(self._request.key, items)) if batch_id is not None else None
         await self._lane().add(items, batch)
 
     async def end(self, end: LaneEnd) -> None:
-        """End the run and give the lane back."""
+        """End the run and release the lane."""
         await self._lane().end(end)
 
 

@@ -1,7 +1,7 @@
-"""OpenAI's Conversations, watched over: every item is also kept here, and nothing is missed twice.
+"""A log beside OpenAI's Conversations: every item is also stored here, so that losses show.
 
-For those who stay with the provider's own memory. A provider that unlinks what was said, without a
-word, is noticed when the history is read; what is returned is the whole of it, from our log.
+For applications that keep using the provider's own memory. A provider may drop items silently;
+reading the history compares it with the log and returns the whole history from the log.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from agents.items import TResponseInputItem
 from agents.memory.openai_conversations_session import start_openai_conversations_session
 from openai import APIConnectionError, InternalServerError, NotFoundError, RateLimitError
 
-from holdfast.agents_sdk.houses import StoreName
+from holdfast.agents_sdk.item_codec import to_items
 from holdfast.agents_sdk.session import HoldfastSession
-from holdfast.agents_sdk.wire import to_items
+from holdfast.agents_sdk.shared_store import StoreName
 from holdfast.core.errors import InvalidItem
 from holdfast.core.model.items import NewItem
 from holdfast.engine.logging import log
@@ -28,7 +28,7 @@ OnMissing = Callable[["Missing"], None]
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What a provider's conversation no longer has of what was added to it."""
+    """Items that were added to a provider's conversation and are no longer in it."""
 
     conversation_id: str
     items: tuple[TResponseInputItem, ...]
@@ -44,19 +44,19 @@ def guard(
     key: str | None = None,
     on_missing: OnMissing | None = None,
 ) -> "GuardedConversation":
-    """Return a conversation of OpenAI's that loses nothing.
+    """Wrap an OpenAI conversation so that lost items are detected and still returned.
 
-    What is added goes to the provider and into the log; `key` names the log, and is best given:
-    else it follows the conversation's id. `on_missing` is told once of each loss.
+    Items go to the provider and into the log. `key` names the log; without it the key is derived
+    from the conversation's id. `on_missing` is called once per loss.
     """
     return GuardedConversation(
-        session, lambda name: HoldfastSession(name, store, url=url, api_key=api_key),
+        session, lambda log_key: HoldfastSession(log_key, store, url=url, api_key=api_key),
         on_missing, key,
     )  # fmt: skip
 
 
 class GuardedConversation(OpenAIConversationsSession):
-    """A provider's conversation and our log of it; to the SDK it is the former."""
+    """A provider's conversation with a log beside it; a subclass, so the SDK treats it as one."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class GuardedConversation(OpenAIConversationsSession):
         self._key = key
         self._on_missing = on_missing
         self._log: HoldfastSession | None = None
-        self._told: set[str] = set()
-        self._one_at_a_time = asyncio.Lock()
-        """What is on its way to both would else be taken for somebody else's."""
+        self._reported: set[str] = set()
+        self._lock = asyncio.Lock()
+        """Serializes calls: a comparison during an add would see an item on one side only."""
         self.missing: list[Missing] = []
-        """Losses that were noticed, the latest last."""
+        """Losses detected so far, the latest last."""
 
     async def log(self) -> HoldfastSession:
         """Return the log of the conversation."""
@@ -89,12 +89,12 @@ class GuardedConversation(OpenAIConversationsSession):
     # ── the SDK's protocol ──────────────────────────────────────────────────────────────────
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """Return the whole history, from the log, once the provider's was compared with it.
+        """Compare the provider's history with the log, and return the log's.
 
-        A provider that cannot be reached now is compared with it another time.
+        An unreachable provider is logged and compared at the next call.
         """
-        async with self._one_at_a_time:
-            with self._out_of_reach():
+        async with self._lock:
+            with self._tolerate_outage():
                 await self._check()
             settings = self.session_settings
             if limit is None and settings is not None:
@@ -102,27 +102,27 @@ class GuardedConversation(OpenAIConversationsSession):
             return await (await self.log()).get_items(limit)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Add items at the provider, if it and its conversation are there, and to the log."""
-        to_items(items)  # what the log would refuse is not sent either
-        async with self._one_at_a_time:
+        """Add items to the log, and to the provider if its conversation can be reached."""
+        to_items(items)  # raises before anything is sent that the log would reject
+        async with self._lock:
             own = await self._open()
-            with self._out_of_reach(), contextlib.suppress(NotFoundError):
+            with self._tolerate_outage(), contextlib.suppress(NotFoundError):
                 await super().add_items(items)
             await own.add_items(items)
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Take the last item out of the log's view, and away from the provider if it has it."""
-        async with self._one_at_a_time:
+        """Hide the last item in the log, and delete it at the provider if it is the last there."""
+        async with self._lock:
             await self._check()
             own = await self._open()
-            item, last = await own.get_items(1), await self._there(1) or []
-            if item and last and _marks(last) == _marks(item):
+            item, last = await own.get_items(1), await self._remote_items(1) or []
+            if item and last and _fingerprints(last) == _fingerprints(item):
                 await super().pop_item()
             return await own.pop_item()
 
     async def clear_session(self) -> None:
-        """Delete the provider's conversation, and begin the log's next generation."""
-        async with self._one_at_a_time:
+        """Delete the provider's conversation and start the log's next generation."""
+        async with self._lock:
             own = await self._open() if self._session_id is not None else self._log
             try:
                 await super().clear_session()
@@ -131,40 +131,42 @@ class GuardedConversation(OpenAIConversationsSession):
             if own is not None:
                 await own.clear_session()
 
-    # ── watching over it ────────────────────────────────────────────────────────────────────
+    # ── comparison ──────────────────────────────────────────────────────────────────────────
 
     async def check(self) -> Missing | None:
         """Compare the provider's conversation with the log; return what it has lost, if anything.
 
-        What others added to the conversation is taken into the log. One that is gone has lost all.
+        Items that others added to the conversation are copied into the log. A deleted conversation
+        has lost everything.
         """
-        async with self._one_at_a_time:
+        async with self._lock:
             return await self._check()
 
     async def _check(self) -> Missing | None:
         own = await self._open()
-        here, found_there = await own.get_items(-1), await self._there(_EVERYTHING)
-        there = found_there or []
-        lost, new = _compare(_marks(here), _marks(there))
-        for item in (there[place] for place in new):
-            # By its id it is taken once, also where several look at the same time.
-            name = item.get("id")
-            await own.add_items([_without_id(item)], batch_id=f"guard:{name}" if name else None)
+        local, listed = await own.get_items(-1), await self._remote_items(_NO_LIMIT)
+        remote = listed or []
+        lost, new = _compare(_fingerprints(local), _fingerprints(remote))
+        for item in (remote[index] for index in new):
+            # The batch id makes this idempotent when several processes compare at once.
+            item_id = item.get("id")
+            batch_id = f"guard:{item_id}" if item_id else None
+            await own.add_items([_without_id(item)], batch_id=batch_id)
         if not lost:
             return None
-        found = Missing(await self._get_session_id(), tuple(here[place] for place in lost))
-        self._tell(found, is_gone=found_there is None)
-        return found
+        missing = Missing(await self._get_session_id(), tuple(local[index] for index in lost))
+        self._report(missing, is_deleted=listed is None)
+        return missing
 
     async def _open(self) -> HoldfastSession:
-        """Return the log; one that is closed says so before anything is done at the provider."""
+        """Return the log; a closed one raises before the provider is called."""
         own = await self.log()
         await own.get_items(0)
         return own
 
     @contextlib.contextmanager
-    def _out_of_reach(self) -> Iterator[None]:
-        """Go on with the log alone where the provider does not answer, and say so."""
+    def _tolerate_outage(self) -> Iterator[None]:
+        """Continue with the log alone when the provider does not answer, and log a warning."""
         try:
             yield
         except (APIConnectionError, InternalServerError, RateLimitError) as exc:
@@ -174,34 +176,37 @@ class GuardedConversation(OpenAIConversationsSession):
                 error=type(exc).__name__,
             )
 
-    async def _there(self, limit: int) -> list[TResponseInputItem] | None:
-        """Return the last items that the provider has; none, if it has no such conversation."""
+    async def _remote_items(self, limit: int) -> list[TResponseInputItem] | None:
+        """Return the provider's last items; None if it has no such conversation."""
         await self._get_session_id()
         try:
             return await super().get_items(limit=limit)
         except NotFoundError:
             return None
 
-    def _tell(self, found: Missing, *, is_gone: bool) -> None:
-        items = () if is_gone else found.items
-        name = msgspec.json.encode((found.conversation_id, items)).hex()
-        if name in self._told:
+    def _report(self, missing: Missing, *, is_deleted: bool) -> None:
+        """Report a loss once; a deleted conversation once, however the log grows."""
+        items = () if is_deleted else missing.items
+        loss_id = msgspec.json.encode((missing.conversation_id, items)).hex()
+        if loss_id in self._reported:
             return
-        self._told.add(name)
-        self.missing.append(found)
+        self._reported.add(loss_id)
+        self.missing.append(missing)
         log.warning(
-            "conversation.unlinked", conversation_id=found.conversation_id, items=len(found.items)
+            "conversation.unlinked",
+            conversation_id=missing.conversation_id,
+            items=len(missing.items),
         )
         if self._on_missing is not None:
-            self._on_missing(found)
+            self._on_missing(missing)
 
     async def reseed(self) -> str:
-        """Begin a new conversation at the provider with the whole history; return its id.
+        """Create a new conversation at the provider with the whole history; return its id.
 
-        The one that lost items is left as it is. Where the log follows the conversation's id, it
-        goes on under the new one.
+        The old conversation stays as it is. A log named after the conversation's id continues
+        under the new id.
         """
-        async with self._one_at_a_time:
+        async with self._lock:
             return await self._reseed()
 
     async def _reseed(self) -> str:
@@ -219,7 +224,7 @@ class GuardedConversation(OpenAIConversationsSession):
         return self._session_id
 
     async def close(self) -> None:
-        """Close the log; the conversation stays."""
+        """Close the log; the provider's conversation stays."""
         if self._log is not None:
             await self._log.close()
 
@@ -230,49 +235,49 @@ class GuardedConversation(OpenAIConversationsSession):
         await self.close()
 
 
-_EVERYTHING = 2**31 - 1
+_NO_LIMIT = 2**31 - 1
 
 
-def _marks(items: Sequence[Any]) -> list[bytes]:
-    """Return what tells items apart, whatever ids a provider gave them."""
-    return [_mark(item) for item in items]
+def _fingerprints(items: Sequence[Any]) -> list[bytes]:
+    """Return what identifies each item, whatever id the provider gave it."""
+    return [_fingerprint(item) for item in items]
 
 
-def _mark(item: Any) -> bytes:
+def _fingerprint(item: Any) -> bytes:
     try:
-        read: NewItem = to_items([item])[0]
+        new_item: NewItem = to_items([item])[0]
     except InvalidItem:
         return b""
-    return read.fingerprint
+    return new_item.fingerprint
 
 
-def _compare(here: list[bytes], there: list[bytes]) -> tuple[list[int], list[int]]:
-    """Return the places here that are missing there, and the places there that are not from here.
+def _compare(local: list[bytes], remote: list[bytes]) -> tuple[list[int], list[int]]:
+    """Return the indexes of local items missing remotely, and of remote items unknown here.
 
-    Of equal ones, those are missing that stand out of line. Reasoning has no mark, is the
-    provider's own, and is not missed.
+    Among equal items, those outside the longest matching blocks count as missing. Reasoning has
+    no fingerprint: it belongs to the provider and is never reported.
     """
-    if here == there:
+    if local == remote:
         return [], []
-    lacking, surplus = Counter(here), Counter(there)
-    lacking.subtract(there)
-    surplus.subtract(here)
-    matched = SequenceMatcher(None, here, there, autojunk=False).get_matching_blocks()
-    in_line_here = {block.a + n for block in matched for n in range(block.size)}
-    in_line_there = {block.b + n for block in matched for n in range(block.size)}
-    return _those(here, lacking, in_line_here), _those(there, surplus, in_line_there)
+    missing, unknown = Counter(local), Counter(remote)
+    missing.subtract(remote)
+    unknown.subtract(local)
+    blocks = SequenceMatcher(None, local, remote, autojunk=False).get_matching_blocks()
+    matched_local = {block.a + n for block in blocks for n in range(block.size)}
+    matched_remote = {block.b + n for block in blocks for n in range(block.size)}
+    return _pick(local, missing, matched_local), _pick(remote, unknown, matched_remote)
 
 
-def _those(marks: list[bytes], count: Counter[bytes], in_line: set[int]) -> list[int]:
-    """Return so many places of each mark, those that are not in line first."""
-    found: list[int] = []
-    places = sorted(range(len(marks)), key=lambda place: (place in in_line, place))
-    for place in places:
-        mark = marks[place]
-        if mark and count[mark] > 0:
-            count[mark] -= 1
-            found.append(place)
-    return sorted(found)
+def _pick(fingerprints: list[bytes], counts: Counter[bytes], matched: set[int]) -> list[int]:
+    """Return `counts` indexes of each fingerprint, unmatched ones first."""
+    picked: list[int] = []
+    order = sorted(range(len(fingerprints)), key=lambda index: (index in matched, index))
+    for index in order:
+        fingerprint = fingerprints[index]
+        if fingerprint and counts[fingerprint] > 0:
+            counts[fingerprint] -= 1
+            picked.append(index)
+    return sorted(picked)
 
 
 def _without_id(item: Any) -> Any:

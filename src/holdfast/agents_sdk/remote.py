@@ -1,4 +1,4 @@
-"""A session's store behind a gateway: the same wishes, over HTTP."""
+"""Session backend on a gateway, over HTTP."""
 
 import asyncio
 import contextlib
@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import aiohttp
 import msgspec
 
-from holdfast.agents_sdk.blocks import Block
-from holdfast.agents_sdk.wire import Read
+from holdfast.agents_sdk.item_codec import TranscriptPage
+from holdfast.agents_sdk.run_block import RunBlock
 from holdfast.core import errors
 from holdfast.core.errors import HoldfastError, InvalidInput, RunFenced, StoreUnavailable
 from holdfast.core.ids import Key, SessionId, TurnId
@@ -22,9 +22,9 @@ from holdfast.engine.embedded.external_lane import (
     LaneRequest,
 )
 
-TRIES = 4
+MAX_ATTEMPTS = 4
 FIRST_PAUSE_SECONDS = 0.1
-RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 _encode = msgspec.json.Encoder().encode
 _ids = RandomIds()
@@ -36,13 +36,13 @@ class _Transcript(msgspec.Struct, frozen=True):
     head_seq: int = 0
 
 
-class _Hiding(msgspec.Struct, frozen=True):
+class _HiddenBy(msgspec.Struct, frozen=True):
     kind: str
 
 
 class _LogEntry(msgspec.Struct, frozen=True):
     item: msgspec.Raw
-    hidden_by: _Hiding | None
+    hidden_by: _HiddenBy | None
 
 
 class _Page(msgspec.Struct, frozen=True):
@@ -58,117 +58,117 @@ class _Lane(msgspec.Struct, frozen=True):
     done: CompletedRun | None = None
 
 
-def _all_errors(kind: type[HoldfastError] = HoldfastError) -> dict[str, type[HoldfastError]]:
-    found = {kind.code: kind}
-    for below in kind.__subclasses__():
-        if below.__module__ == errors.__name__:
-            found = {**_all_errors(below), **found}
-    return found
+def _errors_by_code(root: type[HoldfastError] = HoldfastError) -> dict[str, type[HoldfastError]]:
+    by_code = {root.code: root}
+    for subclass in root.__subclasses__():
+        if subclass.__module__ == errors.__name__:
+            by_code = {**_errors_by_code(subclass), **by_code}
+    return by_code
 
 
-_ERRORS = _all_errors()
+_ERRORS = _errors_by_code()
 
 
-def refusal(status: int, body: bytes) -> HoldfastError:
-    """Return what a gateway said no with, as the error that it is here too."""
+def error_from_response(status: int, body: bytes) -> HoldfastError:
+    """Return the error class that the gateway's error code names, with its message."""
     try:
-        said = msgspec.json.decode(body)["error"]
-        code, message = str(said["code"]), str(said["message"])
+        error_value = msgspec.json.decode(body)["error"]
+        code, message = str(error_value["code"]), str(error_value["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
         code, message = "", f"the gateway answered {status}"
-    kind = _ERRORS.get(code)
-    if kind is None:
-        kind = StoreUnavailable if status >= 500 else InvalidInput
-    error = kind.__new__(kind, message)
+    error_class = _ERRORS.get(code)
+    if error_class is None:
+        error_class = StoreUnavailable if status >= 500 else InvalidInput
+    error = error_class.__new__(error_class, message)
     HoldfastError.__init__(error, message)
     return error
 
 
-class Line:
-    """Connections to one gateway, for the event loops that use them."""
+class AsyncGatewayClient:
+    """HTTP client of one gateway, with one connection pool per event loop."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = (
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = (
             WeakKeyDictionary()
         )
 
-    def client(self) -> aiohttp.ClientSession:
-        """Return the client of this event loop."""
+    def pool(self) -> aiohttp.ClientSession:
+        """Return the connection pool of the running event loop."""
         loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None or client.closed:
-            # A lane's connection stays open as long as its run; nothing else takes long.
-            client = aiohttp.ClientSession(
+        pool = self._pools.get(loop)
+        if pool is None or pool.closed:
+            # No total timeout: a lane's connection stays open as long as its run.
+            pool = aiohttp.ClientSession(
                 headers=self._headers, timeout=aiohttp.ClientTimeout(total=None, connect=30)
             )
-            self._clients[loop] = client
-        return client
+            self._pools[loop] = pool
+        return pool
 
-    async def ask(
+    async def request(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None = None
     ) -> bytes:
-        """Return the answer to a request that may be sent twice; a repeat says that it is one."""
+        """Send an idempotent request, with retries marked as such; return the response body."""
         pause = FIRST_PAUSE_SECONDS
-        for number in range(TRIES):
+        for attempt in range(MAX_ATTEMPTS):
             sent = {**headers, "content-type": "application/json"}
-            if number:
-                sent["x-stainless-retry-count"] = str(number)
+            if attempt:
+                sent["x-stainless-retry-count"] = str(attempt)
             problem: HoldfastError
             try:
-                async with self.client().request(
+                async with self.pool().request(
                     method, self.url + path, headers=sent, data=body
-                ) as answer:
-                    said = await answer.read()
-                    if answer.status < 300:
-                        return said
-                    problem = refusal(answer.status, said)
-                    if answer.status not in RETRIED:
+                ) as response:
+                    content = await response.read()
+                    if response.status < 300:
+                        return content
+                    problem = error_from_response(response.status, content)
+                    if response.status not in RETRYABLE_STATUSES:
                         raise problem
             except (aiohttp.ClientError, OSError) as exc:
                 problem = StoreUnavailable(f"the gateway cannot be reached: {exc}")
-            if number < TRIES - 1:
+            if attempt < MAX_ATTEMPTS - 1:
                 await asyncio.sleep(pause)
                 pause *= 2
         raise problem
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
 
 
 class RemoteBackend:
-    """Carries a session's wishes out on a gateway."""
+    """Reads and writes one session through a gateway."""
 
     def __init__(self, key: Key, url: str, api_key: str | None) -> None:
         self.key = key
-        self._line = Line(url, api_key)
-        self.place = self._line.url
+        self._client = AsyncGatewayClient(url, api_key)
+        self.scope = self._client.url
 
-    def _names(self, session_id: SessionId | None) -> dict[str, str]:
+    def _session_headers(self, session_id: SessionId | None) -> dict[str, str]:
         if session_id is not None:
             return {"x-session-id": session_id}
         return key_header(self.key)
 
-    async def transcript(self, session_id: SessionId | None, last: int | None) -> Read:
-        """Return the end of what is visible, of one session or of the key's live one."""
+    async def transcript(self, session_id: SessionId | None, last: int | None) -> TranscriptPage:
+        """Return the last visible items, of one session or of the key's live one."""
         path = "/v1/transcript" + (f"?last={last}" if last is not None else "")
-        said = await self._line.ask("GET", path, self._names(session_id))
-        found = msgspec.json.decode(said, type=_Transcript)
-        return Read(found.session_id, bytes(found.data), found.head_seq)
+        content = await self._client.request("GET", path, self._session_headers(session_id))
+        transcript = msgspec.json.decode(content, type=_Transcript)
+        return TranscriptPage(transcript.session_id, bytes(transcript.data), transcript.head_seq)
 
     async def history(self) -> list[bytes]:
-        """Return all that was said in the live generation, what is summed up included."""
+        """Return every item of the live generation, compacted ones included."""
         session_id = (await self.transcript(None, 0)).session_id
-        kept: list[bytes] = []
+        bodies: list[bytes] = []
         after = ""
         while session_id is not None:
             path = f"/v1/sessions/{session_id}/items?view=log&limit=100{after}"
-            page = msgspec.json.decode(await self._line.ask("GET", path, {}), type=_Page)
-            kept += [
+            page = msgspec.json.decode(await self._client.request("GET", path, {}), type=_Page)
+            bodies += [
                 bytes(entry.item)
                 for entry in page.data
                 if entry.hidden_by is None or entry.hidden_by.kind == "replace"
@@ -176,155 +176,160 @@ class RemoteBackend:
             if not page.has_more:
                 break
             after = f"&after={page.last_id}"
-        return kept
+        return bodies
 
     async def reserve(self) -> SessionId:
-        """Return the key's live session, made if there is none."""
-        said = await self._line.ask("POST", "/v1/transcript", self._names(None), b'{"items":[]}')
-        return SessionId(msgspec.json.decode(said)["session_id"])
+        """Return the id of the key's live session; create it if there is none."""
+        content = await self._client.request(
+            "POST", "/v1/transcript", self._session_headers(None), b'{"items":[]}'
+        )
+        return SessionId(msgspec.json.decode(content)["session_id"])
 
-    async def new_block(self, session_id: SessionId | None) -> Block:
-        """Return a block for a run that begins."""
-        return Block(TurnId(_ids.new("turn")), session_id)
+    async def new_block(self, session_id: SessionId | None) -> RunBlock:
+        """Return a block for a new run."""
+        return RunBlock(TurnId(_ids.new("turn")), session_id)
 
     async def add(
         self,
-        block: Block,
+        block: RunBlock,
         items: tuple[NewItem, ...],
         batch_id: str | None = None,
         *,
         replaces_upto: int | None = None,
     ) -> None:
-        """Add a batch to a block, once."""
-        if block.is_loose:
+        """Append a batch to a block exactly once."""
+        if block.is_standalone:
             block.session_id, block.turn_id, block.ordinal = None, TurnId(_ids.new("turn")), 0
-        names = self._names(block.session_id)
+        headers = self._session_headers(block.session_id)
         sent: dict[str, Any] = {"items": [msgspec.Raw(item.body) for item in items]}
         if batch_id is not None:
-            # The turn is the gateway's to name, so that the same batch has the same body.
-            names["idempotency-key"] = batch_id
+            # The gateway chooses the turn id, so that a repeated batch has the same body.
+            headers["idempotency-key"] = batch_id
         else:
             sent |= {"turn_id": block.turn_id, "ordinal": block.ordinal}
         if replaces_upto is not None:
             sent["replaces_upto"] = replaces_upto
-        said = await self._line.ask("POST", "/v1/transcript", names, _encode(sent))
-        block.session_id = SessionId(msgspec.json.decode(said)["session_id"])
+        content = await self._client.request("POST", "/v1/transcript", headers, _encode(sent))
+        block.session_id = SessionId(msgspec.json.decode(content)["session_id"])
         block.ordinal += 1
 
     async def pop(self, session_id: SessionId | None) -> bytes | None:
-        """Take the last item out of the view and return it."""
-        names = {**self._names(session_id), "idempotency-key": _ids.new("pop")}
-        said = await self._line.ask("DELETE", "/v1/transcript", names)
-        item = msgspec.json.decode(said, type=dict[str, msgspec.Raw])["item"]
+        """Hide the last item and return it."""
+        headers = {**self._session_headers(session_id), "idempotency-key": _ids.new("pop")}
+        content = await self._client.request("DELETE", "/v1/transcript", headers)
+        item = msgspec.json.decode(content, type=dict[str, msgspec.Raw])["item"]
         return None if bytes(item) == b"null" else bytes(item)
 
     async def clear(self) -> None:
-        """Begin the key's next generation, if it has one to retire."""
+        """Start the key's next generation, if it has a live one."""
         while True:
             session_id = (await self.transcript(None, 0)).session_id
             if session_id is None:
                 return
             try:
-                await self._line.ask(
+                await self._client.request(
                     "POST", f"/v1/sessions/{session_id}/reset",
                     {"idempotency-key": _ids.new("clear")}, b'{"reason":"clear_session"}',
                 )  # fmt: skip
             except errors.SessionChanged:
-                continue  # somebody else began another one meanwhile; that one is cleared now
+                continue  # somebody else reset it first; clear the new generation
             return
 
-    def lane(self, asked: LaneRequest) -> "RemoteLane":
-        """Return a lane that can be taken."""
-        return RemoteLane(self._line, asked)
+    def lane(self, request: LaneRequest) -> "RemoteLane":
+        """Return a lane for `take`."""
+        return RemoteLane(self._client, request)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._line.close()
+        await self._client.close()
 
 
 class RemoteLane:
-    """Holds a lane through a gateway: for as long as one connection to it stays open."""
+    """Holds a lane through a gateway, for as long as one connection to it stays open."""
 
-    def __init__(self, line: Line, asked: LaneRequest) -> None:
-        self._line = line
-        self._asked = asked
-        self._holding: aiohttp.ClientResponse | None = None
+    def __init__(self, client: AsyncGatewayClient, request: LaneRequest) -> None:
+        self._client = client
+        self._request = request
+        self._connection: aiohttp.ClientResponse | None = None
+        """The response that stays open while the lane is held."""
         self._granted = _Lane()
 
     @property
     def session_id(self) -> SessionId:
-        """The generation that the run has its place in."""
+        """The generation that the run writes to."""
         if self._granted.session_id is None:
-            raise InvalidInput("the lane is not taken: async with session.serial()")
+            raise InvalidInput("the lane is not held; use `async with session.serial()`")
         return self._granted.session_id
 
     @property
     def elsewhere(self) -> InRetiredGeneration | None:
-        """Where a parked run goes on, if its generation was retired."""
+        """Where an interrupted run continues if its generation was retired."""
         return self._granted.elsewhere
 
     async def take(self) -> CompletedRun | None:
-        """Wait for the lane; it is held afterwards, unless a run of this id is done."""
-        asked = self._asked
+        """Wait for the lane and hold it, unless a run of this id is done already."""
+        request = self._request
         body = {
-            "run_id": asked.run_id,
-            "asked": asked.body.hex(),
-            "once": asked.is_once,
-            "own": asked.is_own,
-            "resumes": list(asked.resumes),
+            "run_id": request.run_id,
+            "asked": request.body.hex(),
+            "once": request.is_once,
+            "own": request.is_own,
+            "resumes": list(request.resumes),
         }
-        headers = {**key_header(asked.key), "content-type": "application/json"}
+        headers = {**key_header(request.key), "content-type": "application/json"}
         try:
-            answer = await self._line.client().post(
-                self._line.url + "/v1/transcript/lane", headers=headers, data=_encode(body)
+            response = await self._client.pool().post(
+                self._client.url + "/v1/transcript/lane", headers=headers, data=_encode(body)
             )
-            if answer.status >= 300:
-                raise refusal(answer.status, await answer.read())
-            self._granted = msgspec.json.decode(await answer.content.readline(), type=_Lane)
+            if response.status >= 300:
+                raise error_from_response(response.status, await response.read())
+            self._granted = msgspec.json.decode(await response.content.readline(), type=_Lane)
         except (aiohttp.ClientError, OSError) as exc:
             raise StoreUnavailable(f"the gateway cannot be reached: {exc}") from exc
         if self._granted.done is not None:
-            answer.release()
+            response.release()
             return self._granted.done
-        self._holding = answer
+        self._connection = response
         return None
 
     async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:
-        """Append to the run's block; of a `batch_id`, once."""
+        """Append to the run's block, at most once per `batch_id`."""
         sent = {"items": [msgspec.Raw(item.body) for item in items]}
         headers = {
-            **key_header(self._asked.key),
+            **key_header(self._request.key),
             "content-type": "application/json",
             "x-session-lane": str(self._granted.turn_id),
         }
         if batch_id is not None:
             headers["idempotency-key"] = batch_id
-        await self._once("/v1/transcript", headers, sent)
+        await self._post_once("/v1/transcript", headers, sent)
 
-    async def _once(self, path: str, headers: dict[str, str], sent: Any) -> None:
-        """Send what may not be sent twice: whether a lost answer was a yes cannot be told."""
+    async def _post_once(self, path: str, headers: dict[str, str], value: Any) -> None:
+        """Post without retries: after a lost response, the lane's state is unknown."""
         try:
-            async with self._line.client().post(
-                self._line.url + path, headers=headers, data=_encode(sent)
-            ) as answer:
-                if answer.status >= 300:
-                    raise refusal(answer.status, await answer.read())
+            async with self._client.pool().post(
+                self._client.url + path, headers=headers, data=_encode(value)
+            ) as response:
+                if response.status >= 300:
+                    raise error_from_response(response.status, await response.read())
         except (aiohttp.ClientError, OSError, errors.TurnNotFound) as exc:
             raise RunFenced(f"the gateway that held the lane is gone: {exc}") from exc
 
     async def end(self, end: LaneEnd) -> None:
-        """End the run and give the lane back."""
-        holding, self._holding = self._holding, None
+        """End the run and release the lane."""
+        connection, self._connection = self._connection, None
         try:
             path = f"/v1/transcript/lane/{self._granted.turn_id}"
-            await self._once(path, {"content-type": "application/json"}, msgspec.to_builtins(end))
+            await self._post_once(
+                path, {"content-type": "application/json"}, msgspec.to_builtins(end)
+            )
         finally:
-            if holding is not None:
+            if connection is not None:
                 with contextlib.suppress(aiohttp.ClientError):
-                    holding.close()
+                    connection.close()
 
 
 def key_header(key: Key) -> dict[str, str]:
-    """Return the header that names a session by its key."""
-    # HTTP has its own mind about bytes beyond ASCII: aiohttp sends text as UTF-8.
+    """Return the header that headers a session by its key."""
+    # aiohttp encodes header text as UTF-8, which the gateway expects.
     return {"x-session-key": key}

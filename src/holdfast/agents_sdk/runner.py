@@ -1,4 +1,4 @@
-"""The SDK's runner, one run at a time in a session, and each of them once."""
+"""The SDK's runner with serial runs per session, each executed once."""
 
 import asyncio
 import hashlib
@@ -9,9 +9,16 @@ from typing import Any
 import msgspec
 from agents import Agent, Runner, RunResult, RunResultStreaming, RunState, TResponseInputItem
 
-from holdfast.agents_sdk.parked import Identity, identity_of, mark, new_mark, put_mark, waits_for
-from holdfast.agents_sdk.recorded import result_of, what_is_left
-from holdfast.agents_sdk.serial import Lane
+from holdfast.agents_sdk.lane import Lane
+from holdfast.agents_sdk.recorded_result import record_result, replay_result
+from holdfast.agents_sdk.run_state import (
+    RunIdentity,
+    identify,
+    new_tag,
+    pending_call_ids,
+    set_tag,
+    tag_run_state,
+)
 from holdfast.agents_sdk.session import HoldfastSession
 from holdfast.core.errors import InvalidInput, TurnAlreadyDone
 from holdfast.core.ids import read_idempotency_key
@@ -20,7 +27,7 @@ Input = str | list[TResponseInputItem] | RunState[Any]
 
 
 class HoldfastRunner:
-    """`Runner.run`, in the session's lane: a second run waits, and sees the first."""
+    """`Runner.run` in the session's lane: a second run waits for the first and sees its items."""
 
     @staticmethod
     async def run(
@@ -31,23 +38,25 @@ class HoldfastRunner:
         run_id: str | None = None,
         **options: Any,
     ) -> RunResult:
-        """Run an agent; of a `run_id`, once: a repeat after a crash begins it anew, without what
-        the crash left in the history, and a repeat of a finished run returns its recorded output,
-        one of a parked run what it waits for.
+        """Run an agent, at most once per `run_id`.
 
-        A `RunState` is resumed once: the second time it is refused with `RunStateUsed`, before
-        any of its tools run.
+        A repeat after a crash restarts the run and hides what the crash left in the history. A
+        repeat of a completed run returns its recorded output; a repeat of an interrupted run
+        returns its pending decisions.
+
+        A `RunState` can be resumed once. A second attempt raises `RunStateUsed` before any of its
+        tools run.
         """
-        turn = _Turn(session, input, run_id)
-        done = await turn.lane.take()
+        lane_run = _LaneRun(session, input, run_id)
+        done = await lane_run.lane.take()
         if done is not None:
-            given = input if not isinstance(input, RunState) else []
-            return await result_of(done, starting_agent, given, options.get("context"))
-        async with turn.taken():
+            run_input = input if not isinstance(input, RunState) else []
+            return await replay_result(done, starting_agent, run_input, options.get("context"))
+        async with lane_run.held():
             result = await Runner.run(starting_agent, input, session=session, **options)
             if result.interruptions:
-                mark(result, turn.mark)
-            turn.keep(result)
+                tag_run_state(result, lane_run.tag)
+            lane_run.record(result)
         return result
 
     @staticmethod
@@ -60,55 +69,55 @@ class HoldfastRunner:
         run_id: str | None = None,
         **options: Any,
     ) -> AsyncIterator[RunResultStreaming]:
-        """Run an agent with a stream, to be read inside `async with`; else like `run`.
+        """Run an agent with a stream, to be read inside `async with`; otherwise like `run`.
 
-        A stream that is left before its end, or that ended in an error, is a run that was torn off.
+        Leaving the block before the stream ends, or an error in it, interrupts the run.
         """
-        turn = _Turn(session, input, run_id)
-        if await turn.lane.take() is not None:
+        lane_run = _LaneRun(session, input, run_id)
+        if await lane_run.lane.take() is not None:
             raise TurnAlreadyDone(f"run {run_id} is done; `run` returns its recorded output")
-        async with turn.taken():
+        async with lane_run.held():
             result = Runner.run_streamed(starting_agent, input, session=session, **options)
-            mark(result, turn.mark)
+            tag_run_state(result, lane_run.tag)
             try:
                 yield result
             finally:
-                turn.lane.failure = await _torn(result)
-                turn.keep(result)
+                lane_run.lane.failure = await _drain_stream(result)
+                lane_run.record(result)
 
 
-class _Turn:
-    """One run in its lane: what it is known by before, and what is kept of it after."""
+class _LaneRun:
+    """One run in its lane: its identity before, and its recorded result after."""
 
-    def __init__(self, session: HoldfastSession, given: Input, run_id: str | None) -> None:
+    def __init__(self, session: HoldfastSession, run_input: Input, run_id: str | None) -> None:
         if not isinstance(session, HoldfastSession):
-            raise InvalidInput("the runner helper takes a HoldfastSession: it needs its lane")
+            raise InvalidInput("HoldfastRunner needs a HoldfastSession, for its lane")
         self._session = session
-        self._given = given
-        self._is_repeatable = run_id is not None and not isinstance(given, RunState)
-        self._identity: Identity | None = None
-        self.mark = new_mark()
-        """By this the run is known, should it be parked."""
-        self.lane = self._lane(run_id)
+        self._input = run_input
+        self._is_repeatable = run_id is not None and not isinstance(run_input, RunState)
+        self._identity: RunIdentity | None = None
+        self.tag = new_tag()
+        """Identifies the run if it is interrupted."""
+        self.lane = self._new_lane(run_id)
 
-    def _lane(self, run_id: str | None) -> Lane:
-        session, given = self._session, self._given
-        if isinstance(given, RunState):
-            self._identity = identity_of(given, session.session_id)
+    def _new_lane(self, run_id: str | None) -> Lane:
+        session, run_input = self._session, self._input
+        if isinstance(run_input, RunState):
+            self._identity = identify(run_input, session.session_id)
             return session.lane(
-                run_id=self._identity.name,
+                run_id=self._identity.run_id,
                 is_once=True,
-                is_own=self._identity.is_own,
-                resumes=waits_for(given),
+                is_unique=self._identity.is_unique,
+                resumes=pending_call_ids(run_input),
             )
         if run_id is None:
             return session.lane()
-        asked = hashlib.blake2b(msgspec.json.encode(given), digest_size=16).digest()
-        return session.lane(run_id=read_idempotency_key(run_id), asked=asked)
+        input_hash = hashlib.blake2b(msgspec.json.encode(run_input), digest_size=16).digest()
+        return session.lane(run_id=read_idempotency_key(run_id), input_hash=input_hash)
 
     @asynccontextmanager
-    async def taken(self) -> AsyncIterator[None]:
-        """Leave a lane that was taken, with the end that the block comes to."""
+    async def held(self) -> AsyncIterator[None]:
+        """Release the held lane when the block ends, with the block's outcome."""
         try:
             self._resume()
             yield
@@ -116,47 +125,50 @@ class _Turn:
             await self.lane.__aexit__(type(error), error, error.__traceback__)
             raise
         finally:
-            self._stay_used()
+            self._retag()
         await self.lane.__aexit__(None, None, None)
 
     def _resume(self) -> None:
-        """Have a run that was parked before a clear go on in the generation it was parked in."""
-        if isinstance(self._given, RunState):
-            self._stay_used()
+        """Continue a run that was interrupted before a clear in its own, retired generation."""
+        if isinstance(self._input, RunState):
+            self._retag()
             if self.lane.elsewhere is not None:
-                self._session.go_on_in(self.lane.elsewhere, self._given._context)
+                self._session.continue_in(self.lane.elsewhere, self._input._context)
 
-    def _stay_used(self) -> None:
-        """Have the very state that was resumed be known as such, although the run changes it."""
-        if isinstance(self._given, RunState) and self._identity is not None:
-            put_mark(self._given, self._identity.mark)
+    def _retag(self) -> None:
+        """Set the tag on the resumed state again: running it replaces the trace that holds it."""
+        if isinstance(self._input, RunState) and self._identity is not None:
+            set_tag(self._input, self._identity.tag)
 
-    def keep(self, result: RunResult | RunResultStreaming) -> None:
-        """Keep what a repeat needs; a state that is parked again is what its run is parked as."""
+    def record(self, result: RunResult | RunResultStreaming) -> None:
+        """Record what a repeat needs; a run interrupted again gets its new tag."""
         if result.interruptions and self._identity is not None:
-            self._identity = Identity(self.mark, is_own=True)
+            self._identity = RunIdentity(self.tag, is_unique=True)
         if self._is_repeatable and self.lane.failure is None:
-            self.lane.result = what_is_left(result)
+            self.lane.result = record_result(result)
 
 
-async def _torn(result: RunResultStreaming) -> BaseException | None:
-    """Let a stream come to its end, so that nothing writes after the lane is free; was it torn?"""
-    is_left = not result.is_complete
-    if is_left:
+async def _drain_stream(result: RunResultStreaming) -> BaseException | None:
+    """Read a stream to its end, so that nothing writes after the lane is free.
+
+    Return why the run did not complete, if it did not.
+    """
+    is_unfinished = not result.is_complete
+    if is_unfinished:
         result.cancel()
     try:
         async for _ in result.stream_events():
             pass
-    except Exception as error:  # noqa: BLE001 - whatever the run failed with, it failed
+    except Exception as error:  # noqa: BLE001 - any error fails the run and is returned
         return error
     if result.run_loop_exception is not None:
         return result.run_loop_exception
     task = result.run_loop_task
-    is_stopped = result._cancel_mode != "none" and result.final_output is None
+    is_cancelled = result._cancel_mode != "none" and result.final_output is None
     if (
-        is_left
+        is_unfinished
         or (task is not None and task.cancelled())
-        or (is_stopped and not result.interruptions)
+        or (is_cancelled and not result.interruptions)
     ):
-        return asyncio.CancelledError("the stream was left before its end")
+        return asyncio.CancelledError("the stream was not read to its end")
     return None

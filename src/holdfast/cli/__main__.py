@@ -1,4 +1,4 @@
-"""`python -m holdfast.cli`: the same as `holdfast`."""
+"""Entry point of `python -m holdfast.cli`."""
 
 from holdfast.cli import main
 

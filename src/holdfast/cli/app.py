@@ -1,9 +1,8 @@
-"""The tree of commands. Each command's body lives in a module of its own, loaded when called."""
+"""The command tree; each command has a module of its own."""
 
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,21 +14,30 @@ from holdfast.cli.commands.backup import backup
 from holdfast.cli.commands.bench import bench
 from holdfast.cli.commands.chat import chat
 from holdfast.cli.commands.doctor import doctor
+from holdfast.cli.commands.init import init
 from holdfast.cli.commands.sim import sim
 from holdfast.cli.commands.status import status
 from holdfast.cli.commands.upgrade import upgrade
-from holdfast.cli.output.terminal import CommandFailed, complain, failure_code, is_plain
+from holdfast.cli.options import ConfigFlag
+from holdfast.cli.output.terminal import (
+    CommandFailed,
+    clear_targets,
+    colors_disabled,
+    print_error,
+    print_targets,
+    report_failure,
+)
 
 app = typer.Typer(
     name="holdfast",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None if is_plain() else "rich",
+    rich_markup_mode=None if colors_disabled() else "rich",
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"holdfast {__version__}")
         raise typer.Exit
 
@@ -37,10 +45,13 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
     no_color: Annotated[
-        bool, typer.Option("--no-color", help="Plain text, as with NO_COLOR=1.")
+        bool, typer.Option("--no-color", help="Plain text without colours, like NO_COLOR=1.")
     ] = False,
 ) -> None:
     """A durable session layer and gateway for LLM agents."""
@@ -51,10 +62,10 @@ def root(
 
 @app.command()
 def serve(
-    config: Annotated[Path | None, typer.Option(help="A configuration file (TOML).")] = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    config: ConfigFlag = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="The port; 0 takes a free one.")
+        str | None, typer.Option(metavar="NUMBER", help="Port to listen on; 0: a free one.")
     ] = None,
     store: Annotated[
         str | None, typer.Option(help="sqlite:///file.db, postgresql://… or memory:")
@@ -63,10 +74,14 @@ def serve(
         str | None, typer.Option(help="Base URL of an OpenAI-compatible server, with /v1.")
     ] = None,
     upstream_api: Annotated[
-        str | None, typer.Option(help="Which API the upstream speaks: responses or chat.")
+        str | None, typer.Option(help="API of the upstream: responses or chat.")
     ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="Lowest level logged: debug, info, warning, error.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="Format of the log: text or json.")] = None,
 ) -> None:
-    """Serve the gateway until told to stop."""
+    """Run the gateway until it is stopped."""
     from holdfast.cli.commands.serve import run
     from holdfast.settings import load
 
@@ -74,10 +89,12 @@ def serve(
         "server": {"host": host, "port": port},
         "store": {"url": store},
         "upstream": {"url": upstream, "api": upstream_api},
+        "log": {"level": log_level, "format": log_format},
     }
     run(load(config, flags=flags))
 
 
+app.command()(init)
 app.command()(chat)
 app.command()(status)
 app.command()(doctor)
@@ -90,59 +107,61 @@ app.command()(sim)
 app.command()(bench)
 
 INTERRUPTED = 130
-"""The exit code of a command that was stopped by Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 
-# Typer brings its own copy of these; what its public errors derive from is the same everywhere.
+# Typer vendors click's exceptions; its public errors derive from this one in every version.
 _UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError"
 )
 
 
 def run() -> None:
-    """Run the command that the process was started with."""
+    """Run the command of this process."""
     raise SystemExit(execute(sys.argv[1:]))
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run a command; whatever goes wrong is one line, and exit code 1, or 2 for wrong usage."""
+    """Run a command; an error prints one line and returns 1, or 2 for wrong usage."""
     from holdfast.core.errors import HoldfastError
 
+    clear_targets()
     try:
         code = app(list(arguments), prog_name="holdfast", standalone_mode=False)
         sys.stdout.flush()
+        print_targets()
     except CommandFailed as exc:
-        complain(exc.message)
+        print_error(exc.message)
         return exc.exit_code
     except HoldfastError as exc:
-        return failure_code(exc)
+        return report_failure(exc)
     except _UsageError as exc:
-        return _misused(exc)
+        return _report_usage_error(exc)
     except (typer.Abort, KeyboardInterrupt):
-        complain("stopped")
+        print_error("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # Who reads has left; that is no failure, and there is nobody to tell.
-        _let_go_of_output()
+        # The reader of the pipe has left (`| head`): not worth a message.
+        _discard_output()
         return 1
     except OSError as exc:
-        _let_go_of_output()
-        return failure_code(exc)
+        _discard_output()
+        return report_failure(exc)
     return code if isinstance(code, int) else 0
 
 
-def _let_go_of_output() -> None:
-    """Write what is left, if it can be: else the interpreter would fail at it once more."""
+def _discard_output() -> None:
+    """Flush standard output, or discard it: the flush at exit would fail again."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _misused(exc: Any) -> int:
-    """Say in one line what was wrong with the options, and where the right ones are listed."""
+def _report_usage_error(exc: Any) -> int:
+    """Print what is wrong with the options, and where to find help."""
     if type(exc).__name__ == "NoArgsIsHelpError":
         exc.show()
     else:
         path = exc.ctx.command_path if exc.ctx is not None else "holdfast"
-        complain(f"{exc.format_message()} (see `{path} --help`)")
+        print_error(f"{exc.format_message()} (see `{path} --help`)")
     return 2

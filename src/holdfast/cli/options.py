@@ -1,41 +1,66 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share, and what they select."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.client.gateway_client import GatewayClient, Refused, Value, path_of
-from holdfast.cli.output.terminal import CommandFailed
-from holdfast.settings.target import find_target
+from holdfast.cli.client.gateway_client import GatewayClient, RequestRejected, Value, api_path
+from holdfast.cli.output.masking import mask_url
+from holdfast.cli.output.terminal import CommandFailed, note_target
 
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
+
+ConfigFlag = Annotated[
+    Path | None,
+    typer.Option("--config", help="Configuration file (TOML); default: HOLDFAST_CONFIG."),
+]
 UrlFlag = Annotated[
     str | None,
-    typer.Option("--url", help="The gateway; else HOLDFAST_URL, else the one on this machine."),
+    typer.Option("--url", help="URL of the gateway; default: HOLDFAST_URL, else as configured."),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StoreFlag = Annotated[
-    str | None, typer.Option("--store", help="The store's URL; else as configured.")
+    str | None, typer.Option("--store", help="URL of the store; default: as configured.")
 ]
-SessionName = Annotated[str, typer.Argument(help="A session's id, or its key.")]
+SessionName = Annotated[str, typer.Argument(help="Session id or key.")]
 
 
-def gateway(url: str | None) -> GatewayClient:
-    """Return the gateway that a command talks to."""
-    return GatewayClient(find_target(url))
+def load_settings(config: Path | None, store: str | None = None) -> "Settings":
+    """Return the settings that `serve` would use with the same file and environment."""
+    from holdfast.settings import load
+
+    return load(config, flags={"store": {"url": store}}, with_secrets=False)
+
+
+def store_settings(config: Path | None, store: str | None) -> "Settings":
+    """Return the settings of a command that opens the store."""
+    settings = load_settings(config, store)
+    note_target(f"store {mask_url(settings.store.url)}")
+    return settings
+
+
+def connect(url: str | None, config: Path | None) -> GatewayClient:
+    """Return a client of the gateway that the options and the configuration select."""
+    from holdfast.settings.target import find_target
+
+    client = GatewayClient(find_target(url, load_settings(config)))
+    note_target(f"gateway {client.url}")
+    return client
 
 
 def find_session(client: GatewayClient, name: str) -> Value:
-    """Return the session of an id or, if it is none, the live session of a key."""
+    """Return the session with this id or, if there is none, the live session of this key."""
     if name.startswith(("ses_", "conv_")):
         try:
-            found: Value = client.get(path_of("sessions", "ses_" + name.partition("_")[2]))
-        except Refused as exc:
+            session: Value = client.get(api_path("sessions", "ses_" + name.partition("_")[2]))
+        except RequestRejected as exc:
             if exc.status != 404:
                 raise
         else:
-            return found
-    listed = client.get("/v1/sessions", key=name)["data"]
-    if not listed:
-        raise CommandFailed(f"no session has the id or the key {name!r}")
-    session: Value = listed[0]
-    return session
+            return session
+    sessions: list[Value] = client.get("/v1/sessions", key=name)["data"]
+    if not sessions:
+        raise CommandFailed(f"no session has the id or key {name!r}")
+    return sessions[0]

@@ -1,5 +1,7 @@
-"""`holdfast serve` with plain options, read here: what the other commands need takes longer to load
-than serving does. Whatever is not plain is left to the tree of commands.
+"""Fast path of `holdfast serve`: parse simple options here.
+
+The command tree takes longer to import than the server itself. Options that this parser does not
+understand are left to the command tree.
 """
 
 from collections.abc import Sequence
@@ -7,27 +9,29 @@ from pathlib import Path
 
 Flags = dict[str, dict[str, object]]
 
-PLACES = {
+OPTION_FIELDS = {
     "--config": ("", "config"),
     "--host": ("server", "host"),
     "--port": ("server", "port"),
     "--store": ("store", "url"),
     "--upstream": ("upstream", "url"),
     "--upstream-api": ("upstream", "api"),
+    "--log-level": ("log", "level"),
+    "--log-format": ("log", "format"),
 }
-"""Where each option of `serve` belongs among the settings."""
+"""Section and field of each option of `serve`."""
 
 
-def read_plain(arguments: Sequence[str]) -> tuple[Path | None, Flags] | None:
-    """Return a configuration file and flags; None where an option is not plainly one of ours."""
-    flags: Flags = {"server": {}, "store": {}, "upstream": {}, "": {}}
-    left = list(arguments)
-    while left:
-        name, mark, value = left.pop(0).partition("=")
-        if name not in PLACES or (not mark and not left):
+def parse_simple(arguments: Sequence[str]) -> tuple[Path | None, Flags] | None:
+    """Return the configuration file and flags; None if an option needs the full parser."""
+    flags: Flags = {section: {} for section, _ in OPTION_FIELDS.values()}
+    rest = list(arguments)
+    while rest:
+        name, separator, value = rest.pop(0).partition("=")
+        if name not in OPTION_FIELDS or (not separator and not rest):
             return None
-        value = value if mark else left.pop(0)
-        section, field = PLACES[name]
+        value = value if separator else rest.pop(0)
+        section, field = OPTION_FIELDS[name]
         if not value or value.startswith("-") or field in flags[section]:
             return None
         if field == "port" and not (value.isascii() and value.isdecimal()):
@@ -38,14 +42,14 @@ def read_plain(arguments: Sequence[str]) -> tuple[Path | None, Flags] | None:
 
 
 def serve(config: Path | None, flags: Flags) -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until stopped; return the exit code."""
     from holdfast.cli.commands.serve import run
-    from holdfast.cli.output.terminal import failure_code
+    from holdfast.cli.output.terminal import report_failure
     from holdfast.core.errors import HoldfastError
     from holdfast.settings import load
 
     try:
         run(load(config, flags=flags))
     except (HoldfastError, OSError) as exc:
-        return failure_code(exc)
+        return report_failure(exc)
     return 0

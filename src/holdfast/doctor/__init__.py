@@ -1,1 +1,1 @@
-"""The doctor: looks a store over, explains what it finds, and mends what it is told to."""
+"""The doctor: checks a store and a configuration, explains findings, and fixes some of them."""

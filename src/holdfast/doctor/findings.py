@@ -1,4 +1,4 @@
-"""Kinds of findings: each with what it means and what to do about it."""
+"""Kinds of findings, each with its meaning and remedy."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,8 +7,8 @@ Severity = Literal["problem", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """A kind of finding. A problem wants to be mended; a warning watched; a note known."""
+class FindingKind:
+    """A kind of finding: fix a problem, watch a warning, know a note."""
 
     severity: Severity
     meaning: str
@@ -18,164 +18,170 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was found: `subject` names it, so that it is the same one next time."""
+    """One finding; `subject` identifies it across checks."""
 
     code: str
     subject: str
     detail: str
 
     @property
-    def kind(self) -> Kind:
-        """What findings of this code mean."""
+    def kind(self) -> FindingKind:
+        """The kind of this finding's code."""
         return KINDS[self.code]
 
     @property
     def is_fixable(self) -> bool:
-        """Whether `--fix` mends it."""
+        """Whether `--fix` can fix it."""
         return self.kind.is_fixable
 
 
-KINDS: dict[str, Kind] = {
-    "store_missing": Kind(
+KINDS: dict[str, FindingKind] = {
+    "store_missing": FindingKind(
         severity="warning",
-        meaning="there is no store at this place yet",
-        remedy="start `holdfast serve` once, or name another store with --store",
+        meaning="there is no store at this location yet",
+        remedy="start `holdfast serve` once, or select another store with --store",
     ),
-    "store_damaged": Kind(
+    "store_damaged": FindingKind(
         severity="problem",
         meaning="the database file is damaged",
         remedy="stop the gateway, keep the file, and restore the latest backup",
     ),
-    "store_in_memory": Kind(
+    "store_in_memory": FindingKind(
         severity="warning",
-        meaning="the store is in memory and ends with its process",
+        meaning="the store is in memory and is lost with its process",
         remedy="use sqlite:///file.db or postgresql://…",
     ),
-    "schema_too_new": Kind(
+    "schema_too_new": FindingKind(
         severity="problem",
         meaning="the store was written by a newer version than this one",
         remedy="run the newer version, or restore a backup made before the upgrade",
     ),
-    "schema_too_old": Kind(
+    "schema_too_old": FindingKind(
         severity="problem",
         meaning="the store was written by an earlier version, with another schema",
         remedy="copy it with `holdfast upgrade OLD NEW`, and use the new store",
     ),
-    "schema_behind": Kind(
+    "schema_behind": FindingKind(
         severity="warning",
         meaning="the store's schema is older than this version",
-        remedy="back up; then the next start of a gateway, or --fix, brings it up to date",
+        remedy="back up; then the next start of a gateway, or --fix, migrates it",
         is_fixable=True,
     ),
-    "schema_incomplete": Kind(
+    "schema_incomplete": FindingKind(
         severity="problem",
-        meaning="tables or columns that this schema version has are missing",
-        remedy="somebody changed the schema by hand: restore the latest backup",
+        meaning="tables or columns of this schema version are missing",
+        remedy="the schema was changed by hand: restore the latest backup",
     ),
-    "durability_weak": Kind(
+    "durability_weak": FindingKind(
         severity="problem",
-        meaning="the database is set up so that a crash may lose acknowledged turns",
+        meaning="the database is configured so that a crash may lose acknowledged turns",
         remedy="turn the setting back on",
     ),
-    "disk_low": Kind(
+    "permissions_open": FindingKind(
+        severity="warning",
+        meaning="other users of this machine may read or change the store",
+        remedy="--fix makes it accessible to its owner only (0600, directories 0700)",
+        is_fixable=True,
+    ),
+    "disk_low": FindingKind(
         severity="problem",
         meaning="the disk of the store is nearly full; writes will fail",
-        remedy="free some space, or move the store",
+        remedy="free space, or move the store",
     ),
-    "wal_large": Kind(
+    "wal_large": FindingKind(
         severity="warning",
-        meaning="the write-ahead log has grown large: somebody keeps an old snapshot open",
-        remedy="end long readers of the file, such as an open sqlite3 shell; it then shrinks",
+        meaning="the write-ahead log is large: a reader keeps an old snapshot open",
+        remedy="end long readers of the file, such as an open sqlite3 shell; then it shrinks",
     ),
-    "clock_skewed": Kind(
+    "clock_skewed": FindingKind(
         severity="warning",
         meaning="this machine's clock and the database's are far apart",
-        remedy="synchronise both clocks (NTP); order and leases go by the database's alone",
+        remedy="synchronise both clocks (NTP); order and leases use the database's only",
     ),
-    "clock_went_back": Kind(
+    "clock_went_back": FindingKind(
         severity="warning",
-        meaning="the store holds times that lie in the future",
-        remedy="synchronise the clock (NTP); order is by sequence and does not suffer",
+        meaning="the store contains times in the future",
+        remedy="synchronise the clock (NTP); order uses sequence numbers and is not affected",
     ),
-    "lease_expired": Kind(
+    "lease_expired": FindingKind(
         severity="warning",
-        meaning="a worker is gone and nobody has cleared up after it yet",
+        meaning="a worker is dead and its work has not been recovered yet",
         remedy="any running gateway does so within seconds; with none running, --fix does",
         is_fixable=True,
     ),
-    "run_orphaned": Kind(
+    "run_orphaned": FindingKind(
         severity="problem",
-        meaning="a session is held by a run whose worker is gone",
-        remedy="any running gateway settles it within seconds; with none running, --fix does",
+        meaning="a session is held by a run whose worker is dead",
+        remedy="any running gateway recovers it within seconds; with none running, --fix does",
         is_fixable=True,
     ),
-    "turn_abandoned": Kind(
+    "turn_abandoned": FindingKind(
         severity="problem",
-        meaning="a turn waits, and the worker that should run it is gone",
-        remedy="any running gateway settles it within seconds; with none running, --fix does",
+        meaning="a turn is queued for a worker that is dead",
+        remedy="any running gateway recovers it within seconds; with none running, --fix does",
         is_fixable=True,
     ),
-    "hold_expired": Kind(
+    "hold_expired": FindingKind(
         severity="warning",
-        meaning="a session still waits for tool outputs whose time is over",
-        remedy="the next turn or any running gateway frees it; with none running, --fix does",
+        meaning="a session still waits for tool outputs after their deadline",
+        remedy="the next turn or any running gateway releases it; with none running, --fix does",
         is_fixable=True,
     ),
-    "run_stuck": Kind(
+    "run_stuck": FindingKind(
         severity="warning",
-        meaning="a run has been under way for longer than a turn may take",
-        remedy="look at its upstream; end it with POST /v1/turns/{id}/cancel",
+        meaning="a run has been in flight for longer than a turn may take",
+        remedy="check its upstream; cancel it with POST /v1/turns/{id}/cancel",
     ),
-    "run_without_lane": Kind(
+    "run_without_lane": FindingKind(
         severity="problem",
-        meaning="a turn has not ended, and neither has its lane nor waits: nothing will end it",
-        remedy="report it with this line; its session takes turns all the same",
+        meaning="a turn has not ended, and it neither holds its lane nor waits: nothing will end it",
+        remedy="report it with this line; its session still accepts turns",
     ),
-    "lane_wrong": Kind(
+    "lane_wrong": FindingKind(
         severity="problem",
         meaning="a lane or a queue does not agree with the log of its session",
-        remedy="somebody changed the tables by hand: restore the latest backup",
+        remedy="the tables were changed by hand: restore the latest backup",
     ),
-    "log_gap": Kind(
+    "log_gap": FindingKind(
         severity="problem",
         meaning="the log of a session does not have every entry or item that was written",
-        remedy="somebody changed the tables by hand: restore the latest backup",
+        remedy="the tables were changed by hand: restore the latest backup",
     ),
-    "log_counts_wrong": Kind(
+    "log_counts_wrong": FindingKind(
         severity="problem",
         meaning="a count of items, turns or events goes back from one entry to the next",
-        remedy="somebody changed the tables by hand: restore the latest backup",
+        remedy="the tables were changed by hand: restore the latest backup",
     ),
-    "turn_gap": Kind(
+    "turn_gap": FindingKind(
         severity="problem",
         meaning="a session does not have every turn that was accepted",
-        remedy="somebody changed the tables by hand: restore the latest backup",
+        remedy="the tables were changed by hand: restore the latest backup",
     ),
-    "item_ids_wrong": Kind(
+    "item_ids_wrong": FindingKind(
         severity="problem",
         meaning="the index of item ids does not agree with the items of the log",
-        remedy="somebody changed the tables by hand: restore the latest backup",
+        remedy="the tables were changed by hand: restore the latest backup",
     ),
-    "projection_invalid": Kind(
+    "projection_invalid": FindingKind(
         severity="problem",
-        meaning="an item cannot be read, so no request can be made of its session",
+        meaning="an item cannot be read, so its session cannot be projected",
         remedy="--fix hides the item from the model; its bytes stay in the log",
         is_fixable=True,
     ),
-    "provider_state_stale": Kind(
+    "provider_state_stale": FindingKind(
         severity="problem",
-        meaning="state of a provider is kept for what is over, or for items that are not there",
-        remedy="--fix forgets it; the next turn tells the provider the whole history",
+        meaning="provider state is stored for a retired session or for missing items",
+        remedy="--fix deletes it; the next turn sends the provider the whole history",
         is_fixable=True,
     ),
-    "provider_forgot": Kind(
+    "provider_forgot": FindingKind(
         severity="note",
-        meaning="a provider had forgotten its state; the turn was healed with the whole history",
-        remedy="none is needed; if it happens often, use state = \"replay\" for this upstream",
+        meaning="a provider had lost its state; the turn was healed with the whole history",
+        remedy="none needed; if it happens often, use state = \"replay\" for this upstream",
     ),
-    "turn_failed": Kind(
+    "turn_failed": FindingKind(
         severity="note",
         meaning="a turn failed in the last day",
-        remedy="its code says why; see the errors reference. The session takes the next turn",
+        remedy="see its code in the errors reference; the session accepts the next turn",
     ),
 }  # fmt: skip

@@ -1,6 +1,7 @@
-"""Mending what the doctor found, and only what it found."""
+"""Fixes for findings of the doctor."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import SessionId, Tenant
@@ -13,29 +14,52 @@ from holdfast.engine.sessions.worker import Worker
 from holdfast.engine.settings import LaneSettings
 from holdfast.stores.sql.store import SqlStore
 
-SWEPT = frozenset({"lease_expired", "run_orphaned", "turn_abandoned", "hold_expired"})
-"""What any worker settles that takes part for a moment."""
+RECOVERABLE = frozenset({"lease_expired", "run_orphaned", "turn_abandoned", "hold_expired"})
+"""Findings that a worker fixes by starting and stopping once."""
+
+
+def fix_before_open(findings: Sequence[Finding]) -> dict[Finding, str]:
+    """Fix file permissions; return the failures."""
+    failures: dict[Finding, str] = {}
+    for finding in findings:
+        if finding.code == "permissions_open":
+            path = Path(finding.subject)
+            try:
+                _make_private(path)
+            except OSError as exc:
+                failures[finding] = f"{finding.code} {path}: {exc.strerror}"
+    return failures
+
+
+def _make_private(path: Path) -> None:
+    if path.is_dir():
+        path.chmod(0o700)
+        return
+    for suffix in ("", "-wal", "-shm"):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.chmod(0o600)
 
 
 async def fix(
     store: SqlStore, findings: Sequence[Finding], lanes: LaneSettings
 ) -> dict[Finding, str]:
-    """Mend what can be mended; return what could not be, and why."""
-    if any(finding.code in SWEPT for finding in findings):
-        await _sweep(store, lanes)
+    """Fix what can be fixed; return the failures."""
+    if any(finding.code in RECOVERABLE for finding in findings):
+        await _recover(store, lanes)
     failures: dict[Finding, str] = {}
     for finding in findings:
         try:
-            await _mend(store, finding)
+            await _fix_one(store, finding)
         except HoldfastError as exc:
             failures[finding] = f"{finding.code} {finding.subject}: {exc.message}"
     return failures
 
 
-async def _sweep(store: SqlStore, lanes: LaneSettings) -> None:
-    """Take part as a worker for as long as it takes to settle what others left.
+async def _recover(store: SqlStore, lanes: LaneSettings) -> None:
+    """Start a worker and stop it again: starting recovers what dead workers left.
 
-    Turns that nobody waits for on a socket stay queued, for the next gateway to run.
+    Turns without a waiting client stay queued for the next gateway.
     """
     worker = Worker(store, WaiterRegistry(), ids=RandomIds(), settings=lanes)
     await worker.start(_leave_queued)
@@ -43,11 +67,11 @@ async def _sweep(store: SqlStore, lanes: LaneSettings) -> None:
 
 
 async def _leave_queued(turn: Turn) -> None:
-    """A doctor runs nothing."""
+    """Leave a turn queued: the doctor runs nothing."""
     del turn
 
 
-async def _mend(store: SqlStore, finding: Finding) -> None:
+async def _fix_one(store: SqlStore, finding: Finding) -> None:
     if finding.code == "provider_state_stale":
         tenant, session_id = finding.subject.rsplit("/", 1)
         await store.submit(ForgetState(tenant=Tenant(tenant), session_id=SessionId(session_id)))

@@ -1,40 +1,63 @@
-"""Structured log events, through the standard library's loggers: silent until configured."""
+"""Log events for operators, through the standard library's loggers; silent until configured.
 
+The first word of an event's name is its area. Areas in `LOG_AREAS` have a logger of their own,
+so that each can have its own level.
+"""
+
+import json
 import logging
+from collections.abc import Mapping
 
 import msgspec
 
+ROOT = "holdfast"
+LOG_AREAS = (
+    "request", "upstream", "turn", "run", "session", "worker", "recovery", "retention",
+)  # fmt: skip
+
 
 class EventLog:
-    """Logs events with fields: `log.info("run.ended", run_id=…)`; ids always, content never."""
+    """Writes events: `log.info("run.ended", run_id=…)`, with ids and without content."""
 
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
+    def __init__(self) -> None:
+        self._root = logging.getLogger(ROOT)
+        self._areas = {area: logging.getLogger(f"{ROOT}.{area}") for area in LOG_AREAS}
+        self._by_event: dict[str, logging.Logger] = {}
+        """Loggers by event name; the names are literals of the code, so they are few."""
+
+    def logger(self, event: str) -> logging.Logger:
+        """Return the logger of an event's area."""
+        found = self._areas.get(event.partition(".")[0], self._root)
+        self._by_event[event] = found
+        return found
 
     def info(self, event: str, **fields: object) -> None:
-        """Log what happened."""
-        # Checked first: a turn logs several events, and most servers log none of them.
-        if self._logger.isEnabledFor(logging.INFO):
-            self._logger.info(event, extra=fields)
+        """Log a normal event."""
+        # Check the level first: each turn logs several events that are usually off.
+        logger = self._by_event.get(event) or self.logger(event)
+        if logger.isEnabledFor(logging.INFO):
+            logger.info(event, extra=fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Log what an operator should look at."""
-        self._logger.warning(event, extra=fields)
+        """Log an event that an operator should look at."""
+        self.logger(event).warning(event, extra=fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Log what an operator must look at."""
-        self._logger.error(event, extra=fields)
+        """Log an event that an operator must look at."""
+        self.logger(event).error(event, extra=fields)
 
     def exception(self, event: str, **fields: object) -> None:
         """Log the exception that is being handled."""
-        self._logger.exception(event, extra=fields)
+        self.logger(event).exception(event, extra=fields)
 
 
-log = EventLog(logging.getLogger("holdfast"))
+log = EventLog()
+# Without a handler Python would print the bare names of warnings to standard error.
+logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes an event as one JSON object: time, level, event, and its fields."""
+    """Formats an event as one JSON object: time, level, event and fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line."""
@@ -50,11 +73,11 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Writes an event as one readable line."""
+    """Formats an event as one line of text."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line."""
-        fields = " ".join(f"{name}={value!s}" for name, value in _fields(record).items())
+        fields = " ".join(f"{name}={_text(value)}" for name, value in _fields(record).items())
         at = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
         line = f"{at} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
         if record.exc_info:
@@ -62,18 +85,30 @@ class TextFormatter(logging.Formatter):
         return line
 
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
 
 
-def configure_logging(level: str, form: str) -> None:
-    """Write our events to standard error from now on."""
+def _text(value: object) -> str:
+    """Return a value for a line of text; quote it if it could be mistaken for other fields."""
+    text = str(value)
+    if text.isprintable() and not set(text) & set(' ="'):
+        return text
+    return json.dumps(text)
+
+
+def configure_logging(level: str, form: str, areas: Mapping[str, str] | None = None) -> None:
+    """Write events to standard error from now on; `areas` have levels of their own."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
-    logger = logging.getLogger("holdfast")
+    logger = logging.getLogger(ROOT)
     logger.handlers = [handler]
     logger.propagate = False
     logger.setLevel(level.upper())
+    for area in LOG_AREAS:
+        area_level = (areas or {}).get(area)
+        child = logging.getLogger(f"{ROOT}.{area}")
+        child.setLevel(area_level.upper() if area_level else logging.NOTSET)

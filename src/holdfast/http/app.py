@@ -27,6 +27,7 @@ from holdfast.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig, RateLimiter
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.submit_turn import TurnSubmitter
+from holdfast.http.server.access_log import begin_request, log_request
 from holdfast.http.server.body_budget import BodyBudget
 from holdfast.http.server.cors import check_origin, cors_headers, is_preflight
 from holdfast.http.server.errors import error_reply, reply_for_error
@@ -89,7 +90,7 @@ class Application:
         add("GET", "/v1/models/{owner}/{model}", self._model)
         add("GET", "/metrics", self._metrics)
         add("GET", "/openapi.json", self._openapi)
-        health = HealthApi(gateway)
+        health = self._health = HealthApi(gateway)
         add("GET", "/healthz", health.healthz)
         add("GET", "/readyz", health.readyz)
         self._add_completion_routes(gateway, desk)
@@ -154,8 +155,13 @@ class Application:
         """Read the API keys; without them no request is admitted."""
         await self._authenticator.load()
 
+    def drain(self) -> None:
+        """Answer /readyz with 503 from now on, and accept requests as before."""
+        self._health.drain()
+
     def begin_stop(self) -> None:
         """Accept no new turns; let running turns finish and clients read their streams."""
+        self.drain()
         self._desk.begin_stop()
         self._events.close()
         self._transcript.close()
@@ -186,7 +192,7 @@ class Application:
             request.release_body()
 
     async def _serve(self, request: Request) -> None:
-        request.id = self._gateway.ids.new("req")
+        context = begin_request(request, self._gateway.ids.new)
         request.max_body_bytes, request.budget = self._config.body_bytes, self._budget
         reply: AnyReply
         try:
@@ -194,6 +200,7 @@ class Application:
                 reply = Reply(b"", status=204, headers=[])
             else:
                 await self._authenticator.authenticate(request)
+                context.tenant = request.tenant
                 methods = self._routes.find(request)
                 endpoint: Endpoint = self._relay_or_404
                 if methods is not None:
@@ -216,6 +223,7 @@ class Application:
             is_complete = await reply.send(request)
         seconds = time.monotonic() - request.started_at
         self._meter.request_answered(request.method, request.route, reply.status, seconds)
+        log_request(request, reply, context, seconds=seconds, is_sent=is_complete)
         # A half-closed client may be gone: its answer does not count as delivered.
         if is_complete and not request.is_half_closed and reply.delivers is not None:
             self._gateway.delivered(*reply.delivers)
@@ -224,7 +232,8 @@ class Application:
         """Serve one WebSocket connection."""
         query, headers = scope.get("query_string", b""), list(scope["headers"])
         request = Request("GET", scope["path"], query, headers)
-        request.id, request.budget = self._gateway.ids.new("req"), self._budget
+        context = begin_request(request, self._gateway.ids.new)
+        request.budget = self._budget
         websocket = WebSocket(scope, receive, send)
         try:
             await self._authenticator.authenticate(request)
@@ -235,7 +244,10 @@ class Application:
                 message = f"no such path: {request.path}"
                 await websocket.reject(error_reply(404, message, code="unknown_url"))
         except HoldfastError as exc:
-            await websocket.reject(reply_for_error(exc))
+            rejection = reply_for_error(exc)
+            seconds = time.monotonic() - request.started_at
+            log_request(request, rejection, context, seconds=seconds, is_sent=True)
+            await websocket.reject(rejection)
 
     async def _relay_or_404(self, request: Request) -> AnyReply:
         """Relay OpenAI endpoints that we do not serve to an upstream, or answer 404."""

@@ -1,47 +1,57 @@
-"""Prometheus metrics.
+"""Prometheus metrics of one gateway process.
 
-Every turn updates several metrics, so an update is an addition in a dictionary. The Prometheus
-library is loaded only when `/metrics` is read.
+Counting happens several times in every turn, so it only updates dictionaries; the Prometheus
+library is imported by the first scrape.
 """
 
+import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, WeakSet
+
+from holdfast.ports.request_context import RequestContext, current_request
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+"""Buckets for storage and short requests."""
+TURN_SECONDS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800)
+"""Buckets for model calls, which take seconds to minutes."""
+MAX_LABEL_SETS = 200
+"""Combinations of tenant, upstream and model that are counted apart; the rest count as `other`."""
+UNKNOWN, OTHER = "unknown", "other"
 COMMANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 Labels = tuple[str, ...]
 
 
 class _Counter:
-    """A counter with labels."""
+    """A counter by labels."""
 
     def __init__(self, name: str, help_text: str, labels: Labels = ()) -> None:
-        self._name, self._help, self._labels = name, help_text, labels
+        self._name, self._help_text, self._labels = name, help_text, labels
         self.counts: defaultdict[Labels, int] = defaultdict(int, {} if labels else {(): 0})
 
     def collect(self) -> "Metric":
         from prometheus_client.core import CounterMetricFamily
 
-        family = CounterMetricFamily(self._name, self._help, labels=self._labels)
+        family = CounterMetricFamily(self._name, self._help_text, labels=self._labels)
         for labels, count in self.counts.items():
             family.add_metric(labels, count)
         return family
 
 
 class _Histogram:
-    """A histogram with labels."""
+    """A histogram by labels."""
 
     def __init__(
         self, name: str, help_text: str, buckets: tuple[float, ...], labels: Labels = ()
     ) -> None:
-        self._name, self._help, self._labels, self._buckets = name, help_text, labels, buckets
+        self._name, self._help_text, self._labels, self._buckets = name, help_text, labels, buckets
         self._rows: defaultdict[Labels, tuple[list[int], list[float]]] = defaultdict(self._row)
         if not labels:
             self._rows[()] = self._row()
@@ -49,7 +59,7 @@ class _Histogram:
     def _row(self) -> tuple[list[int], list[float]]:
         return [0] * (len(self._buckets) + 1), [0.0]
 
-    def add(self, amount: float, labels: Labels = ()) -> None:
+    def observe(self, amount: float, labels: Labels = ()) -> None:
         counts, total = self._rows[labels]
         counts[bisect_left(self._buckets, amount)] += 1
         total[0] += amount
@@ -57,70 +67,153 @@ class _Histogram:
     def collect(self) -> "Metric":
         from prometheus_client.core import HistogramMetricFamily
 
-        family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
+        family = HistogramMetricFamily(self._name, self._help_text, labels=self._labels)
         for labels, (counts, total) in self._rows.items():
             family.add_metric(labels, list(_cumulative(self._buckets, counts)), total[0])
         return family
 
 
 def _cumulative(buckets: tuple[float, ...], counts: list[int]) -> Iterator[tuple[str, float]]:
-    """Yield each bucket's upper bound with its cumulative count."""
+    """Yield each bucket's upper bound with the number of values up to it."""
     total = 0
-    for bound, count in zip((*buckets, float("inf")), counts, strict=True):
+    for edge, count in zip((*buckets, float("inf")), counts, strict=True):
         total += count
-        yield "+Inf" if bound == float("inf") else str(float(bound)), total
+        yield "+Inf" if edge == float("inf") else str(float(edge)), total
+
+
+class _Gauge:
+    """A value that is read when it is scraped."""
+
+    def __init__(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        self._name, self._help_text, self._read = name, help_text, read
+
+    def collect(self) -> "Metric":
+        from prometheus_client.core import GaugeMetricFamily
+
+        return GaugeMetricFamily(self._name, self._help_text, value=self._read())
 
 
 class PrometheusMeter:
-    """The metrics of one gateway; several gateways in one process do not share them."""
+    """The metrics of one gateway, in a registry of its own."""
 
     def __init__(self) -> None:
+        by_route = ("tenant", "upstream", "model")
         self._accepted = _Counter(
-            "holdfast_turns_accepted", "Accepted turns.", ("source", "admission")
+            "holdfast_turns_accepted", "Turns accepted.", ("source", "admission")
         )
         self._ended = _Counter(
             "holdfast_runs_ended", "Runs of this process, by outcome.", ("outcome",)
         )
-        self._waited = _Histogram(
-            "holdfast_lane_wait_seconds", "Time that queued turns waited for their lane.", SECONDS
+        self._turns = _Counter("holdfast_turns", "Turns ended.", ("outcome", *by_route))
+        self._turn_seconds = _Histogram(
+            "holdfast_turn_seconds", "From request to end of turn.", TURN_SECONDS, by_route
+        )
+        self._first_token = _Histogram(
+            "holdfast_first_token_seconds", "From request to the first upstream event.",
+            TURN_SECONDS, by_route,
+        )  # fmt: skip
+        self._tokens = _Counter("holdfast_tokens", "Tokens of answers.", ("kind", *by_route))
+        self._lane_wait = _Histogram(
+            "holdfast_lane_wait_seconds", "Time that queued turns waited.", TURN_SECONDS
         )
         self._healed = _Counter(
-            "holdfast_heals",
-            "Provider failures that were healed within their turn.",
-            ("failure_class",),
+            "holdfast_heals", "Provider failures healed within their turn.", ("failure_class",)
         )
         self._compacted = _Counter(
             "holdfast_compactions", "Log ranges replaced by a summary.", ("mode", "reason")
         )
         self._upstream = _Histogram(
-            "holdfast_upstream_seconds", "Duration of provider calls.", SECONDS,
+            "holdfast_upstream_seconds", "Duration of upstream attempts.", TURN_SECONDS,
             ("upstream", "outcome"),
         )  # fmt: skip
-        self._commit = _Histogram(
-            "holdfast_commit_seconds", "Duration of store transactions.", SECONDS
-        )
+        self._commit = _Histogram("holdfast_commit_seconds", "Duration of commits.", SECONDS)
         self._batch = _Histogram(
-            "holdfast_commit_commands", "Commands per store transaction.", COMMANDS
+            "holdfast_commit_commands", "Commands that share a commit.", COMMANDS
         )
         self._recovered = _Counter(
-            "holdfast_sessions_recovered", "Sessions recovered after a worker was lost."
+            "holdfast_sessions_recovered", "Sessions recovered after a lease was lost."
         )
         self._requests = _Histogram(
-            "holdfast_request_seconds", "Duration of HTTP requests.", SECONDS,
+            "holdfast_request_seconds", "Duration of requests.", SECONDS,
             ("method", "route", "status"),
         )  # fmt: skip
+        # Keyed weakly: a turn that ends without a count leaves with its request.
+        self._queued: WeakKeyDictionary[RequestContext, float] = WeakKeyDictionary()
+        self._running: WeakSet[RequestContext] = WeakSet()
+        self._label_sets: set[Labels] = set()
+        self._gauges = [
+            _Gauge(
+                "holdfast_turns_queued", "Turns of this process that wait for their lane.",
+                lambda: len(self._queued),
+            ),
+            _Gauge(
+                "holdfast_oldest_queued_seconds", "Age of the longest waiting turn.",
+                self._oldest_queued,
+            ),
+            _Gauge(
+                "holdfast_turns_in_flight", "Turns of this process that run.",
+                lambda: len(self._running),
+            ),
+        ]  # fmt: skip
+
+    def shutdown(self) -> None:
+        """Release what the meter holds: nothing, unless it exports."""
+
+    def add_gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """Add a value that is read at each scrape."""
+        self._gauges.append(_Gauge(name, help_text, read))
+
+    def _oldest_queued(self) -> float:
+        return time.monotonic() - min(self._queued.values()) if self._queued else 0.0
 
     def turn_accepted(self, source: str, admission: str) -> None:
         """Count an accepted turn."""
         self._accepted.counts[source, admission] += 1
+        context = current_request.get()
+        if context is None:
+            return
+        if admission == "queued":
+            self._queued[context] = time.monotonic()
+        elif admission == "started":
+            self._running.add(context)
 
     def run_ended(self, outcome: str) -> None:
-        """Count an ended run."""
+        """Count a run, and the turn of the current request."""
         self._ended.counts[(outcome,)] += 1
+        context = current_request.get()
+        if context is None:
+            return
+        self._running.discard(context)
+        self._queued.pop(context, None)
+        labels = self._route_labels(context)
+        self._turns.counts[(outcome, *labels)] += 1
+        self._turn_seconds.observe(time.monotonic() - context.started_at, labels)
+        if context.first_token_at is not None:
+            self._first_token.observe(context.first_token_at - context.started_at, labels)
+        usage = context.usage
+        if usage is not None:
+            self._tokens.counts[("input", *labels)] += usage.input_tokens
+            self._tokens.counts[("cached", *labels)] += usage.cached_tokens
+            self._tokens.counts[("output", *labels)] += usage.output_tokens
+
+    def _route_labels(self, context: RequestContext) -> Labels:
+        """Return tenant, upstream and model, or `other` where there are too many."""
+        labels = tuple(
+            value or UNKNOWN for value in (context.tenant, context.upstream, context.model)
+        )
+        if labels not in self._label_sets:
+            if len(self._label_sets) >= MAX_LABEL_SETS:
+                return OTHER, OTHER, OTHER
+            self._label_sets.add(labels)
+        return labels
 
     def lane_waited(self, seconds: float) -> None:
-        """Record a wait for a lane."""
-        self._waited.add(seconds)
+        """Count a wait for a lane."""
+        self._lane_wait.observe(seconds)
+        context = current_request.get()
+        if context is not None:
+            self._queued.pop(context, None)
+            self._running.add(context)
 
     def healed(self, failure_class: str) -> None:
         """Count a heal."""
@@ -131,32 +224,33 @@ class PrometheusMeter:
         self._compacted.counts[mode, reason] += 1
 
     def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
-        """Record a provider call."""
-        self._upstream.add(seconds, (name, outcome))
+        """Count an upstream attempt."""
+        self._upstream.observe(seconds, (name, outcome))
 
     def committed(self, commands: int, seconds: float) -> None:
-        """Record a store transaction."""
-        self._commit.add(seconds)
-        self._batch.add(commands)
+        """Count a commit."""
+        self._commit.observe(seconds)
+        self._batch.observe(commands)
 
     def recovered(self, sessions: int) -> None:
         """Count recovered sessions."""
         self._recovered.counts[()] += sessions
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Record an answered request."""
-        self._requests.add(seconds, (method, route, str(status)))
+        """Count a request."""
+        self._requests.observe(seconds, (method, route, str(status)))
 
     def collect(self) -> "Iterable[Metric]":
-        """Return all metrics as the Prometheus library expects them."""
-        metrics = (
-            self._accepted, self._ended, self._waited, self._healed, self._compacted,
-            self._upstream, self._commit, self._batch, self._recovered, self._requests,
+        """Return all metrics for the Prometheus library."""
+        metrics: tuple[_Counter | _Histogram | _Gauge, ...] = (
+            self._accepted, self._ended, self._turns, self._turn_seconds, self._first_token,
+            self._tokens, self._lane_wait, self._healed, self._compacted, self._upstream,
+            self._commit, self._batch, self._recovered, self._requests, *self._gauges,
         )  # fmt: skip
         return [metric.collect() for metric in metrics]
 
     def render(self) -> bytes:
-        """Return all metrics in the text format."""
+        """Return all metrics in the exposition format."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()

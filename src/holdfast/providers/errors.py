@@ -16,6 +16,7 @@ from holdfast.core.healing.redaction import redact
 from holdfast.providers.retry_after import retry_after
 
 MAX_MESSAGE = 4000
+UPSTREAM_AUTH_FAILED = "upstream_auth_failed"
 
 _REFUSED_PROMPT_CODES = frozenset(
     {
@@ -42,6 +43,7 @@ _BY_CODE: dict[str, FailureClass] = {
     "server_error": "transient",
     "overloaded_error": "transient",
     "invalid_api_key": "terminal",
+    UPSTREAM_AUTH_FAILED: "terminal",
     "model_not_found": "terminal",
     **dict.fromkeys(
         (
@@ -187,7 +189,7 @@ def failure_of(
         failure_class=found,
         # It is our key that was refused, not the caller's: a fault of the gateway.
         status=502 if is_unauthorized else 400 if is_refusal and status < 500 else status,
-        provider_code=_client_code(found, code, is_unauthorized=is_unauthorized),
+        provider_code=_client_code(found, code, status if is_unauthorized else None),
         provider_type=_text(error.type),
         param=param,
         retry_after=retry_after(headers, error.details, message),
@@ -201,11 +203,14 @@ def _may_be_about_state(status: int, code: str | None, param: str | None) -> boo
     return status in _STATE_STATUSES and code not in _BY_CODE and not is_elsewhere
 
 
-def _client_code(found: FailureClass, code: str | None, *, is_unauthorized: bool) -> str | None:
-    """Return the code that clients expect where the server sent none, or a number."""
+def _client_code(found: FailureClass, code: str | None, auth_status: int | None) -> str | None:
+    """Return the code for clients; `auth_status` is 401 or 403 if the upstream rejected our key."""
     if found == "overflow" and (code is None or code.isdecimal()):
         return OVERFLOW_CODE
-    return code or ("upstream_unauthorized" if is_unauthorized else None)
+    if auth_status == 401 or code == "invalid_api_key":
+        # The gateway's key, not the client's: the provider's code would blame the client.
+        return UPSTREAM_AUTH_FAILED
+    return code or (UPSTREAM_AUTH_FAILED if auth_status == 403 else None)
 
 
 def failure_in_stream(error: Any) -> ProviderFailure:
@@ -219,7 +224,7 @@ def failure_in_stream(error: Any) -> ProviderFailure:
         redact(message[:MAX_MESSAGE]),
         failure_class=found,
         status=_status_in_stream(found, code, kind, message),
-        provider_code=code,
+        provider_code=UPSTREAM_AUTH_FAILED if code == "invalid_api_key" else code,
         provider_type=kind,
         param=_text(fields.get("param")),
         retry_after=retry_after({}, fields.get("details"), message),

@@ -15,6 +15,7 @@ from holdfast.ports.provider import (
     RelayResponse,
     UnavailableUpstream,
 )
+from holdfast.ports.request_context import note_route
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.proxy import Proxy
@@ -55,10 +56,12 @@ class Upstreams:
     def provider(self, model: str) -> Provider:
         """Return the provider of a model, or raise `ModelNotFound`."""
         if self._demo is not None:
+            note_route(model, self._demo.name)
             return self._demo
         found = self._cached_routes[model] if model in self._cached_routes else self._find(model)
         if found is None:
             raise ModelNotFound(f"The model '{model}' does not exist: no upstream serves it.")
+        note_route(model, found[0].name)
         return found[1]
 
     def _find(self, model: str) -> tuple[UpstreamSettings, Provider] | None:

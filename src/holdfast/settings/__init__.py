@@ -1,4 +1,4 @@
-"""Where the environment and the configuration file become values. Nobody else reads either.
+"""Settings: the only code that reads the environment and the configuration file.
 
 Flags beat the environment, the environment beats the file, the file beats the defaults.
 """
@@ -24,6 +24,7 @@ from holdfast.settings.sections import (
     AccessKey,
     LimitSettings,
     LogSettings,
+    OtelSettings,
     ResetSettings,
     ServerSettings,
     StoreSettings,
@@ -34,18 +35,26 @@ __all__ = [
     "AccessKey",
     "LimitSettings",
     "LogSettings",
+    "OtelSettings",
     "ResetSettings",
     "ServerSettings",
     "Settings",
     "StoreSettings",
+    "config_path",
     "default_store_url",
     "load",
 ]
 
 
+COMMAND_VARIABLES = frozenset(
+    {"HOLDFAST_CONFIG", "HOLDFAST_URL", "HOLDFAST_API_KEY", "HOLDFAST_UPSTREAM_KEY"}
+)
+"""Variables that are not fields of a section."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that can be set, checked."""
+    """All settings, validated."""
 
     server: ServerSettings = field(default_factory=ServerSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
@@ -57,15 +66,23 @@ class Settings:
     limits: LimitSettings = field(default_factory=LimitSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    otel: OtelSettings = field(default_factory=OtelSettings)
     upstreams: tuple[UpstreamSettings, ...] = ()
-    """`[[upstream]]` of the configuration, in order; with none, the demo model answers."""
+    """`[[upstream]]` tables in order; without any, the demo model answers."""
     keys: tuple[AccessKey, ...] = ()
-    """`[[key]]` of the configuration."""
+    """`[[key]]` tables."""
 
     @property
     def reset_policy(self) -> ResetPolicy:
-        """The reset section, as the kernel judges by it."""
+        """The reset section as a policy."""
         return self.reset.policy()
+
+
+def config_path(path: Path | None, environment: Mapping[str, str] | None = None) -> Path | None:
+    """Return the configuration file: `path`, else HOLDFAST_CONFIG, else None."""
+    env = os.environ if environment is None else environment
+    name = env.get("HOLDFAST_CONFIG")
+    return Path(name) if path is None and name else path
 
 
 def load(
@@ -73,11 +90,15 @@ def load(
     *,
     flags: Mapping[str, Mapping[str, object]] | None = None,
     environment: Mapping[str, str] | None = None,
+    with_secrets: bool = True,
 ) -> Settings:
-    """Return the effective settings; a value that cannot be is refused with its place."""
+    """Return the effective settings; an invalid value is rejected with its origin.
+
+    Only a gateway needs its secrets: `with_secrets=False` accepts a `[[key]]` whose variable is
+    not set, so that other commands can use the gateway's configuration.
+    """
     env = os.environ if environment is None else environment
-    if path is None and env.get("HOLDFAST_CONFIG"):
-        path = Path(env["HOLDFAST_CONFIG"])
+    path = config_path(path, env)
     sources = Sources(read_file(path) if path is not None else None, env, flags or {})
     settings = Settings(
         server=sources.section("server", ServerSettings),
@@ -90,35 +111,48 @@ def load(
         limits=sources.section("limits", LimitSettings),
         retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),
+        otel=sources.section("otel", OtelSettings),
         upstreams=_upstreams(sources, env),
-        keys=tuple(sources.tables("key", AccessKey, lambda key: key.filled(env))),
+        keys=tuple(
+            sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))
+        ),
     )
-    sources.refuse_unknown()
+    sources.reject_unknown()
+    named = {key.key_env for key in settings.keys}
+    named |= {upstream.key_env for upstream in settings.upstreams if upstream.key_env}
+    sources.reject_unknown_variables(COMMAND_VARIABLES | named)
     return settings
 
 
 def _upstreams(sources: Sources, env: Mapping[str, str]) -> tuple[UpstreamSettings, ...]:
-    """Return the servers behind us: the one that flags or environment name, or the file's."""
+    """Return the upstreams: the one that flags or environment give, else those of the file."""
     default_key = env.get("HOLDFAST_UPSTREAM_KEY") or env.get("OPENAI_API_KEY") or None
-    taken: set[str] = set()
+    names: set[str] = set()
 
-    def named_alone(one: UpstreamSettings) -> UpstreamSettings:
-        if one.name in taken:
+    def check_unique(upstream: UpstreamSettings) -> UpstreamSettings:
+        if upstream.name in names:
             raise InvalidSetting(
-                f"upstream.name: {one.name!r} is another [[upstream]]; give each a name of its own"
+                f"upstream.name: {upstream.name!r} is used by another [[upstream]]; "
+                "names must be unique"
             )
-        taken.add(one.name)
-        return one
+        names.add(upstream.name)
+        return upstream
 
-    listed = sources.tables("upstream", UpstreamSettings, named_alone)
-    only = sources.overridden("upstream", UpstreamSettings, needs="url")
-    if only is not None:
-        return (replace(only, key=default_key, proxy=proxy_for(only.url, env)),)
+    upstreams = sources.tables("upstream", UpstreamSettings, check_unique)
+    override = sources.overridden("upstream", UpstreamSettings, needs="url")
+    if override is not None:
+        return (replace(override, key=default_key, proxy=proxy_for(override.url, env)),)
     return tuple(
         replace(
-            one,
-            key=env.get(one.key_env) or None if one.key_env else default_key,
-            proxy=proxy_for(one.url, env),
+            upstream,
+            key=_upstream_key(upstream, env, default_key),
+            proxy=proxy_for(upstream.url, env),
         )
-        for one in listed
+        for upstream in upstreams
     )
+
+
+def _upstream_key(
+    upstream: UpstreamSettings, env: Mapping[str, str], default_key: str | None
+) -> str | None:
+    return env.get(upstream.key_env) or None if upstream.key_env else default_key

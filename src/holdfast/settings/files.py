@@ -1,4 +1,4 @@
-"""A configuration file: its values, and the line on which each of them stands."""
+"""A configuration file: its values, and the line of each."""
 
 import re
 import tomllib
@@ -10,30 +10,30 @@ from typing import Any
 from holdfast.core.errors import InvalidSetting
 
 Step = str | int
-"""The name of a table or field, or the number of a table in an array of them."""
+"""The name of a table or field, or the index of a table in an array of tables."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value came from, for people: a flag, a variable, or a field of a file."""
+class Origin:
+    """Where a value came from, for messages: a flag, a variable, or a field of a file."""
 
     name: str
-    file: "File | None" = None
+    file: "ConfigFile | None" = None
     path: tuple[Step, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file.where(self.path)}: {self.name}" if self.file else self.name
 
-    def inside(self, field: str) -> "Place":
-        """Return the place of a field of the table that stands here."""
-        return Place(f"{self.name}.{field}", self.file, (*self.path, field))
+    def inside(self, field: str) -> "Origin":
+        """Return the origin of a field of this table."""
+        return Origin(f"{self.name}.{field}", self.file, (*self.path, field))
 
-    def blame(self, message: str) -> str:
-        """Return a message that names what it is about, with where that stands."""
+    def locate(self, message: str) -> str:
+        """Return a message with its location in front."""
         return f"{self.file.where(self.path) if self.file else self.name}: {message}"
 
 
-class File:
+class ConfigFile:
     """A configuration file: its values, and the line of each."""
 
     def __init__(self, path: Path, text: str) -> None:
@@ -50,12 +50,12 @@ class File:
         for found, number in _lines_of(lines):
             self._lines.setdefault(found, number)
 
-    def place(self, *path: Step) -> Place:
-        """Return the place of a section, a field, or a table of an array by its number."""
-        return Place(".".join(step for step in path if isinstance(step, str)), self, path)
+    def origin(self, *path: Step) -> Origin:
+        """Return the origin of a section, a field, or a table of an array."""
+        return Origin(".".join(step for step in path if isinstance(step, str)), self, path)
 
     def where(self, path: tuple[Step, ...]) -> str:
-        """Return file and line of a value, or of the nearest thing around it that has one."""
+        """Return file and line of a value, or of the nearest enclosing table with a line."""
         for end in range(len(path), 0, -1):
             if path[:end] in self._lines:
                 return f"{self.path}:{self._lines[path[:end]]}"
@@ -63,31 +63,31 @@ class File:
 
 
 def _lines_of(lines: list[str]) -> Iterator[tuple[tuple[Step, ...], int]]:
-    """Return what is opened or set on which line."""
-    here: tuple[Step, ...] = ()
+    """Yield the path of each table and field with its line number."""
+    table: tuple[Step, ...] = ()
     arrays: dict[tuple[Step, ...], int] = {}
-    within = ""
+    open_quote = ""
     for number, line in enumerate(lines, 1):
-        outside = not within
-        for mark in re.findall(r"\"{3}|'{3}", line):
-            within = "" if mark == within else within or mark
+        outside = not open_quote
+        for quote in re.findall(r"\"{3}|'{3}", line):
+            open_quote = "" if quote == open_quote else open_quote or quote
         header = re.match(r"\s*(\[\[?)([^\[\]=,]+)\]", line)
         field = re.match(r"\s*([\w\-.\"' ]+?)\s*=", line)
         if outside and header:
-            here = ()
+            table = ()
             for name in _names(header[2]):
-                here = (*here, *_last(here, arrays), name)
+                table = (*table, *_last_index(table, arrays), name)
             if header[1] == "[[":
-                arrays[here] = arrays.get(here, -1) + 1
-                here = (*here, arrays[here])
-            yield from ((here[:end], number) for end in range(len(here), 0, -1))
+                arrays[table] = arrays.get(table, -1) + 1
+                table = (*table, arrays[table])
+            yield from ((table[:end], number) for end in range(len(table), 0, -1))
         elif outside and field:
             inner = _names(field[1])
-            yield from (((*here, *inner[:end]), number) for end in range(len(inner), 0, -1))
+            yield from (((*table, *inner[:end]), number) for end in range(len(inner), 0, -1))
 
 
-def _last(path: tuple[Step, ...], arrays: dict[tuple[Step, ...], int]) -> tuple[Step, ...]:
-    """Return the number of the table that is open, if this is an array of tables."""
+def _last_index(path: tuple[Step, ...], arrays: dict[tuple[Step, ...], int]) -> tuple[Step, ...]:
+    """Return the index of the open table, if `path` is an array of tables."""
     return (arrays[path],) if path in arrays else ()
 
 
@@ -95,10 +95,10 @@ def _names(key: str) -> tuple[str, ...]:
     return tuple(part.strip().strip("\"'") for part in key.split("."))
 
 
-def read_file(path: Path) -> File:
-    """Return a configuration file, or say why it cannot be read."""
+def read_file(path: Path) -> ConfigFile:
+    """Read a configuration file."""
     try:
-        return File(path, path.read_text("utf-8"))
+        return ConfigFile(path, path.read_text("utf-8"))
     except OSError as exc:
         raise InvalidSetting(f"{path}: {exc.strerror or exc}") from exc
     except UnicodeDecodeError as exc:

@@ -1,24 +1,26 @@
-"""Files, environment and flags: found, converted, and blamed by their place when wrong."""
+"""Reading of values from flags, environment and file, with their origin for error messages."""
 
 import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date, time
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import InvalidSetting
-from holdfast.settings.files import File, Place
+from holdfast.settings.files import ConfigFile, Origin
 
 SectionT = TypeVar("SectionT")
-Given = tuple[Any, Place]
-"""A value as it was found, and where."""
+SourcedValue = tuple[Any, Origin]
+"""A raw value and its origin."""
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-NOT_FROM_OUTSIDE = frozenset({"key", "proxy"})
-"""Fields that hold secrets: they are filled from the environment variable that another names."""
+SECRET_FIELDS = frozenset({"key", "proxy"})
+"""Fields that may hold secrets: filled from environment variables, never set directly."""
+TEST_PREFIX = "HOLDFAST_TEST_"
+"""Variables of the test suite, which are not settings."""
 
 
 FLAGS = {
@@ -26,15 +28,15 @@ FLAGS = {
     ("upstream", "url"): "--upstream",
     ("upstream", "api"): "--upstream-api",
 }
-"""Flags that are not simply named after their field."""
+"""Flags that are not named after their field."""
 
 
 class Sources:
-    """Everything that may hold a value; remembers what was asked for, to find what never is."""
+    """All sources of values; records which names are known, to reject the others."""
 
     def __init__(
         self,
-        file: File | None,
+        file: ConfigFile | None,
         environment: Mapping[str, str],
         flags: Mapping[str, Mapping[str, object]],
     ) -> None:
@@ -42,13 +44,15 @@ class Sources:
         self._environment = environment
         self._flags = flags
         self._known: dict[str, set[str]] = {}
+        self._variables: set[str] = set()
 
     def section(self, name: str, kind: type[SectionT]) -> SectionT:
-        """Return a section, every field checked against its type."""
+        """Return a section, with every field converted and checked."""
         in_file = self._table(name)
-        given: dict[str, Given] = {}
+        given: dict[str, SourcedValue] = {}
         for field in _fields(kind):
             self._known.setdefault(name, set()).add(field)
+            self._variables.add(_variable(name, field))
             found = self._find(name, field, in_file)
             if found is not None:
                 given[field] = found
@@ -58,80 +62,88 @@ class Sources:
         self,
         name: str,
         kind: type[SectionT],
-        finish: Callable[[SectionT], SectionT] = lambda made: made,
+        finish: Callable[[SectionT], SectionT] = lambda section: section,
     ) -> list[SectionT]:
-        """Return an array of tables, each after `finish`: file only."""
+        """Return an array of tables of the file, each passed through `finish`."""
         self._known.setdefault("", set()).add(name)
         if self._file is None or name not in self._file.values:
             return []
-        listed = self._file.values[name]
-        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-            raise InvalidSetting(f"{self._file.place(name)} is written as [[{name}]] tables")
-        found = []
-        for number, one in enumerate(listed):
-            place = self._file.place(name, number)
-            found.append(convert_table(one, kind, place, finish))
-        return found
+        tables = self._file.values[name]
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise InvalidSetting(f"{self._file.origin(name)} must be written as [[{name}]] tables")
+        return [
+            convert_table(table, kind, self._file.origin(name, index), finish)
+            for index, table in enumerate(tables)
+        ]
 
     def overridden(self, name: str, kind: type[SectionT], *, needs: str) -> SectionT | None:
-        """Return one table made of flags and environment alone, if they give what it `needs`."""
-        given: dict[str, Given] = {}
+        """Return a table made of flags and environment alone, if they set the field `needs`."""
+        given: dict[str, SourcedValue] = {}
         for field in _fields(kind):
+            self._variables.add(_variable(name, field))
             found = self._find(name, field, {})
             if found is not None:
                 given[field] = found
         return build(kind, given) if needs in given else None
 
     def _table(self, name: str) -> Mapping[str, Any]:
-        here: Any = self._file.values if self._file else {}
+        value: Any = self._file.values if self._file else {}
         parts = name.split(".")
         for depth, part in enumerate(parts, 1):
-            here = here.get(part, {})
-            if not isinstance(here, dict):
+            value = value.get(part, {})
+            if not isinstance(value, dict):
                 assert self._file is not None
-                place = self._file.place(*parts[:depth])
-                raise InvalidSetting(f"{place} is a section: write [{'.'.join(parts[:depth])}]")
-        table: Mapping[str, Any] = here
+                origin = self._file.origin(*parts[:depth])
+                raise InvalidSetting(f"{origin} is a section: write [{'.'.join(parts[:depth])}]")
+        table: Mapping[str, Any] = value
         return table
 
-    def _find(self, section: str, field: str, in_file: Mapping[str, Any]) -> Given | None:
+    def _find(self, section: str, field: str, in_file: Mapping[str, Any]) -> SourcedValue | None:
         flag = self._flags.get(section, {}).get(field)
         if flag is not None:
-            return flag, Place(_flag(section, field))
+            return flag, Origin(_flag(section, field))
         variable = _variable(section, field)
         if variable in self._environment:
-            return self._environment[variable], Place(variable)
+            return self._environment[variable], Origin(variable)
         if field in in_file:
             assert self._file is not None
-            return in_file[field], self._file.place(*section.split("."), field)
+            return in_file[field], self._file.origin(*section.split("."), field)
         return None
 
-    def refuse_unknown(self) -> None:
-        """Refuse fields and sections that nobody asked for: a typo must not be a silent default."""
+    def reject_unknown(self) -> None:
+        """Reject unknown fields and sections of the file: a typo must not be ignored."""
         if self._file is None:
             return
         for name, value in self._file.values.items():
-            self._refuse_unknown_in(name, value)
+            self._reject_unknown_in(name, value)
 
-    def _refuse_unknown_in(self, name: str, value: Any) -> None:
+    def reject_unknown_variables(self, other: "Collection[str]") -> None:
+        """Reject unknown HOLDFAST_ variables, except those in `other`."""
+        known = self._variables | set(other)
+        for name in sorted(self._environment):
+            is_ours = name.startswith("HOLDFAST_") and not name.startswith(TEST_PREFIX)
+            if is_ours and name not in known:
+                raise InvalidSetting(_unknown_variable(name, known))
+
+    def _reject_unknown_in(self, name: str, value: Any) -> None:
         assert self._file is not None
         if isinstance(value, list) and name in self._known.get("", set()):
             return
         if name not in self._known or not isinstance(value, dict):
             sections = {*self._known, *self._known.get("", set())} - {""}
-            raise InvalidSetting(_unknown(self._file.place(*name.split(".")), name, sections))
+            raise InvalidSetting(_unknown(self._file.origin(*name.split(".")), name, sections))
         for field, inner in value.items():
             if isinstance(inner, dict) and f"{name}.{field}" in self._known:
-                self._refuse_unknown_in(f"{name}.{field}", inner)
+                self._reject_unknown_in(f"{name}.{field}", inner)
             elif field not in self._known[name]:
-                place = self._file.place(*name.split("."), field)
-                raise InvalidSetting(_unknown(place, field, self._known[name]))
+                origin = self._file.origin(*name.split("."), field)
+                raise InvalidSetting(_unknown(origin, field, self._known[name]))
 
 
 def _fields(kind: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in dataclasses.fields(kind)]
-    return {name: hints[name] for name in names if name not in NOT_FROM_OUTSIDE}
+    return {name: hints[name] for name in names if name not in SECRET_FIELDS}
 
 
 def _flag(section: str, field: str) -> str:
@@ -144,107 +156,112 @@ def _variable(section: str, field: str) -> str:
     return f"HOLDFAST_{section.replace('.', '_')}_{field}".upper()
 
 
-def _unknown(place: Place, name: str, known: "set[str] | Mapping[str, Any]") -> str:
+def _unknown(origin: Origin, name: str, known: "set[str] | Mapping[str, Any]") -> str:
     near = difflib.get_close_matches(name, list(known), 1)
-    hint = f"; did you mean {near[0]}?" if near else f"; there is {', '.join(sorted(known))}"
-    return f"{place} is no setting{hint}"
+    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
+    return f"{origin} is not a setting{hint}"
 
 
-def written(value: Any) -> str:
-    """Return a value as a configuration file has it."""
+def _unknown_variable(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.0)
+    return f"environment variable {name} is not a setting; did you mean {near[0]}?"
+
+
+def to_toml(value: Any) -> str:
+    """Return a value as a configuration file writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(written, value))}]"
+        return f"[{', '.join(map(to_toml, value))}]"
     if isinstance(value, dict):
-        inner = ", ".join(f"{name} = {written(one)}" for name, one in value.items())
+        inner = ", ".join(f"{name} = {to_toml(item)}" for name, item in value.items())
         return f"{{ {inner} }}"
     return repr(value)
 
 
-def convert(value: Any, hint: Any, place: Place) -> Any:
-    """Return a value of the type that a setting has; text from the environment is parsed."""
+def convert(value: Any, hint: Any, origin: Origin) -> Any:
+    """Convert a value to the type of its setting; text from the environment is parsed."""
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return convert_table(value, hint, place)
-    origin, choices = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _convert_number(value, choices[0], place, f"a number {choices[1]}")
-    if origin in (Union, UnionType):
+        return convert_table(value, hint, origin)
+    form, choices = get_origin(hint), get_args(hint)
+    if form is Annotated:
+        return _convert_number(value, choices[0], origin, f"a number {choices[1]}")
+    if form in (Union, UnionType):
         inner = next(choice for choice in choices if choice is not NoneType)
-        return None if value is None else convert(value, inner, place)
-    if origin is Literal:
+        return None if value is None else convert(value, inner, origin)
+    if form is Literal:
         if value in choices:
             return value
         raise InvalidSetting(
-            f"{place} is one of {', '.join(map(str, choices))}, not {written(value)}"
+            f"{origin} must be one of {', '.join(map(str, choices))}, not {to_toml(value)}"
         )
-    if origin is tuple:
-        listed = value
-        if isinstance(value, str) and place.file is None:
-            listed = [one.strip() for one in value.split(",")] if value.strip() else []
-        if not isinstance(listed, list | tuple):
-            raise InvalidSetting(f"{place} is a list, not {written(value)}")
-        return tuple(convert(one, choices[0], place) for one in listed)
-    return _convert_plain(value, hint, place)
+    if form is tuple:
+        items = value
+        if isinstance(value, str) and origin.file is None:
+            items = [item.strip() for item in value.split(",")] if value.strip() else []
+        if not isinstance(items, list | tuple):
+            raise InvalidSetting(f"{origin} must be a list, not {to_toml(value)}")
+        return tuple(convert(item, choices[0], origin) for item in items)
+    return _convert_plain(value, hint, origin)
 
 
 def convert_table(
     value: Any,
     kind: type[SectionT],
-    place: Place,
-    finish: Callable[[SectionT], SectionT] = lambda made: made,
+    origin: Origin,
+    finish: Callable[[SectionT], SectionT] = lambda section: section,
 ) -> SectionT:
-    """Return a table of the file as the section it is."""
+    """Convert a table of the file to a section."""
     if not isinstance(value, dict):
-        raise InvalidSetting(f"{place} is a table, not {written(value)}")
+        raise InvalidSetting(f"{origin} must be a table, not {to_toml(value)}")
     hints = _fields(kind)
     for name in value:
         if name not in hints:
-            raise InvalidSetting(_unknown(place.inside(name), name, hints))
-    return build(kind, {k: (v, place.inside(k)) for k, v in value.items()}, place, finish)
+            raise InvalidSetting(_unknown(origin.inside(name), name, hints))
+    return build(kind, {k: (v, origin.inside(k)) for k, v in value.items()}, origin, finish)
 
 
 def build(
     kind: type[SectionT],
-    given: Mapping[str, Given],
-    place: Place | None = None,
-    finish: Callable[[SectionT], SectionT] = lambda made: made,
+    given: Mapping[str, SourcedValue],
+    origin: Origin | None = None,
+    finish: Callable[[SectionT], SectionT] = lambda section: section,
 ) -> SectionT:
-    """Return a section of the values given; what its own checks refuse is told with its place."""
+    """Build a section; errors of its own validation are reported with their origin."""
     hints = _fields(kind)
     values = {name: convert(value, hints[name], at) for name, (value, at) in given.items()}
     try:
         return finish(kind(**values))
     except TypeError as exc:
         missing = re.findall(r"'(\w+)'", str(exc))
-        raise InvalidSetting(f"{place} needs {', '.join(missing)}") from exc
+        raise InvalidSetting(f"{origin} needs {', '.join(missing)}") from exc
     except InvalidSetting as exc:
-        named = [at for name, (_, at) in given.items() if _names(exc.message, name)]
-        blamed = [*named, *([place] if place else []), *(at for _, at in given.values())]
-        raise InvalidSetting(blamed[0].blame(exc.message) if blamed else exc.message) from exc
+        mentioned = [at for name, (_, at) in given.items() if _mentions(exc.message, name)]
+        origins = [*mentioned, *([origin] if origin else []), *(at for _, at in given.values())]
+        raise InvalidSetting(origins[0].locate(exc.message) if origins else exc.message) from exc
 
 
-def _names(message: str, field: str) -> bool:
+def _mentions(message: str, field: str) -> bool:
     return re.search(rf"\b{re.escape(field)}\b", message) is not None
 
 
-def _convert_plain(value: Any, hint: Any, place: Place) -> Any:
+def _convert_plain(value: Any, hint: Any, origin: Origin) -> Any:
     if hint is bool:
         if isinstance(value, bool):
             return value
         if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
             return value.lower() in _TRUE
-        raise InvalidSetting(f"{place} is true or false, not {written(value)}")
+        raise InvalidSetting(f"{origin} must be true or false, not {to_toml(value)}")
     if hint is str:
         if isinstance(value, str):
             return value
-        raise InvalidSetting(f"{place} is text, not {written(value)}")
-    return _convert_number(value, hint, place, "a number")
+        raise InvalidSetting(f"{origin} must be text, not {to_toml(value)}")
+    return _convert_number(value, hint, origin, "a number")
 
 
-def _convert_number(value: Any, hint: Any, place: Place, wanted: str) -> Any:
+def _convert_number(value: Any, hint: Any, origin: Origin, expected: str) -> Any:
     try:
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             number = int(value) if hint is int and not isinstance(value, float) else float(value)
@@ -252,4 +269,4 @@ def _convert_number(value: Any, hint: Any, place: Place, wanted: str) -> Any:
                 return number
     except (OverflowError, ValueError):
         pass
-    raise InvalidSetting(f"{place} is {wanted}, not {written(value)}")
+    raise InvalidSetting(f"{origin} must be {expected}, not {to_toml(value)}")

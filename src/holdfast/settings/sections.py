@@ -1,26 +1,28 @@
-"""The sections of the configuration, each with what it may hold."""
+"""Sections of the configuration and their validation."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.model.reset_policy import ResetMode, ResetPolicy, Rollover
+from holdfast.engine.logging import LOG_AREAS
 from holdfast.providers.settings import check_variable
 
 
 def default_store_url() -> str:
-    """Return the URL of a file in the user's data directory."""
+    """Return the URL of the default SQLite file in the user's data directory."""
     root = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return f"sqlite:///{Path(root) / 'holdfast' / 'holdfast.db'}"
 
 
+LogLevel = Literal["debug", "info", "warning", "error"]
 PORTS = "from 0 to 65535"
-"""Which numbers a port may have, as a message says it."""
+"""Valid port numbers, for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,28 +30,32 @@ class ServerSettings:
     """`[server]`: where and how the gateway listens."""
 
     host: str = "127.0.0.1"
-    """The address to listen on; beyond loopback only with an API key."""
+    """Address to listen on; other than loopback only with an API key."""
     port: Annotated[int, PORTS] = 8377
-    """The port to listen on; 0 takes a free one."""
+    """Port to listen on; 0 selects a free one."""
+    drain_seconds: float = 0.0
+    """After SIGTERM: seconds to keep accepting requests while `/readyz` answers 503."""
     grace_seconds: float = 20.0
-    """How long running turns may finish when the server is asked to stop."""
+    """After draining: seconds in which running turns may finish before they are interrupted."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call the API from a browser; none by default."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names that a Host header may have besides loopback's, as long as there is no API key."""
+    """Accepted Host headers besides loopback names, as long as no API key exists."""
 
     def __post_init__(self) -> None:
         if not self.host or not self.host.isprintable() or set(self.host) & set(" /"):
-            raise InvalidSetting(f"server.host is an address or a name, not {self.host!r}")
+            raise InvalidSetting(f"server.host must be an address or a name, not {self.host!r}")
         if not 0 <= self.port <= 65535:
-            raise InvalidSetting(f"server.port is a number {PORTS}, not {self.port!r}")
+            raise InvalidSetting(f"server.port must be a number {PORTS}, not {self.port!r}")
         if self.grace_seconds < 0:
             raise InvalidSetting("server.grace_seconds must not be negative")
+        if self.drain_seconds < 0:
+            raise InvalidSetting("server.drain_seconds must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """`[store]`: where everything is kept."""
+    """`[store]`: where everything is stored."""
 
     url: str = field(default_factory=default_store_url)
     """`sqlite:///file.db`, `sqlite:////absolute/path.db`, `postgresql://…` or `memory:`."""
@@ -65,38 +71,38 @@ class ResetSettings:
     """`[sessions.reset]`: when a session rolls over; by default never."""
 
     mode: ResetMode = "none"
-    """`none`, `idle` after a time without the user, or `daily` at a time of day."""
+    """`none`, `idle` after a time without user activity, or `daily` at a time of day."""
     idle_minutes: float = 60.0
-    """With `idle`: minutes without the user; fractions are allowed."""
+    """With `idle`: minutes without user activity; fractions are allowed."""
     at: str = "04:00"
-    """With `daily`: the time of day, as HH:MM."""
+    """With `daily`: time of day, as HH:MM."""
     timezone: str = "UTC"
-    """With `daily`: the IANA zone in which it is that time."""
+    """With `daily`: IANA time zone of `at`."""
     rollover: Literal["soft", "hard"] | None = None
-    """`soft` keeps everything, `hard` starts the next generation; unset: as the mode has it."""
+    """`soft` keeps everything, `hard` starts the next generation; unset: the mode's default."""
     triggers: tuple[str, ...] = ("/new", "/reset")
-    """Messages that ask for a hard reset, in `holdfast chat` and channels only."""
+    """Messages that request a hard reset, in `holdfast chat` and channels only."""
 
     def __post_init__(self) -> None:
         if not self.idle_minutes > 0:
             raise InvalidSetting("sessions.reset.idle_minutes must be positive")
-        if not all(one.strip() for one in self.triggers):
-            raise InvalidSetting("sessions.reset.triggers must not hold an empty text")
+        if not all(trigger.strip() for trigger in self.triggers):
+            raise InvalidSetting("sessions.reset.triggers must not contain an empty text")
         self.policy()
 
     def policy(self) -> ResetPolicy:
-        """Return the section as the kernel judges by it."""
+        """Return the section as a policy."""
         try:
             zone = ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
             raise InvalidSetting(
-                f"sessions.reset.timezone: {self.timezone!r} is no IANA time zone"
+                f"sessions.reset.timezone: {self.timezone!r} is not an IANA time zone"
             ) from exc
         try:
             at = time.fromisoformat(self.at)
         except ValueError as exc:
             raise InvalidSetting(
-                f"sessions.reset.at is a time of day as HH:MM, not {self.at!r}"
+                f"sessions.reset.at must be a time of day as HH:MM, not {self.at!r}"
             ) from exc
         rollover: Rollover | None = self.rollover
         return ResetPolicy(
@@ -113,9 +119,9 @@ class LimitSettings:
     """`[limits]`: bounds per request and per tenant; zero means none."""
 
     header_bytes: int = 64 * 1024
-    """How long the headers of a request may be, the line with its path included."""
+    """Maximum size of a request's headers, including the request line."""
     body_bytes: int = 64 * 1024 * 1024
-    """The longest request body."""
+    """Maximum size of a request body."""
     body_bytes_in_flight: int = 128 * 1024 * 1024
     """Bytes of request bodies that the process holds at a time; at least `body_bytes`."""
     items: int = 20_000
@@ -123,11 +129,11 @@ class LimitSettings:
     connections_per_address: int = 1000
     """Open connections of one client address; 0 means no limit, for a proxy in front."""
     requests_per_minute: int = 0
-    """Requests that one tenant may send in a minute, to each process."""
+    """Requests per minute that one tenant may send to each process; 0 means no limit."""
     waiting_turns: int = 0
-    """Turns of one tenant that may wait or run at a time, in all its sessions."""
+    """Queued and running turns of one tenant, over all its sessions; 0 means no limit."""
     stored_bytes: int = 0
-    """Bytes of items that one tenant may have stored; measured every few seconds."""
+    """Bytes of items that one tenant may store, measured every few seconds; 0 means no limit."""
 
     def __post_init__(self) -> None:
         if self.header_bytes < 1024:
@@ -149,33 +155,62 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """`[log]`: what operators see on standard error; ids always, content never."""
+    """`[log]`: events on standard error, with ids and without content."""
 
-    level: Literal["debug", "info", "warning", "error"] = "warning"
-    """The least important events that are written."""
+    level: LogLevel = "warning"
+    """Lowest level that is written."""
     format: Literal["text", "json"] = "text"
-    """One readable line an event, or one JSON object."""
+    """One line of text or one JSON object per event."""
+    areas: tuple[str, ...] = ()
+    """Levels per area, such as `request=info`; an area is the first word of an event's name."""
+
+    def __post_init__(self) -> None:
+        for entry in self.areas:
+            area, _, level = entry.partition("=")
+            if area not in LOG_AREAS or level not in get_args(LogLevel):
+                raise InvalidSetting(
+                    f"log.areas: {entry!r} must be AREA=LEVEL with an area of "
+                    f"{', '.join(LOG_AREAS)} and a level of {', '.join(get_args(LogLevel))}"
+                )
+
+    def area_levels(self) -> dict[str, str]:
+        """Return the level of each area that has its own."""
+        return {area: level for area, _, level in (entry.partition("=") for entry in self.areas)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtelSettings:
+    """`[otel]`: OpenTelemetry traces, one per turn; needs the extra `otel`."""
+
+    endpoint: str = ""
+    """OTLP/HTTP endpoint, such as `http://127.0.0.1:4318`; empty means off."""
+
+    def __post_init__(self) -> None:
+        if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
+            raise InvalidSetting(
+                f"otel.endpoint must be http://… or https://…, not {self.endpoint!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessKey:
-    """`[[key]]`: an API key that comes from the environment, beside those in the store."""
+    """`[[key]]`: an API key from the environment, in addition to those in the store."""
 
     key_env: str
-    """The environment variable that holds the key."""
+    """Environment variable with the key."""
     tenant: str = "default"
-    """Whose sessions the key opens."""
+    """Tenant whose sessions the key may use."""
     admin: bool = False
-    """Whether it may see metrics and look across tenants."""
+    """Whether the key may read metrics and all tenants."""
     key: str = field(default="", repr=False)
-    """The key itself, as read from `key_env`; never written anywhere."""
+    """The key itself, read from `key_env`; never written anywhere."""
 
     def __post_init__(self) -> None:
         check_variable("key.key_env", self.key_env)
 
-    def filled(self, environment: Mapping[str, str]) -> "AccessKey":
-        """Return the entry with its key, which must be there."""
+    def filled(self, environment: Mapping[str, str], *, is_required: bool = True) -> "AccessKey":
+        """Return the entry with its key from the environment."""
         key = environment.get(self.key_env, "")
-        if not key:
+        if not key and is_required:
             raise InvalidSetting(f"key.key_env: the environment variable {self.key_env} is not set")
         return replace(self, key=key)

@@ -113,7 +113,8 @@ def _make_room(path: Path) -> None:
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a folder; a store is a file")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # For the owner only: the store contains conversations and key hashes.
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
         raise StoreUnavailable(f"cannot make the folder of {path}: {exc.strerror}") from exc
 

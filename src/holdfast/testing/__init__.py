@@ -1,1 +1,1 @@
-"""The public contract kit: what any store or provider must pass, and the parts to test with."""
+"""The public contract kit: tests for any store or provider, and what they need."""

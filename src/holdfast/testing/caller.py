@@ -1,4 +1,4 @@
-"""Somebody who speaks to a store as a worker's process would, and names everything by counting."""
+"""A client of a store that acts like a worker process, with sequential ids."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -44,7 +44,7 @@ def answered(*texts: str) -> tuple[NewItem, ...]:
 
 
 def text_of(item: StoredItem) -> str:
-    """Return what a message says, or the type of anything else."""
+    """Return the text of a message, or the type of another item."""
     if item.kind != "message":
         return item.kind
     text: str = msgspec.json.decode(item.body)["content"][0]["text"]
@@ -52,7 +52,7 @@ def text_of(item: StoredItem) -> str:
 
 
 class Caller:
-    """One worker at a store. Everything it sends can be sent again: it keeps the last command."""
+    """One worker of a store; it remembers its last command, so that tests can submit it again."""
 
     def __init__(self, store: Store, name: str = "", *, tenant: str = DEFAULT_TENANT) -> None:
         self.store = store
@@ -67,11 +67,11 @@ class Caller:
         return self.store.read
 
     async def enlist(self, lease_seconds: float = LEASE_SECONDS) -> None:
-        """Begin to live."""
+        """Register the worker with a lease."""
         await self.store.enlist(self.worker, lease_seconds)
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:
-        """Send a command and remember it."""
+        """Submit a command and remember it."""
         self.last = command
         return await self.store.submit(command)
 
@@ -85,7 +85,7 @@ class Caller:
         items: Iterable[NewItem] = (),
         **more: Any,
     ) -> Accept:
-        """Return the command to take in some input; `more` are fields of `Accept`."""
+        """Return the command that accepts some input; `more` are fields of `Accept`."""
         more.setdefault("limits", LaneLimits(can_run_again=True))
         return Accept(
             tenant=self.tenant,
@@ -100,52 +100,52 @@ class Caller:
         )
 
     async def accept(self, *texts: str, **more: Any) -> Started | Queued | Repeated:
-        """Have some input taken in; see `arrival`."""
+        """Submit some input; see `arrival`."""
         return await self.submit(self.arrival(*texts, **more))
 
     async def start(self, *texts: str, **more: Any) -> Started:
-        """Have some input taken in, and expect to be given the lane."""
+        """Submit some input, and expect it to start."""
         outcome = await self.accept(*texts, **more)
         assert isinstance(outcome, Started), outcome
         return outcome
 
     async def wait(self, *texts: str, **more: Any) -> Queued:
-        """Have some input taken in, and expect to have to wait."""
+        """Submit some input, and expect it to be queued."""
         outcome = await self.accept(*texts, **more)
         assert isinstance(outcome, Queued), outcome
         return outcome
 
     async def repeat(self, *texts: str, **more: Any) -> Repeated:
-        """Have some input taken in, and expect it to be known."""
+        """Submit some input, and expect it to be recognised as a repeat."""
         outcome = await self.accept(*texts, **more)
         assert isinstance(outcome, Repeated), outcome
         return outcome
 
     async def claim(self, turn: Turn, **more: Any) -> Started | Queued:
-        """Ask for the lane for a turn that waits."""
+        """Claim the lane for a queued turn."""
         more.setdefault("limits", LaneLimits(can_run_again=True))
         return await self.submit(
             Claim(turn_id=turn.id, run_id=RunId(self.ids.new("run")), worker=self.worker, **more)
         )
 
     async def extend(self, run: Started, *texts: str, **more: Any) -> Session:
-        """Write what a run has so far."""
+        """Append the output of a run so far."""
         more.setdefault("items", answered(*texts))
         return await self.submit(Extend(fence=run.fence, **more))
 
     async def finish(self, run: Started | Fence, *texts: str, **more: Any) -> Ended:
-        """End a run, completed if nothing else is said."""
+        """End a run, completed by default."""
         fence = run if isinstance(run, Fence) else run.fence
         more.setdefault("outcome", "completed")
         more.setdefault("items", answered(*texts))
         return await self.submit(Finish(fence=fence, **more))
 
     async def converse(self, text: str, answer: str, **more: Any) -> Ended:
-        """Carry out a whole turn."""
+        """Execute a whole turn."""
         return await self.finish(await self.start(text, **more), answer)
 
     def batch(self, *texts: str, key: str | None = None, **more: Any) -> Append:
-        """Return the command to add items without a run."""
+        """Return the command that appends items without a run."""
         return Append(
             tenant=self.tenant,
             turn_id=TurnId(self.ids.new("turn")),
@@ -157,7 +157,7 @@ class Caller:
         )
 
     async def append(self, *texts: str, key: str | None = None, **more: Any) -> Appended:
-        """Add items without a run."""
+        """Append items without a run."""
         return await self.submit(self.batch(*texts, key=key, **more))
 
     def part(
@@ -169,7 +169,7 @@ class Caller:
         session_id: str | None = None,
         **more: Any,
     ) -> Continue:
-        """Return the command to add a batch to somebody else's turn, which `name` stands for."""
+        """Return the command that appends a batch to the external turn `name`."""
         return Continue(
             tenant=self.tenant,
             turn_id=TurnId(f"turn_{name}"),
@@ -183,7 +183,7 @@ class Caller:
         )
 
     async def reserve(self, key: str | None = None) -> Session:
-        """Have the session of a key made or found."""
+        """Find or create the session of a key."""
         return await self.submit(
             Reserve(
                 tenant=self.tenant,
@@ -193,7 +193,7 @@ class Caller:
         )
 
     async def reset(self, session: Session, **more: Any) -> Session:
-        """Have the next generation begun."""
+        """Start the next generation."""
         return await self.submit(
             Reset(
                 tenant=self.tenant,
@@ -206,13 +206,13 @@ class Caller:
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
     async def session(self, session: Session | str) -> Session:
-        """Return a session as it is now."""
+        """Return the current state of a session."""
         session_id = SessionId(session if isinstance(session, str) else session.id)
         view = await self.read.session(self.tenant, session_id=session_id)
         assert view is not None, f"no session {session_id}"
         return view.session
 
     async def texts(self, session: Session | str, **query: Any) -> list[str]:
-        """Return what is visible of a session, or another page of it."""
+        """Return the texts of a session's visible items, or of another query."""
         items = await self.read.items(await self.session(session), ItemQuery(**query))
         return [text_of(item) for item in items]

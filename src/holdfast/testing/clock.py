@@ -1,8 +1,8 @@
-"""A clock that stands still until it is moved by hand."""
+"""A clock that only moves when a test moves it."""
 
 
 class HandClock:
-    """Time for tests: `advance` it, and nothing else does."""
+    """A clock for tests that `advance` and `set` move."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now
@@ -12,10 +12,10 @@ class HandClock:
         return self._now
 
     def advance(self, seconds: float) -> float:
-        """Move on by so many seconds, and return the time then."""
+        """Advance by some seconds and return the new time."""
         self._now += seconds
         return self._now
 
     def set(self, now: float) -> None:
-        """Move to a moment, also backwards."""
+        """Set the time, also backwards."""
         self._now = now

@@ -1,12 +1,12 @@
-"""Ids that are counted, so that a test can name them and a failure can be read."""
+"""Sequential ids, so that tests can name them and failures are readable."""
 
 from collections import Counter
 
 
 class CountedIds:
-    """`turn_000001`, `turn_000002`, …: in the order of asking, each prefix for itself.
+    """`turn_000001`, `turn_000002`, …: in order, per prefix.
 
-    `name` keeps the ids of two processes apart: `turn_a000001`.
+    `name` separates the ids of two processes: `turn_a000001`.
     """
 
     def __init__(self, name: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK's SQLite sessions: a row for each item, in the order they were added."""
+"""Reader of the OpenAI Agents SDK's SQLite sessions: one row per item, in insertion order."""
 
 import json
 import sqlite3
@@ -6,31 +6,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.core.model.items import NewItem
-from holdfast.transfer.conversation import (
+from holdfast.transfer.imported_conversation import (
     Converter,
+    ImportedConversation,
+    ImportedSession,
     Item,
-    PastLife,
-    PastSession,
     UnreadableSource,
-    by_role,
-    gather,
+    group_turns,
     seconds,
+    split_by_role,
 )
 from holdfast.transfer.sqlite_source import columns_of, open_read_only
 
 SESSIONS, MESSAGES = "agent_sessions", "agent_messages"
 BRANCHES, MAIN = "message_structure", "main"
-"""Of sessions that branch: which branch they were left in is not stored; they open in this one."""
+"""The SDK does not store which branch was active; sessions open in `main`."""
 
 
 def is_agents_database(connection: sqlite3.Connection) -> bool:
-    """Whether a database has the SDK's tables."""
-    wanted = {"id", "session_id", "message_data"}
-    return wanted <= set(columns_of(connection, MESSAGES))
+    """Return whether a database has the SDK's tables."""
+    required = {"id", "session_id", "message_data"}
+    return required <= set(columns_of(connection, MESSAGES))
 
 
-def read_database(path: Path) -> Iterator[PastLife]:
-    """Return the lives in a database of the SDK; a session's id is its key."""
+def read_database(path: Path) -> Iterator[ImportedConversation]:
+    """Yield the conversations of a database; a session's id becomes its key."""
     connection = open_read_only(path)
     try:
         names = connection.execute(
@@ -38,45 +38,45 @@ def read_database(path: Path) -> Iterator[PastLife]:
         ).fetchall()
         for (name,) in names:
             key = name if isinstance(name, str) else repr(name)
-            yield PastLife(key=key, generations=(_read(connection, name, key),))
+            yield ImportedConversation(key=key, generations=(_read(connection, name, key),))
     except sqlite3.DatabaseError as exc:
         raise UnreadableSource(f"{path} cannot be read: {exc}") from exc
     finally:
         connection.close()
 
 
-def _read(connection: sqlite3.Connection, name: object, key: str) -> PastSession:
+def _read(connection: sqlite3.Connection, name: object, key: str) -> ImportedSession:
     row = connection.execute(
         f"select created_at from {SESSIONS} where session_id = ?", (name,)
     ).fetchone()
     converter = Converter()
     if key != name:
         converter.problems.append("the session's id is not text")
-    listed: list[tuple[NewItem, Item, float | None]] = []
-    left: list[bool] = []
-    # The order of ids is the order of adding; the times are as coarse as a second.
+    converted: list[tuple[NewItem, Item, float | None]] = []
+    hidden_flags: list[bool] = []
+    # Row ids give the order of insertion; the times only have seconds.
     rows = connection.execute(
         f"select id, message_data, created_at from {MESSAGES} where session_id = ? order by id",
         (name,),
     )
-    aside = _left_in_branches(connection, name)
+    other_branches = _rows_outside_main(connection, name)
     for row_id, data, at in rows:
         try:
             value = json.loads(data)
         except (ValueError, TypeError, RecursionError):
-            converter.problems.append("a row could not be read")
+            converter.problems.append("a row is not valid JSON")
             continue
         if not isinstance(value, dict):
             converter.problems.append("a row is not an item")
             continue
         items = converter.items([value])
-        listed.extend((item, value, seconds(at)) for item in items)
-        left.extend(row_id in aside for _ in items)
-    blocks = by_role(listed)
-    for block, is_left in zip(blocks, left, strict=True):
-        block.is_hidden = is_left
-    turns, hidden = gather(blocks)
-    return PastSession(
+        converted.extend((item, value, seconds(at)) for item in items)
+        hidden_flags.extend(row_id in other_branches for _ in items)
+    blocks = split_by_role(converted)
+    for block, is_hidden in zip(blocks, hidden_flags, strict=True):
+        block.is_hidden = is_hidden
+    turns, hidden = group_turns(blocks)
+    return ImportedSession(
         source=f"agents-sdk:{key}",
         turns=turns,
         hidden=hidden,
@@ -85,8 +85,8 @@ def _read(connection: sqlite3.Connection, name: object, key: str) -> PastSession
     )
 
 
-def _left_in_branches(connection: sqlite3.Connection, name: object) -> set[int]:
-    """Return the rows that stand in other branches alone."""
+def _rows_outside_main(connection: sqlite3.Connection, name: object) -> set[int]:
+    """Return the rows that only other branches contain."""
     if not {"session_id", "message_id", "branch_id"} <= set(columns_of(connection, BRANCHES)):
         return set()
     rows = connection.execute(

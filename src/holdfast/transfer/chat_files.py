@@ -1,4 +1,4 @@
-"""Plain chat messages: a JSON list, an object with `messages`, or one of these a line."""
+"""Reader of chat messages: a JSON list, an object with `messages`, or one of these per line."""
 
 import json
 from collections.abc import Iterator
@@ -8,52 +8,54 @@ from typing import Any
 from holdfast.core.errors import InvalidInput
 from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.openai.chat import split_messages
-from holdfast.transfer.conversation import (
+from holdfast.transfer.imported_conversation import (
+    ImportedConversation,
+    ImportedSession,
     Item,
-    PastLife,
-    PastSession,
     UnreadableSource,
-    by_role,
-    gather,
+    group_turns,
+    split_by_role,
 )
 
 
-def read_chat(path: Path, key: str | None) -> Iterator[PastLife]:
-    """Return the conversations in a file, under `key` or names made from the file's."""
-    conversations, torn = _conversations(path)
-    read = [_Conversation(messages) for messages in conversations]
-    if not any(one.messages for one in read):
-        raise UnreadableSource(f"{path} holds no chat messages")
-    read[0].unread += torn
-    for number, one in enumerate(read, 1):
-        named = key or path.stem
-        yield one.life(named if len(read) == 1 else f"{named}:{number}")
+def read_chat(path: Path, key: str | None) -> Iterator[ImportedConversation]:
+    """Yield the conversations of a file, under `key` or a key made from the file's name."""
+    message_lists, bad_lines = _message_lists(path)
+    conversations = [_Conversation(messages) for messages in message_lists]
+    if not any(conversation.messages for conversation in conversations):
+        raise UnreadableSource(f"{path} contains no chat messages")
+    conversations[0].rejected += bad_lines
+    base = key or path.stem
+    for number, conversation in enumerate(conversations, 1):
+        yield conversation.convert(base if len(conversations) == 1 else f"{base}:{number}")
 
 
 class _Conversation:
-    """The messages that can be read, and how many cannot."""
+    """The valid messages of one list, and how many were rejected."""
 
     def __init__(self, messages: list[Any]) -> None:
-        self.messages = [one for one in messages if _is_readable(one)]
-        self.unread = len(messages) - len(self.messages)
+        self.messages = [message for message in messages if _is_valid(message)]
+        self.rejected = len(messages) - len(self.messages)
 
-    def life(self, key: str) -> PastLife:
-        # Instructions belong to a turn, not to history; they are not taken over.
+    def convert(self, key: str) -> ImportedConversation:
+        # Instructions belong to a turn, not to the history, so they are not imported.
         instructions, values = split_messages(self.messages)
-        items: list[tuple[NewItem, Item, None]] = [(write_item(one), one, None) for one in values]
-        turns, hidden = gather(by_role(items))
+        items: list[tuple[NewItem, Item, None]] = [
+            (write_item(value), value, None) for value in values
+        ]
+        turns, hidden = group_turns(split_by_role(items))
         problems = []
-        if self.unread:
-            problems.append(f"{self.unread} message(s) could not be read")
+        if self.rejected:
+            problems.append(f"{self.rejected} message(s) could not be read")
         if instructions:
-            problems.append("system messages are not history, and were left out")
-        past = PastSession(
+            problems.append("system messages are not part of the history and were skipped")
+        session = ImportedSession(
             source=f"chat:{key}", turns=turns, hidden=hidden, problems=tuple(problems)
         )
-        return PastLife(key=key, generations=(past,))
+        return ImportedConversation(key=key, generations=(session,))
 
 
-def _is_readable(message: Any) -> bool:
+def _is_valid(message: Any) -> bool:
     try:
         for value in split_messages([message])[1]:
             write_item(value)
@@ -62,20 +64,20 @@ def _is_readable(message: Any) -> bool:
     return True
 
 
-def _conversations(path: Path) -> tuple[list[list[Any]], int]:
-    """Return the lists of messages in a file, and how many of its lines are none."""
+def _message_lists(path: Path) -> tuple[list[list[Any]], int]:
+    """Return the lists of messages in a file, and how many lines are not JSON."""
     text = _text(path)
     try:
         return [_messages(json.loads(text), path)], 0
     except RecursionError as exc:
-        raise UnreadableSource(f"{path} is nested too deep") from exc
+        raise UnreadableSource(f"{path} is nested too deeply") from exc
     except ValueError:
         lines = [_line(line) for line in text.splitlines() if line.strip()]
     values = [value for value in lines if value is not None]
-    torn = len(lines) - len(values)
+    bad_lines = len(lines) - len(values)
     if any(_is_message(value) for value in values):
-        return [values], torn
-    return [_messages(value, path) for value in values], torn
+        return [values], bad_lines
+    return [_messages(value, path) for value in values], bad_lines
 
 
 def _text(path: Path) -> str:
@@ -97,7 +99,7 @@ def _is_message(value: Any) -> bool:
 
 
 def _messages(value: Any, path: Path) -> list[Any]:
-    found = value.get("messages") if isinstance(value, dict) else value
-    if not isinstance(found, list):
-        raise UnreadableSource(f"{path} holds no list of chat messages")
-    return found
+    messages = value.get("messages") if isinstance(value, dict) else value
+    if not isinstance(messages, list):
+        raise UnreadableSource(f"{path} contains no list of chat messages")
+    return messages

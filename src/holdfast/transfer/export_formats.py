@@ -1,4 +1,4 @@
-"""The forms of an export, each made of a session and its log as the Sessions API shows them."""
+"""Export formats, each built from a session and its log as the Sessions API returns them."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -6,19 +6,19 @@ from typing import Any, Literal
 
 from holdfast._version import __version__
 
-Form = Literal["jsonl", "markdown", "openai"]
+ExportFormat = Literal["jsonl", "markdown", "openai"]
 Value = dict[str, Any]
 
 VERSION = 1
 
 
-def heading() -> str:
-    """Return the first line of an export in lines."""
+def export_header() -> str:
+    """Return the first line of a JSONL export."""
     return _line({"object": "session.export", "version": VERSION, "holdfast": __version__})
 
 
-def lines(session: Value, entries: Iterable[Value], turns: Iterable[Value]) -> Iterator[str]:
-    """Return a session, what became of its turns, and every entry of its log."""
+def jsonl(session: Value, entries: Iterable[Value], turns: Iterable[Value]) -> Iterator[str]:
+    """Yield a session, its turns, and every entry of its log."""
     yield _line(session)
     for turn in turns:
         yield _line(turn)
@@ -27,13 +27,13 @@ def lines(session: Value, entries: Iterable[Value], turns: Iterable[Value]) -> I
 
 
 def openai_items(entries: Iterable[Value]) -> str:
-    """Return what the model may be shown, as the `input` of a request."""
-    shown = [entry["item"] for entry in entries if entry["hidden_by"] is None]
-    return json.dumps(shown, ensure_ascii=False, indent=2)
+    """Return the visible items as the `input` of a request."""
+    visible = [entry["item"] for entry in entries if entry["hidden_by"] is None]
+    return json.dumps(visible, ensure_ascii=False, indent=2)
 
 
 def markdown(session: Value, entries: Iterable[Value]) -> Iterator[str]:
-    """Return what was said, for people."""
+    """Yield the visible conversation as Markdown."""
     yield f"# {_inline(session['key'] or session['id'])}"
     yield ""
     yield f"Session `{session['id']}`, generation {session['generation']}, {session['status']}."
@@ -45,13 +45,13 @@ def markdown(session: Value, entries: Iterable[Value]) -> Iterator[str]:
             turn = entry["turn_number"]
             yield f"\n## Turn {turn}"
         yield ""
-        yield from _said(entry["item"])
+        yield from _item_markdown(entry["item"])
 
 
-def _said(item: Value) -> Iterator[str]:
+def _item_markdown(item: Value) -> Iterator[str]:
     kind = str(item.get("type") or "message")
     if kind == "message":
-        yield f"**{item.get('role', 'somebody')}**"
+        yield f"**{item.get('role', 'unknown')}**"
         yield ""
         yield _text(item.get("content"))
     elif kind == "reasoning":
@@ -63,13 +63,13 @@ def _said(item: Value) -> Iterator[str]:
         yield f"*output of `{item.get('call_id')}`*"
         yield from _fenced(_text(item.get("output")))
     else:
-        named = f" `{item['name']}`" if item.get("name") else ""
-        yield f"*{kind}*{named}"
+        name = f" `{item['name']}`" if item.get("name") else ""
+        yield f"*{kind}*{name}"
         yield from _fenced(str(item.get("arguments", item.get("input", ""))))
 
 
 def _fenced(text: str) -> Iterator[str]:
-    """Return text in a fence that nothing in it can close."""
+    """Yield text in a fence that is longer than any fence inside it."""
     fence = "```"
     while fence in text:
         fence += "`"

@@ -1,4 +1,4 @@
-"""Taking sessions over, one transaction each, and the report of what became of them."""
+"""Import of sessions, one transaction each, with a report per session."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
@@ -13,12 +13,16 @@ from holdfast.core.ids import Key, SessionId, Tenant, read_key
 from holdfast.core.model.import_rows import ImportStatus, nameless
 from holdfast.core.transaction.commands import Import
 from holdfast.ports.store import Store
-from holdfast.transfer.conversation import PastLife, PastSession, Unread
+from holdfast.transfer.imported_conversation import (
+    ImportedConversation,
+    ImportedSession,
+    UnreadSource,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What became of one session."""
+class ImportReport:
+    """The result of importing one session."""
 
     source: str
     key: str | None
@@ -30,8 +34,8 @@ class Taken:
     problems: tuple[str, ...] = ()
 
 
-class Taking:
-    """Takes lives over into one tenant of a store."""
+class Importer:
+    """Imports conversations into one tenant of a store."""
 
     def __init__(
         self, store: Store, tenant: Tenant, *, prefix: str = "", is_dry_run: bool = False
@@ -42,72 +46,83 @@ class Taking:
         self._is_dry_run = is_dry_run
         self.counts: Counter[str] = Counter()
         self.unread: list[str] = []
-        """What the source has and could not be read."""
+        """Problems of sources that could not be read."""
 
-    async def take(self, lives: Iterable[PastLife | Unread]) -> AsyncIterator[Taken]:
-        """Take every generation of every life over, the oldest first."""
-        for life in lives:
-            if isinstance(life, Unread):
-                self.unread.append(life.problem)
+    async def run(
+        self, conversations: Iterable[ImportedConversation | UnreadSource]
+    ) -> AsyncIterator[ImportReport]:
+        """Import every generation of every conversation, oldest first."""
+        for conversation in conversations:
+            if isinstance(conversation, UnreadSource):
+                self.unread.append(conversation.problem)
                 continue
             follows: list[SessionId] = []
-            for number, past in enumerate(life.generations, 1):
-                is_live = life.is_live and number == len(life.generations)
-                taken = await self._take(life.key, past, tuple(follows), is_live=is_live)
-                follows.append(SessionId(taken.session_id))
-                self.counts[taken.status] += 1
-                yield taken
+            last = len(conversation.generations)
+            for number, session in enumerate(conversation.generations, 1):
+                is_live = conversation.is_live and number == last
+                report = await self._import(
+                    conversation.key, session, tuple(follows), is_live=is_live
+                )
+                follows.append(SessionId(report.session_id))
+                self.counts[report.status] += 1
+                yield report
 
-    async def _take(
-        self, name: str | None, past: PastSession, follows: tuple[SessionId, ...], *, is_live: bool
-    ) -> Taken:
-        own = session_id_for(self._tenant, past.source, past.created_at)
+    async def _import(
+        self,
+        name: str | None,
+        session: ImportedSession,
+        follows: tuple[SessionId, ...],
+        *,
+        is_live: bool,
+    ) -> ImportReport:
+        derived_id = session_id_for(self._tenant, session.source, session.created_at)
         key: Key | None = None
         if name is not None:
             try:
                 key = read_key(self._prefix + name)
             except InvalidSessionKey as exc:
-                return _report(name, past, own, "unusable", problems=(exc.message,))
+                return _report(name, session, derived_id, "unusable", problems=(exc.message,))
+        session_id = SessionId(session.session_id) if session.session_id is not None else derived_id
         command = Import(
             tenant=self._tenant,
-            session_id=SessionId(past.session_id) if past.session_id is not None else own,
+            session_id=session_id,
             key=key,
-            generation=past.generation,
-            turns=past.turns,
-            order=past.order,
-            hidden=past.hidden,
+            generation=session.generation,
+            turns=session.turns,
+            order=session.order,
+            hidden=session.hidden,
             follows=follows,
             is_live=is_live,
-            metadata=msgspec.json.encode(dict(past.metadata)),
-            created_at=past.created_at or None,
-            last_user_activity_at=past.last_user_activity_at,
-            usage=past.usage,
+            metadata=msgspec.json.encode(dict(session.metadata)),
+            created_at=session.created_at or None,
+            last_user_activity_at=session.last_user_activity_at,
+            usage=session.usage,
             is_dry_run=self._is_dry_run,
         )
-        done = await self._store.submit(command)
-        if done.status == "taken":
-            # Another tenant has the session of this export; here all gets ids of its own.
+        result = await self._store.submit(command)
+        if result.status == "taken":
+            # Another tenant owns this session id: import a copy with new ids.
             turns = tuple(nameless(turn) for turn in command.turns)
-            done = await self._store.submit(replace(command, session_id=own, turns=turns))
-        return _report(key, past, done.session_id, done.status, added=done.added)
+            result = await self._store.submit(replace(command, session_id=derived_id, turns=turns))
+        return _report(key, session, result.session_id, result.status, added=result.added)
 
 
 def _report(
     key: str | None,
-    past: PastSession,
+    session: ImportedSession,
     session_id: str,
     status: str,
     *,
     added: int = 0,
     problems: tuple[str, ...] = (),
-) -> Taken:
-    return Taken(
-        source=past.source,
+) -> ImportReport:
+    return ImportReport(
+        source=session.source,
         key=key,
         session_id=session_id,
         status=status,
-        turns=len(past.turns),
-        items=sum(len(turn.items) for turn in past.turns),
+        turns=len(session.turns),
+        items=sum(len(turn.items) for turn in session.turns),
         added=added,
-        problems=(*past.problems, *problems),
+        problems=(*session.problems, *problems),
     )

@@ -1,7 +1,7 @@
-"""OpenClaw's transcripts: one tree of events in files and in its database alike.
+"""Reader of OpenClaw's transcripts: the same tree of events in files and in its database.
 
-The active branch is what the parents of the last event lead back through. Everything else is kept,
-hidden. A compaction hides what it sums up; a reset begins the next generation.
+The active branch is the chain of parents from the last event. Events outside it are imported
+hidden. A compaction hides what it summarizes; a reset starts the next generation.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from holdfast.core.model.import_rows import PastTurn
 from holdfast.core.model.records import Span
-from holdfast.transfer.conversation import Block, Converter, Item, gather, seconds
+from holdfast.transfer.imported_conversation import Converter, Item, ItemGroup, group_turns, seconds
 from holdfast.transfer.openclaw_messages import message_items, summary_items, user_items
 
-WITHOUT_CONTENT = frozenset(
+NO_CONTENT_TYPES = frozenset(
     {
         "session", "model_change", "thinking_level_change", "custom", "leaf", "link", "label",
         "session_info",
@@ -22,62 +22,63 @@ WITHOUT_CONTENT = frozenset(
 
 @dataclass(slots=True)
 class Segment:
-    """What was said between two resets."""
+    """The events between two resets."""
 
-    blocks: list[Block] = field(default_factory=list)
-    began_at: float | None = None
+    groups: list[ItemGroup] = field(default_factory=list)
+    started_at: float | None = None
 
-    def gathered(self) -> tuple[tuple[PastTurn, ...], tuple[Span, ...]]:
-        """Return the segment as turns and what of them is hidden."""
-        return gather(self.blocks)
+    def to_turns(self) -> tuple[tuple[PastTurn, ...], tuple[Span, ...]]:
+        """Return the segment as turns, and its hidden ranges."""
+        return group_turns(self.groups)
 
 
 @dataclass(slots=True)
 class Transcript:
-    """A whole file or session: its segments, the oldest first, and what was wrong with it."""
+    """A whole file or session: its segments, oldest first, and its problems."""
 
     segments: list[Segment]
-    began_at: float | None
+    started_at: float | None
     problems: list[str]
 
 
 def read_transcript(events: Sequence[Item]) -> Transcript:
-    """Return a transcript as segments of blocks."""
-    reading = _Reading(events)
+    """Convert events to a transcript."""
+    builder = _TranscriptBuilder(events)
     for event in events:
-        reading.take(event)
-    began = next((seconds(one.get("timestamp")) for one in events if one.get("timestamp")), None)
-    return Transcript(reading.segments, began, reading.converter.problems)
+        builder.add(event)
+    timestamps = (event.get("timestamp") for event in events)
+    started_at = next((seconds(timestamp) for timestamp in timestamps if timestamp), None)
+    return Transcript(builder.segments, started_at, builder.converter.problems)
 
 
-class _Reading:
+class _TranscriptBuilder:
     def __init__(self, events: Sequence[Item]) -> None:
         self.converter = Converter()
         self.segments = [Segment()]
         self._active = _active_branch(events)
-        self._kept: list[tuple[str, Block]] = []
-        """Blocks of the active branch since the last reset, by the id of their event."""
+        self._visible: list[tuple[str, ItemGroup]] = []
+        """Groups of the active branch since the last reset, with the ids of their events."""
 
-    def take(self, event: Item) -> None:
-        kind, name = event.get("type"), str(event.get("id", ""))
-        if kind in WITHOUT_CONTENT:
+    def add(self, event: Item) -> None:
+        kind, event_id = event.get("type"), str(event.get("id", ""))
+        if kind in NO_CONTENT_TYPES:
             return
-        is_active = self._active is None or name in self._active
+        is_active = self._active is None or event_id in self._active
         if is_active and kind == "compaction":
             self._compact(event)
         elif is_active and kind == "reset":
             self._reset(event)
         elif kind not in ("compaction", "reset"):
-            self._add(event, name, is_active=is_active)
+            self._append(event, event_id, is_active=is_active)
 
-    def _add(self, event: Item, name: str, *, is_active: bool) -> None:
-        block = self._block(event)
-        block.is_hidden = not is_active
-        self.segments[-1].blocks.append(block)
+    def _append(self, event: Item, event_id: str, *, is_active: bool) -> None:
+        group = self._group(event)
+        group.is_hidden = not is_active
+        self.segments[-1].groups.append(group)
         if is_active:
-            self._kept.append((name, block))
+            self._visible.append((event_id, group))
 
-    def _block(self, event: Item) -> Block:
+    def _group(self, event: Item) -> ItemGroup:
         at = seconds(event.get("timestamp"))
         match event.get("type"):
             case "message":
@@ -85,47 +86,47 @@ class _Reading:
                 items = self.converter.items(message_items(message))
                 role = message.get("role") if isinstance(message, dict) else None
                 is_by_user = role not in ("assistant", "toolResult")
-                return Block(items, at, begins_turn=is_by_user, is_by_user=role == "user")
+                return ItemGroup(items, at, begins_turn=is_by_user, is_by_user=role == "user")
             case "custom_message":
                 items = self.converter.items(user_items(event.get("content")))
-                return Block(items, at, begins_turn=True)
+                return ItemGroup(items, at, begins_turn=True)
             case "branch_summary":
-                return Block(self.converter.items(summary_items(event)), at, begins_turn=True)
+                return ItemGroup(self.converter.items(summary_items(event)), at, begins_turn=True)
             case kind:
-                self.converter.problems.append(f"an event of the unknown type {kind!r}")
-                return Block([])
+                self.converter.problems.append(f"unknown event type {kind!r}")
+                return ItemGroup([])
 
     def _compact(self, event: Item) -> None:
-        """Hide what came before, and say the summary and what was kept behind it."""
-        kept = self._from(event.get("firstKeptEntryId"))
-        for block in self.segments[-1].blocks:
-            block.is_hidden = True
+        """Hide everything before, then add the summary and the entries that it keeps."""
+        retained = self._visible_from(event.get("firstKeptEntryId"))
+        for group in self.segments[-1].groups:
+            group.is_hidden = True
         at = seconds(event.get("timestamp"))
-        summary = Block(self.converter.items(summary_items(event)), at, begins_turn=True)
-        self._begin_with([("", summary), *kept])
+        summary = ItemGroup(self.converter.items(summary_items(event)), at, begins_turn=True)
+        self._restart_with([("", summary), *retained])
 
     def _reset(self, event: Item) -> None:
-        kept = self._from(event.get("firstKeptEntryId"))
-        self.segments.append(Segment(began_at=seconds(event.get("timestamp"))))
-        self._begin_with(kept)
+        retained = self._visible_from(event.get("firstKeptEntryId"))
+        self.segments.append(Segment(started_at=seconds(event.get("timestamp"))))
+        self._restart_with(retained)
 
-    def _from(self, first: object) -> list[tuple[str, Block]]:
-        names = [name for name, _ in self._kept]
-        if not isinstance(first, str) or first not in names:
+    def _visible_from(self, first: object) -> list[tuple[str, ItemGroup]]:
+        event_ids = [event_id for event_id, _ in self._visible]
+        if not isinstance(first, str) or first not in event_ids:
             return []
-        return self._kept[names.index(first) :]
+        return self._visible[event_ids.index(first) :]
 
-    def _begin_with(self, kept: Iterable[tuple[str, Block]]) -> None:
-        again = [
-            (name, Block(b.items, b.at, begins_turn=b.begins_turn, is_by_user=b.is_by_user))
-            for name, b in kept
+    def _restart_with(self, groups: Iterable[tuple[str, ItemGroup]]) -> None:
+        copies = [
+            (event_id, ItemGroup(g.items, g.at, begins_turn=g.begins_turn, is_by_user=g.is_by_user))
+            for event_id, g in groups
         ]
-        self.segments[-1].blocks.extend(block for _, block in again)
-        self._kept = again
+        self.segments[-1].groups.extend(group for _, group in copies)
+        self._visible = copies
 
 
 def _active_branch(events: Sequence[Item]) -> set[str] | None:
-    """Return the ids on the way from the last event to the first; `None` where there is no tree."""
+    """Return the ids on the path from the last event to the root; None if there is no tree."""
     parents = {
         str(event["id"]): event.get("parentId")
         for event in events
@@ -133,34 +134,34 @@ def _active_branch(events: Sequence[Item]) -> set[str] | None:
     }
     if not any(parents.values()):
         return None
-    here = _leaf(events)
+    current = _leaf(events)
     active: set[str] = set()
-    while here is not None and here not in active:
-        if here not in parents:
-            # The way back is lost here: what came before, in the order of the file, is kept.
+    while current is not None and current not in active:
+        if current not in parents:
+            # The chain is broken here: treat all earlier events of the file as active.
             return active | _before(events, active)
-        active.add(here)
-        parent = parents[here]
-        here = str(parent) if parent else None
+        active.add(current)
+        parent = parents[current]
+        current = str(parent) if parent else None
     return active
 
 
 def _leaf(events: Sequence[Item]) -> str | None:
     for event in reversed(events):
         if event.get("type") == "leaf":
-            for name in ("targetId", "leafId", "entryId"):
-                if event.get(name):
-                    return str(event[name])
+            for field_name in ("targetId", "leafId", "entryId"):
+                if event.get(field_name):
+                    return str(event[field_name])
         if event.get("id") and event.get("type") not in ("session", "link", "label"):
             return str(event["id"])
     return None
 
 
 def _before(events: Sequence[Item], active: set[str]) -> set[str]:
-    names: set[str] = set()
+    event_ids: set[str] = set()
     for event in events:
-        name = str(event.get("id", ""))
-        if name in active:
+        event_id = str(event.get("id", ""))
+        if event_id in active:
             break
-        names.add(name)
-    return names
+        event_ids.add(event_id)
+    return event_ids

@@ -1,15 +1,15 @@
-"""OpenClaw's messages as items: text, images, thinking, tool calls and their results."""
+"""Conversion of OpenClaw's messages to items: text, images, thinking, tool calls and results."""
 
 import json
 from typing import Any
 
-from holdfast.transfer.conversation import Item
+from holdfast.transfer.imported_conversation import Item
 
 SUMMARY = "Summary of the conversation so far:\n\n"
 
 
 def message_items(message: Any) -> list[Item]:
-    """Return a message's items, in the order in which its parts were said."""
+    """Return a message's items, in the order of its parts."""
     if not isinstance(message, dict):
         return []
     content = message.get("content")
@@ -25,7 +25,7 @@ def message_items(message: Any) -> list[Item]:
 
 
 def user_items(content: Any) -> list[Item]:
-    """Return what a user, or somebody in their place, said."""
+    """Return content as a user message."""
     parts = [_input_part(part) for part in _parts(content)]
     if not parts:
         return []
@@ -33,7 +33,7 @@ def user_items(content: Any) -> list[Item]:
 
 
 def summary_items(entry: Item) -> list[Item]:
-    """Return the summary that stands for what came before."""
+    """Return the summary of a compaction as a user message."""
     summary = entry.get("summary")
     return user_items(SUMMARY + summary) if isinstance(summary, str) and summary else []
 
@@ -83,15 +83,15 @@ def _add_text(items: list[Item], text: str, status: str) -> None:
 
 
 def _reasoning(part: Item) -> Item:
-    """Return reasoning as its maker wrote it, where that was kept; else what it said."""
+    """Return the provider's own reasoning item if the signature has it, else its text."""
     signature = part.get("thinkingSignature")
     if isinstance(signature, str):
         try:
-            kept = json.loads(signature)
+            original = json.loads(signature)
         except (ValueError, RecursionError):
-            kept = None
-        if isinstance(kept, dict) and kept.get("type") == "reasoning":
-            return kept
+            original = None
+        if isinstance(original, dict) and original.get("type") == "reasoning":
+            return original
     text = str(part.get("thinking", ""))
     summary = [{"type": "summary_text", "text": text}] if text else []
     return {"type": "reasoning", "summary": summary}
@@ -110,10 +110,10 @@ def _call(part: Item) -> Item:
     return {**call, "id": item_id} if item_id else call
 
 
-def _call_ids(given: Any) -> tuple[str, str | None]:
-    """Return a call's id and, where both were written as one, its item's."""
-    call_id, found, item_id = str(given or "").partition("|")
-    return call_id, item_id if found else None
+def _call_ids(combined: Any) -> tuple[str, str | None]:
+    """Split `call_id|item_id`; the second part is optional."""
+    call_id, separator, item_id = str(combined or "").partition("|")
+    return call_id, item_id if separator else None
 
 
 def _output(content: Any) -> Any:

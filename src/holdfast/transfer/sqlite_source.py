@@ -1,22 +1,22 @@
-"""Other people's SQLite files: opened to be read, and never changed."""
+"""Read-only access to SQLite files of other programs."""
 
 import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
-from holdfast.transfer.conversation import UnreadableSource
+from holdfast.transfer.imported_conversation import UnreadableSource
 
 MAGIC = b"SQLite format 3\0"
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file is a SQLite database."""
+    """Return whether a file is a SQLite database."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Return a connection that cannot write; a database in use is read in one snapshot."""
+    """Open a database read-only, in one snapshot even while others write."""
     try:
         connection = sqlite3.connect(
             f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, isolation_level=None
@@ -29,6 +29,6 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 
 def columns_of(connection: sqlite3.Connection, table: str) -> list[str]:
-    """Return a table's columns; none where there is no such table."""
+    """Return a table's columns; none if the table does not exist."""
     quoted = table.replace('"', '""')
     return [row[1] for row in connection.execute(f'pragma table_info("{quoted}")')]

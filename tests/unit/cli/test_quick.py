@@ -7,22 +7,28 @@ import typer.main
 
 from holdfast.cli import quick
 from holdfast.cli.app import app
-from holdfast.cli.quick import read_plain
+from holdfast.cli.quick import parse_simple
 
 
-def test_its_options_are_those_of_the_command() -> None:
+def test_the_fast_parser_knows_every_option_of_serve() -> None:
     command = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]  # a group
     told = {name for option in command.params for name in option.opts if name != "--help"}
-    assert told == set(quick.PLACES)
+    assert told == set(quick.OPTION_FIELDS)
 
 
-def test_plain_options_are_read() -> None:
+def test_simple_options_are_parsed() -> None:
     given = ["--port", "0", "--store=memory:", "--upstream", "http://x/v1", "--config", "a.toml"]
-    assert read_plain(given) == (
+    given += ["--log-format", "json"]
+    assert parse_simple(given) == (
         Path("a.toml"),
-        {"server": {"port": 0}, "store": {"url": "memory:"}, "upstream": {"url": "http://x/v1"}},
+        {
+            "server": {"port": 0},
+            "store": {"url": "memory:"},
+            "upstream": {"url": "http://x/v1"},
+            "log": {"format": "json"},
+        },
     )
-    assert read_plain([]) == (None, {"server": {}, "store": {}, "upstream": {}})
+    assert parse_simple([]) == (None, {"server": {}, "store": {}, "upstream": {}, "log": {}})
 
 
 @pytest.mark.parametrize(
@@ -38,5 +44,5 @@ def test_plain_options_are_read() -> None:
         ["here"],
     ],
 )
-def test_whatever_is_not_plain_is_left_to_the_commands(given: list[str]) -> None:
-    assert read_plain(given) is None
+def test_other_options_are_left_to_the_command_tree(given: list[str]) -> None:
+    assert parse_simple(given) is None

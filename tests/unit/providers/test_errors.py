@@ -342,7 +342,7 @@ def test_the_time_to_wait_may_be_in_the_message(words: str, want: float | None) 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_key_is_a_fault_of_the_gateway(status: int) -> None:
     failure = failure_of(status, {}, b'{"error": {"message": "no"}}')
-    assert (failure.status, failure.provider_code) == (502, "upstream_unauthorized")
+    assert (failure.status, failure.provider_code) == (502, "upstream_auth_failed")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""One conversation with a gateway: a message is sent until it is answered, and answered once.
+"""A chat conversation with a gateway: a message is sent again until it is answered, once.
 
-Every message has an idempotency key, so sending it again after a restart attaches to its turn.
+Every message has an idempotency key, so a retry after a restart attaches to the same turn.
 """
 
 import json
@@ -11,18 +11,26 @@ from dataclasses import dataclass
 from http.client import HTTPResponse
 from typing import Any
 
-from holdfast.cli.client.gateway_client import GatewayClient, Refused, Unreachable, Value, path_of
+from holdfast.cli.client.gateway_client import (
+    GatewayClient,
+    GatewayUnreachable,
+    RequestRejected,
+    Value,
+    api_path,
+)
 from holdfast.cli.output.terminal import CommandFailed
 
 STREAM_SECONDS = 3600.0
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 2.0
-TRY_AGAIN = frozenset({429, 502, 503, 504})
-ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
+FIRST_RETRY_SECONDS = 0.2
+MAX_RETRY_SECONDS = 2.0
+RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
+TERMINAL_EVENTS = frozenset(
+    {"response.completed", "response.incomplete", "response.failed", "error"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class AnswerEnd:
     """How an answer ended."""
 
     session_id: str
@@ -32,16 +40,16 @@ class Told:
     error: str | None = None
 
 
-class Broken:
-    """What was said so far is void: the answer begins again."""
+class AnswerRestarted:
+    """The answer starts again; what was received so far is void."""
 
 
-class _BrokenOff(CommandFailed):
-    """A stream ended without its end."""
+class StreamInterrupted(CommandFailed):
+    """A stream ended without a terminal event."""
 
 
 class Conversation:
-    """Talks to one key."""
+    """The conversation under one key."""
 
     def __init__(
         self,
@@ -49,13 +57,13 @@ class Conversation:
         key: str,
         model: str,
         *,
-        patience_seconds: float,
+        retry_seconds: float,
         on_wait: Callable[[str], None],
     ) -> None:
         self._client = client
         self.key = key
         self.model = model
-        self._patience = patience_seconds
+        self._retry_seconds = retry_seconds
         self._on_wait = on_wait
         self._turn_id: str | None = None
 
@@ -65,87 +73,87 @@ class Conversation:
         return found[0] if found else None
 
     def items(self) -> list[Value]:
-        """Return what the model may be shown."""
+        """Return the visible items."""
         session = self.session()
         if session is None:
             return []
-        return list(self._client.every(path_of("sessions", session["id"], "items")))
+        return list(self._client.list_all(api_path("sessions", session["id"], "items")))
 
     def reset(self, reason: str) -> Value | None:
-        """Begin the next generation, if anything was said in this one."""
+        """Start the next generation, if the key has a session."""
         session = self.session()
         if session is None:
             return None
-        path = path_of("sessions", session["id"], "reset")
-        fresh: Value = self._client.post(path, {"reason": f"asked for with {reason}"})
-        return fresh
+        path = api_path("sessions", session["id"], "reset")
+        new_session: Value = self._client.post(path, {"reason": f"requested with {reason}"})
+        return new_session
 
     def cancel(self) -> None:
-        """Stop the turn that is being answered."""
+        """Cancel the running turn."""
         if self._turn_id is not None:
-            self._client.post(path_of("turns", self._turn_id, "cancel"))
+            self._client.post(api_path("turns", self._turn_id, "cancel"))
 
-    def ask(self, text: str) -> Iterator[str | Broken | Told]:
-        """Yield an answer's pieces, then how it ended; wait for a gateway that goes away."""
-        once = uuid.uuid4().hex
-        until = time.monotonic() + self._patience
-        pause, is_waiting, has_said = FIRST_PAUSE_SECONDS, False, False
+    def send(self, text: str) -> Iterator[str | AnswerRestarted | AnswerEnd]:
+        """Send a message; yield the answer's pieces, then its end. Retry while unreachable."""
+        idempotency_key = uuid.uuid4().hex
+        deadline = time.monotonic() + self._retry_seconds
+        pause, is_waiting, has_output = FIRST_RETRY_SECONDS, False, False
         while True:
             try:
-                for piece in self._try(text, once):
-                    if is_waiting and has_said:
-                        yield Broken()
-                    is_waiting, has_said = False, True
+                for piece in self._attempt(text, idempotency_key):
+                    if is_waiting and has_output:
+                        yield AnswerRestarted()
+                    is_waiting, has_output = False, True
                     yield piece
                 return
-            except (Unreachable, Refused, _BrokenOff) as exc:
-                is_final = isinstance(exc, Refused) and exc.status not in TRY_AGAIN
-                if is_final or time.monotonic() > until:
+            except (GatewayUnreachable, RequestRejected, StreamInterrupted) as exc:
+                is_final = isinstance(exc, RequestRejected) and exc.status not in RETRYABLE_STATUSES
+                if is_final or time.monotonic() > deadline:
                     raise
                 if not is_waiting:
                     self._on_wait(exc.message)
                 is_waiting = True
             time.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            pause = min(pause * 2, MAX_RETRY_SECONDS)
 
-    def _try(self, text: str, once: str) -> Iterator[str | Told]:
+    def _attempt(self, text: str, idempotency_key: str) -> Iterator[str | AnswerEnd]:
         body = {"model": self.model, "input": text, "stream": True}
-        headers = {"X-Session-Key": self.key, "Idempotency-Key": once}
+        headers = {"X-Session-Key": self.key, "Idempotency-Key": idempotency_key}
         with self._client.request(
             "POST", "/v1/responses", body, headers, timeout=STREAM_SECONDS
-        ) as reply:
-            self._turn_id = reply.headers.get("x-turn-id")
-            for event in _events(reply):
+        ) as response:
+            self._turn_id = response.headers.get("x-turn-id")
+            for event in _events(response):
                 kind = event.get("type")
                 if kind == "response.output_text.delta":
                     yield str(event.get("delta", ""))
-                elif kind in ENDS:
-                    yield self._told(reply, event)
+                elif kind in TERMINAL_EVENTS:
+                    yield self._end(response, event)
                     return
-        raise _BrokenOff(f"the answer of {self._client.url} broke off")
+        raise StreamInterrupted(f"the answer of {self._client.url} was interrupted")
 
-    def _told(self, reply: HTTPResponse, event: Value) -> Told:
-        response = event.get("response") or {}
-        error: Any = response.get("error") or event.get("error")
+    def _end(self, response: HTTPResponse, event: Value) -> AnswerEnd:
+        result = event.get("response") or {}
+        error: Any = result.get("error") or event.get("error")
         message = None
         if error or event.get("type") in ("error", "response.failed"):
             message = (error or event).get("message") or "the turn failed"
         elif event.get("type") == "response.incomplete":
-            why = (response.get("incomplete_details") or {}).get("reason")
-            message = f"the answer is incomplete: {why or 'no reason given'}"
-        return Told(
-            session_id=reply.headers.get("x-session-id", ""),
-            generation=reply.headers.get("x-session-generation", ""),
-            turn_id=reply.headers.get("x-turn-id", ""),
-            usage=response.get("usage"),
+            reason = (result.get("incomplete_details") or {}).get("reason")
+            message = f"the answer is incomplete: {reason or 'no reason given'}"
+        return AnswerEnd(
+            session_id=response.headers.get("x-session-id", ""),
+            generation=response.headers.get("x-session-generation", ""),
+            turn_id=response.headers.get("x-turn-id", ""),
+            usage=result.get("usage"),
             error=message,
         )
 
 
-def _events(reply: HTTPResponse) -> Iterator[Value]:
-    """Yield the events of a stream."""
+def _events(response: HTTPResponse) -> Iterator[Value]:
+    """Yield the server-sent events of a stream."""
     data: list[bytes] = []
-    for line in reply:
+    for line in response:
         text = line.rstrip(b"\r\n")
         if text.startswith(b"data:"):
             data.append(text[5:].lstrip())

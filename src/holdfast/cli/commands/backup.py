@@ -1,4 +1,4 @@
-"""`holdfast backup`: a consistent copy of the store, while the gateway runs."""
+"""`holdfast backup`: write a consistent copy of the store while the gateway runs."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,46 +7,46 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import JsonFlag, StoreFlag
+from holdfast.cli.options import ConfigFlag, JsonFlag, StoreFlag, store_settings
+from holdfast.cli.output.masking import mask_url
 from holdfast.cli.output.progress import Advance, progress
-from holdfast.cli.output.terminal import CommandFailed, say, say_json
+from holdfast.cli.output.terminal import CommandFailed, print_json, print_line
 
 Copy = Callable[[Path, Advance], int]
-"""Makes the file, and returns its size."""
+"""Writes the file and returns its size."""
 
 
 def backup(
-    target: Annotated[Path, typer.Argument(help="The file to make.")],
+    target: Annotated[Path, typer.Argument(help="File to write.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
-    config: Annotated[Path | None, typer.Option(help="A configuration file (TOML).")] = None,
+    config: ConfigFlag = None,
     store: StoreFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Copy the store into a file, verified; it may be in use meanwhile."""
-    from holdfast.settings import load
+    """Copy the store to a file and verify the copy; the store may be in use."""
     from holdfast.stores.open import check_known
 
-    url = load(config, flags={"store": {"url": store}}).store.url
+    url = store_settings(config, store).store.url
     check_known(url)
     if url.startswith("postgres"):
-        source, copy = "postgresql", _copy_of_database(url)
+        source, copy = "postgresql", _database_copy(url)
     elif url.startswith("sqlite:"):
-        source, copy = _copy_of_file(url, target)
+        source, copy = _file_copy(url, target)
     else:
-        raise CommandFailed(f"a store in {url} has nothing to copy")
+        raise CommandFailed(f"the store {mask_url(url)} has nothing to copy")
     if target.is_dir():
-        raise CommandFailed(f"{target} is a folder; name a file")
+        raise CommandFailed(f"{target} is a directory; name a file")
     if target.exists() and not force:
-        raise CommandFailed(f"{target} exists; say --force to replace it")
+        raise CommandFailed(f"{target} exists; add --force to replace it")
     with progress("copying") as advance:
         size = copy(target, advance)
     if as_json:
-        say_json({"source": source, "target": str(target), "bytes": size, "verified": True})
+        print_json({"source": source, "target": str(target), "bytes": size, "verified": True})
     else:
-        say(f"{target}: {size / 1024:.0f} KiB, verified")
+        print_line(f"{target}: {size / 1024:.0f} KiB, verified")
 
 
-def _copy_of_file(url: str, target: Path) -> tuple[str, Copy]:
+def _file_copy(url: str, target: Path) -> tuple[str, Copy]:
     from holdfast.stores.open import sqlite_path
     from holdfast.stores.sqlite.backup import back_up
 
@@ -60,16 +60,16 @@ def _copy_of_file(url: str, target: Path) -> tuple[str, Copy]:
     return str(source), copy
 
 
-def _copy_of_database(url: str) -> Copy:
+def _database_copy(url: str) -> Copy:
     from holdfast.stores.inspect import look_at, wanted_columns
     from holdfast.stores.postgres.backup import dump
 
-    seen = asyncio.run(look_at(url))
-    if seen.is_bare:
-        raise CommandFailed("there is no store in the database")
-    # One of another version is copied too: that is what a backup before an upgrade is for.
-    is_current = not seen.pending and seen.refusal is None
+    inspection = asyncio.run(look_at(url))
+    if inspection.is_bare:
+        raise CommandFailed("the database has no store")
+    # A store of another version is copied too: that is the backup before an upgrade.
+    is_current = not inspection.pending and inspection.refusal is None
     tables = set(wanted_columns()) if is_current else {"sessions"}
-    if seen.is_first_schema:
+    if inspection.is_first_schema:
         tables |= {"turns", "items"}
     return lambda target, advance: dump(url, tables, target, advance)

@@ -1,4 +1,4 @@
-"""`holdfast bench`: run the benchmarks of the checkout that this package is installed from."""
+"""`holdfast bench`: run the benchmarks of the checkout that contains this package."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ SECTIONS = (
 
 def bench(
     short: Annotated[
-        bool, typer.Option("--short", help="A minute, without peers: only to see that it works.")
+        bool, typer.Option("--short", help="About a minute, without peers: a smoke test.")
     ] = False,
     only: Annotated[
         list[str] | None,

@@ -1,96 +1,98 @@
 """`holdfast chat`: talk to a session in a terminal, through restarts of its gateway."""
 
 import contextlib
+import difflib
+import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.client.conversation import Broken, Conversation, Told
-from holdfast.cli.client.gateway_client import Refused, Unreachable
-from holdfast.cli.options import UrlFlag, gateway
-from holdfast.cli.output.formatting import say_items, say_session, tokens
+from holdfast.cli.client.conversation import AnswerEnd, AnswerRestarted, Conversation
+from holdfast.cli.client.gateway_client import GatewayUnreachable, RequestRejected
+from holdfast.cli.options import ConfigFlag, UrlFlag, connect, load_settings
+from holdfast.cli.output.formatting import format_tokens, print_items, print_session
 from holdfast.cli.output.terminal import (
     CommandFailed,
-    complain,
     console,
     is_terminal,
+    print_error,
+    print_line,
     printable,
-    say,
 )
+from holdfast.cli.output.wrapping import WordWrapper, terminal_width
 
 PROMPT = "you: "
-HELP = """/new [message]   begin the next generation of this key; the old one stays
-/history         what was said
-/status          the session, as it is now
+COMMANDS = ("/history", "/status", "/help", "/quit")
+HELP = """/new [message]   start the next generation of this key; the old one stays
+/history         print the conversation
+/status          print the session
 /quit            leave; the session stays
+
+Start a line with a space to send a message that looks like a command.
 """
+_COMMAND = re.compile(r"/[A-Za-z][\w-]*(?=\s|$)")
+"""A line that starts with this is a command; `/etc/hosts` is not."""
 
 
 def chat(
-    key: Annotated[str, typer.Argument(help="The conversation's key.")] = "me",
-    model: Annotated[str | None, typer.Option(help="The model; else the first there is.")] = None,
+    key: Annotated[str, typer.Argument(help="Key of the conversation.")] = "me",
+    model: Annotated[str | None, typer.Option(help="Model; default: the first one.")] = None,
     patience: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for a gateway that went away.")
     ] = 120.0,
-    config: Annotated[Path | None, typer.Option(help="A configuration file (TOML).")] = None,
+    config: ConfigFlag = None,
     url: UrlFlag = None,
 ) -> None:
-    """Talk to a session: it remembers, whoever asks and however often the gateway restarts."""
-    from holdfast.settings import load
-
-    client = gateway(url)
+    """Chat with a session, which keeps its history across restarts of the gateway."""
+    client = connect(url, config)
     if model is None:
-        listed = client.get("/v1/models")["data"]
-        if not listed:
-            raise CommandFailed("the gateway names no model; say --model")
-        model = str(listed[0]["id"])
-    told = Conversation(client, key, model, patience_seconds=patience, on_wait=_say_waiting)
-    triggers = load(config).reset.triggers
-    is_live = sys.stdin.isatty() and is_terminal()
-    if is_live:
-        _greet(told)
+        models = client.get("/v1/models")["data"]
+        if not models:
+            raise CommandFailed("the gateway lists no model; give one with --model")
+        model = str(models[0]["id"])
+    conversation = Conversation(client, key, model, retry_seconds=patience, on_wait=_print_waiting)
+    triggers = load_settings(config).reset.triggers
+    is_interactive = sys.stdin.isatty() and is_terminal()
+    if is_interactive:
+        _print_greeting(conversation, client.url)
     failures = 0
-    for line in _lines(is_live=is_live):
-        if not _is_text(line):
-            complain("that was not UTF-8 text, and was not sent")
-            failures += 1
-            continue
+    for line in _read_lines(is_interactive=is_interactive):
         try:
-            failures += not _act(told, line, triggers, is_live=is_live)
-        except (Refused, Unreachable) as exc:
-            complain(exc.message)
+            failures += not _handle(conversation, line, triggers, is_interactive=is_interactive)
+        except (RequestRejected, GatewayUnreachable) as exc:
+            print_error(exc.message)
             failures += 1
-    if failures and not is_live:
+    if failures and not is_interactive:
         raise typer.Exit(1)
 
 
-def _greet(conversation: Conversation) -> None:
+def _print_greeting(conversation: Conversation, url: str) -> None:
     session = conversation.session()
     if session is None:
         state = "a new conversation"
     else:
         state = f"generation {session['generation']}, {session['item_count']} items"
-    say(f"{printable(conversation.key)} with {printable(conversation.model)}: {state}")
-    say("/help for help, Ctrl-D to leave\n")
+    name, model = printable(conversation.key), printable(conversation.model)
+    print_line(f"{name} with {model} at {url}: {state}")
+    print_line("/help for help, Ctrl-D to leave\n")
 
 
-def _lines(*, is_live: bool) -> Iterator[str]:
-    """Return what is typed, line by line, until the end."""
-    if is_live:
+def _read_lines(*, is_interactive: bool) -> Iterator[str]:
+    """Yield the lines of standard input until its end or `/quit`."""
+    if is_interactive:
         with contextlib.suppress(ImportError):
-            import readline  # noqa: F401 - it gives the prompt a history and arrow keys
+            import readline  # noqa: F401 - gives the prompt a history and arrow keys
     while True:
         try:
-            line = input(PROMPT if is_live else "")
+            line = input(PROMPT if is_interactive else "")
         except EOFError:
-            if is_live:
-                say()
+            if is_interactive:
+                print_line()
             return
         except KeyboardInterrupt:
-            say()
+            print_line()
             return
         if line.strip() == "/quit":
             return
@@ -99,7 +101,7 @@ def _lines(*, is_live: bool) -> Iterator[str]:
 
 
 def _is_text(line: str) -> bool:
-    """Whether a line was text: bytes that are not come in as halves of characters."""
+    """Return whether a line was UTF-8: other bytes arrive as lone surrogates."""
     try:
         line.encode()
     except UnicodeEncodeError:
@@ -107,61 +109,78 @@ def _is_text(line: str) -> bool:
     return True
 
 
-def _act(
-    conversation: Conversation, line: str, triggers: tuple[str, ...], *, is_live: bool
+def _handle(
+    conversation: Conversation, line: str, triggers: tuple[str, ...], *, is_interactive: bool
 ) -> bool:
-    """Do what a line asks for; answer whether it could be done."""
+    """Execute a command or send a message; return whether it succeeded."""
+    if not _is_text(line):
+        print_error("the line is not UTF-8 text and was not sent")
+        return False
     word, _, rest = line.strip().partition(" ")
     if word in triggers:
-        fresh = conversation.reset(word)
-        if fresh is not None:
-            say(f"generation {fresh['generation']} begins; the old one stays")
-        return _say_answer(conversation, rest, is_live=is_live) if rest.strip() else True
+        new_session = conversation.reset(word)
+        if new_session is not None:
+            print_line(f"generation {new_session['generation']} starts; the old one stays")
+        return not rest.strip() or _print_answer(conversation, rest, is_interactive=is_interactive)
     match line.strip():
         case "/history":
-            say_items(conversation.items(), is_log=False)
+            print_items(conversation.items(), is_log=False)
         case "/status":
             session = conversation.session()
             if session is None:
-                say("nothing was said yet")
+                print_line("this key has no session yet")
             else:
-                say_session(session)
+                print_session(session)
         case "/help":
-            say(HELP)
+            print_line(HELP)
+        case _ if (command := _COMMAND.match(line)) is not None:
+            _print_unknown_command(command[0], triggers)
+            return False
         case _:
-            return _say_answer(conversation, line, is_live=is_live)
+            return _print_answer(conversation, line, is_interactive=is_interactive)
     return True
 
 
-def _say_answer(conversation: Conversation, text: str, *, is_live: bool) -> bool:
-    """Print an answer as it comes."""
-    column = 0
-    told: Told | None = None
+def _print_unknown_command(command: str, triggers: tuple[str, ...]) -> None:
+    near = difflib.get_close_matches(command, [*COMMANDS, *triggers], 1)
+    hint = f"did you mean {near[0]}?" if near else "see /help."
+    print_error(
+        f"unknown command {command}, not sent; {hint} Start the line with a space to send it"
+    )
+
+
+def _print_answer(conversation: Conversation, text: str, *, is_interactive: bool) -> bool:
+    """Print an answer as it arrives, wrapped at words on a terminal."""
+    has_output = False
+    end: AnswerEnd | None = None
+    wrapper = WordWrapper(terminal_width()) if is_interactive else None
     try:
-        for piece in conversation.ask(text):
-            if isinstance(piece, Told):
-                told = piece
-            elif isinstance(piece, Broken):
-                print("\n[broken off; once more from the start]" if column else "", flush=True)
+        for piece in conversation.send(text):
+            if isinstance(piece, AnswerEnd):
+                end = piece
+            elif isinstance(piece, AnswerRestarted):
+                wrapper = WordWrapper(terminal_width()) if is_interactive else None
+                print("\n[interrupted; the answer starts again]" if has_output else "", flush=True)
             else:
-                print(printable(piece, keep="\n\t"), end="", flush=True)
-                column += len(piece)
+                visible = printable(piece, keep="\n\t")
+                print(wrapper.feed(visible) if wrapper else visible, end="", flush=True)
+                has_output = True
     except KeyboardInterrupt:
-        say("\n[cancelled]")
+        print_line(f"{wrapper.flush() if wrapper else ''}\n[cancelled]")
         conversation.cancel()
         return True
-    say()
-    if told is None:
+    print_line(wrapper.flush() if wrapper else "")
+    if end is None:
         return False
-    if told.error is not None:
-        complain(told.error)
-    if is_live:
-        used = tokens(told.usage)
-        parts = [told.session_id, f"generation {told.generation}", told.turn_id, used]
+    if end.error is not None:
+        print_error(end.error)
+    if is_interactive:
+        usage = format_tokens(end.usage)
+        parts = [end.session_id, f"generation {end.generation}", end.turn_id, usage]
         line = " · ".join(printable(part) for part in parts if part)
         console().print(f"[{line}]\n", style="dim")
-    return told.error is None
+    return end.error is None
 
 
-def _say_waiting(why: str) -> None:
-    complain(f"{why} - waiting for it to come back")
+def _print_waiting(reason: str) -> None:
+    print_error(f"{reason} - waiting for it to return")

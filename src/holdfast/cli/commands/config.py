@@ -1,65 +1,71 @@
-"""`holdfast config`: what is in force, and where it would come from."""
+"""`holdfast config`: show and check the effective configuration."""
 
+import asyncio
 import dataclasses
 import json
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-app = typer.Typer(help="The configuration.", no_args_is_help=True)
+from holdfast.cli.options import ConfigFlag, JsonFlag, load_settings
+from holdfast.cli.output.masking import SECRET, mask_url
+from holdfast.cli.output.terminal import print_json, print_line, print_table, printable
 
-SECRET = "********"
-SECRET_WORDS = ("password", "key", "token", "secret", "sig")
-"""What the name of a secret in a URL's query has in it."""
+if TYPE_CHECKING:
+    from holdfast.doctor.configuration import CheckResult
+
+app = typer.Typer(help="Show and check the configuration.", no_args_is_help=True)
 
 
 @app.command()
-def show(
-    config: Annotated[Path | None, typer.Option(help="A configuration file (TOML).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
-) -> None:
-    """Show the effective configuration, secrets masked."""
-    from holdfast.settings import load
-
-    value = masked(load(config))
+def show(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
+    """Print the effective configuration, with secrets masked."""
+    value = masked(load_settings(config))
     if as_json:
-        typer.echo(json.dumps(value))
+        print_json(value)
         return
     for line in as_toml(value):
-        typer.echo(line)
+        print_line(line)
+
+
+@app.command()
+def check(config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
+    """Check that upstreams answer and accept their keys, and that the store is writable."""
+    from holdfast.doctor.configuration import check_store, check_upstreams
+    from holdfast.settings import config_path, load
+
+    settings = load(config)
+    results = [
+        *asyncio.run(check_store(settings.store.url, mask_url(settings.store.url))),
+        *asyncio.run(check_upstreams(settings.upstreams)),
+    ]
+    source = str(config_path(config) or "defaults and environment")
+    if as_json:
+        print_json({"config": source, "checks": [dataclasses.asdict(one) for one in results]})
+    else:
+        _print_checks(source, results)
+    if not all(result.is_ok for result in results):
+        raise typer.Exit(1)
+
+
+def _print_checks(source: str, results: "list[CheckResult]") -> None:
+    print_line(f"configuration: {printable(source)}")
+    rows = [("ok" if one.is_ok else "failed", one.subject, one.detail) for one in results]
+    print_table(("result", "check", "detail"), rows, empty="nothing to check")
 
 
 def masked(settings: Any) -> dict[str, Any]:
-    """Return settings as plain values, with nothing in them that must not be seen."""
-    value = {
-        ("upstream" if name == "upstreams" else "key" if name == "keys" else name): inner
-        for name, inner in dataclasses.asdict(settings).items()
-    }
+    """Return settings as plain values, with secrets masked."""
+    renamed = {"upstreams": "upstream", "keys": "key"}
+    value = {renamed.get(name, name): inner for name, inner in dataclasses.asdict(settings).items()}
     value["sessions"]["reset"] = value.pop("reset")
-    value["store"]["url"] = _without_password(value["store"]["url"])
+    value["store"]["url"] = mask_url(value["store"]["url"])
     for table in value["upstream"]:
-        table["url"] = _without_password(table["url"])
+        table["url"] = mask_url(table["url"])
     for table in (*value["upstream"], *value["key"]):
         if table.get("key"):
             table["key"] = SECRET
     return value
-
-
-def _without_password(url: str) -> str:
-    """Return a URL with whatever in it could be a secret put out of sight."""
-    address, mark, query = url.partition("?")
-    scheme, found, rest = address.partition("://")
-    login, at, where = rest.rpartition("@")
-    if found and at and ":" in login:
-        address = f"{scheme}://{login.partition(':')[0]}:{SECRET}@{where}"
-    return address + mark + "&".join(_without_secret(part) for part in query.split("&"))
-
-
-def _without_secret(part: str) -> str:
-    name, mark, _ = part.partition("=")
-    is_secret = mark and any(word in name.lower() for word in SECRET_WORDS)
-    return f"{name}={SECRET}" if is_secret else part
 
 
 def as_toml(value: dict[str, Any], prefix: str = "") -> list[str]:
@@ -73,11 +79,11 @@ def as_toml(value: dict[str, Any], prefix: str = "") -> list[str]:
             nested = {k: v for k, v in inner.items() if isinstance(v, dict)}
             lines += as_toml(nested, f"{prefix}{name}.")
         else:
-            lines += _tables(name, inner)
+            lines += _array_of_tables(name, inner)
     return lines
 
 
-def _tables(name: str, tables: Any) -> list[str]:
+def _array_of_tables(name: str, tables: Any) -> list[str]:
     lines: list[str] = []
     for table in tables:
         lines.append(f"[[{name}]]")
@@ -90,5 +96,5 @@ def _literal(value: Any) -> str:
         inner = ", ".join(f"{k} = {_literal(v)}" for k, v in value.items())
         return "{ " + inner + " }"
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(_literal(one) for one in value) + "]"
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
     return json.dumps(value)

@@ -1,16 +1,15 @@
-"""`holdfast doctor`: look a store over, explain, and mend on request."""
+"""`holdfast doctor`: check a store for problems, explain them, and fix them on request."""
 
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import JsonFlag, StoreFlag
+from holdfast.cli.options import ConfigFlag, JsonFlag, StoreFlag, store_settings
 from holdfast.cli.output.progress import progress
-from holdfast.cli.output.terminal import complain, printable, say, say_json
+from holdfast.cli.output.terminal import print_error, print_json, print_line, printable
 
 if TYPE_CHECKING:
     from holdfast.doctor.findings import Finding
@@ -19,128 +18,132 @@ if TYPE_CHECKING:
 FATAL = frozenset(
     {"store_missing", "store_damaged", "schema_too_new", "schema_too_old", "store_in_memory"}
 )
-"""With these there is nothing to open."""
+"""Findings that leave no store to open."""
 
 
 def doctor(
-    fix: Annotated[bool, typer.Option("--fix", help="Mend what can be mended.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Fix what can be fixed.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Go on looking; report each finding once.")
+        bool, typer.Option("--watch", help="Keep checking; report each finding once.")
     ] = False,
     every: Annotated[
-        float, typer.Option(min=0.1, help="With --watch: seconds between two looks.")
+        float, typer.Option(min=0.1, help="With --watch: seconds between two checks.")
     ] = 30.0,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every session, not the newest.")] = (
-        False
-    ),
-    config: Annotated[Path | None, typer.Option(help="A configuration file (TOML).")] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every session, not only the newest.")
+    ] = False,
+    config: ConfigFlag = None,
     store: StoreFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check the store for problems, explain each one and suggest a fix."""
-    from holdfast.settings import load
-
-    settings = load(config, flags={"store": {"url": store}})
+    """Check the store for problems and suggest fixes."""
+    settings = store_settings(config, store)
     if watch:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_watch(settings, every, is_fixing=fix, is_deep=deep, as_json=as_json))
         return
-    with progress("examining") as advance:
+    with progress("checking") as advance:
         advance(settings.store.url.partition(":")[0])
-        found, mended = asyncio.run(_look(settings, is_fixing=fix, is_deep=deep))
+        findings, fixed = asyncio.run(_check(settings, is_fixing=fix, is_deep=deep))
     if as_json:
-        say_json([{**_value(finding), "mended": finding in mended} for finding in found])
+        print_json([{**_to_json(finding), "mended": finding in fixed} for finding in findings])
     else:
-        _tell(found, mended)
-    if any(one.kind.severity == "problem" for one in found if one not in mended):
+        _print_findings(findings, fixed)
+    unfixed = (finding for finding in findings if finding not in fixed)
+    if any(finding.kind.severity == "problem" for finding in unfixed):
         raise typer.Exit(1)
 
 
-async def _look(
+async def _check(
     settings: "Settings", *, is_fixing: bool, is_deep: bool
 ) -> "tuple[list[Finding], set[Finding]]":
-    """Return what is found, and which of it was mended."""
+    """Return the findings, and which of them were fixed."""
     from holdfast.app import open_configured_store
-    from holdfast.doctor.examination import from_inside, from_outside
-    from holdfast.doctor.fixing import fix
+    from holdfast.doctor.fixing import fix, fix_before_open
+    from holdfast.doctor.store_checks import check_contents, check_from_outside
     from holdfast.stores.inspect import look_at
 
-    found = list(from_outside(await look_at(settings.store.url)))
-    is_behind = any(finding.code == "schema_behind" for finding in found)
-    if any(finding.code in FATAL for finding in found) or (is_behind and not is_fixing):
-        return found, set()
+    findings = list(check_from_outside(await look_at(settings.store.url)))
+    is_outdated = any(finding.code == "schema_behind" for finding in findings)
     failures: dict[Finding, str] = {}
-    opened = await open_configured_store(settings)
+    if is_fixing:
+        failures |= fix_before_open(findings)
+    if any(finding.code in FATAL for finding in findings) or (is_outdated and not is_fixing):
+        return findings, {one for one in findings if _is_fixed(one, failures, is_fixing)}
+    store = await open_configured_store(settings)
     try:
-        inside = [
+        contents = [
             finding
-            async for finding in from_inside(
-                opened, turn_seconds=settings.heals.turn_seconds, is_deep=is_deep
+            async for finding in check_contents(
+                store, turn_seconds=settings.heals.turn_seconds, is_deep=is_deep
             )
         ]
         if is_fixing:
-            failures = await fix(opened, inside, settings.lanes)
+            failures |= await fix(store, contents, settings.lanes)
     finally:
-        await opened.close()
+        await store.close()
     for failure in failures.values():
-        complain(failure)
-    every = found + inside
-    mended = {one for one in every if is_fixing and one.is_fixable and one not in failures}
-    return every, mended
+        print_error(failure)
+    findings += contents
+    return findings, {finding for finding in findings if _is_fixed(finding, failures, is_fixing)}
+
+
+def _is_fixed(finding: "Finding", failures: "dict[Finding, str]", is_fixing: bool) -> bool:
+    return is_fixing and finding.is_fixable and finding not in failures
 
 
 async def _watch(
     settings: "Settings", every: float, *, is_fixing: bool, is_deep: bool, as_json: bool
 ) -> None:
-    """Report what is new since the last look; what went away is new when it comes again."""
+    """Report findings that the previous check did not have."""
     from holdfast.core.errors import HoldfastError
 
     known: set[Finding] = set()
-    trouble: str | None = None
+    error: str | None = None
     while True:
         try:
-            found, _ = await _look(settings, is_fixing=is_fixing, is_deep=is_deep)
+            findings, _ = await _check(settings, is_fixing=is_fixing, is_deep=is_deep)
         except HoldfastError as exc:
-            if exc.message != trouble:
-                complain(exc.message)
-            trouble = exc.message
+            if exc.message != error:
+                print_error(exc.message)
+            error = exc.message
         else:
-            trouble = None
-            for finding in found:
+            error = None
+            for finding in findings:
                 if finding in known:
                     continue
                 if as_json:
-                    say_json(_value(finding))
+                    print_json(_to_json(finding))
                 else:
-                    say(_line(finding))
-            known = set(found)
+                    print_line(_format(finding))
+            known = set(findings)
         await asyncio.sleep(every)
 
 
-def _tell(found: "Sequence[Finding]", mended: "set[Finding]") -> None:
-    if not found:
-        say("nothing found: the store is well")
+def _print_findings(findings: "Sequence[Finding]", fixed: "set[Finding]") -> None:
+    if not findings:
+        print_line("no problems found")
         return
-    for finding in found:
+    for finding in findings:
         kind = finding.kind
-        say(_line(finding))
-        say(f"  it means: {kind.meaning}")
-        if finding in mended:
-            say("  mended")
+        print_line(_format(finding))
+        print_line(f"  meaning: {kind.meaning}")
+        if finding in fixed:
+            print_line("  fixed")
         else:
-            say(f"  remedy: {kind.remedy}")
+            print_line(f"  remedy: {kind.remedy}")
     counts = [
-        f"{sum(one.kind.severity == severity for one in found)} {severity}(s)"
+        f"{sum(finding.kind.severity == severity for finding in findings)} {severity}(s)"
         for severity in ("problem", "warning", "note")
     ]
-    say("\n" + ", ".join(counts))
+    print_line("\n" + ", ".join(counts))
 
 
-def _line(finding: "Finding") -> str:
+def _format(finding: "Finding") -> str:
     return printable(f"{finding.kind.severity}: {finding.code}: {finding.detail}")
 
 
-def _value(finding: "Finding") -> dict[str, Any]:
+def _to_json(finding: "Finding") -> dict[str, Any]:
     return {
         "code": finding.code,
         "severity": finding.kind.severity,

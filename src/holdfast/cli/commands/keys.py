@@ -1,27 +1,31 @@
-"""`holdfast keys`: make, list and revoke API keys, directly in the store."""
+"""`holdfast keys`: create, list and revoke API keys, directly in the store."""
 
 import asyncio
 import json
 import secrets
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import JsonFlag, StoreFlag
-from holdfast.cli.output.terminal import CommandFailed, say_table
+from holdfast.cli.options import ConfigFlag, JsonFlag, StoreFlag, store_settings
+from holdfast.cli.output.terminal import CommandFailed, print_table
 
-app = typer.Typer(help="API keys: made here, kept as hashes, shown once.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
+
+app = typer.Typer(help="API keys: stored as hashes, shown once.", no_args_is_help=True)
 
 
 @app.command()
 def create(
-    tenant: Annotated[str, typer.Option(help="Whose sessions the key opens.")] = "default",
-    name: Annotated[str, typer.Option(help="A note to know it by.")] = "",
-    admin: Annotated[bool, typer.Option(help="May see metrics and every tenant.")] = False,
+    tenant: Annotated[str, typer.Option(help="Tenant of the key.")] = "default",
+    name: Annotated[str, typer.Option(help="Note that `list` shows.")] = "",
+    admin: Annotated[bool, typer.Option(help="Allow metrics and every tenant.")] = False,
+    config: ConfigFlag = None,
     store: StoreFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a key and show it, this once."""
+    """Create a key and print it, once."""
     from holdfast.core.decisions.api_keys import hash_key
     from holdfast.core.ids import read_tenant
     from holdfast.core.transaction.commands import AddApiKey
@@ -34,18 +38,19 @@ def create(
         hash=hash_key(key),
         is_admin=admin,
     )
-    row = asyncio.run(_submit(store, command))
+    row = asyncio.run(_submit(store_settings(config, store), command))
     if as_json:
         typer.echo(json.dumps({"id": row.id, "tenant": row.tenant, "key": key}))
         return
-    typer.echo(f"{row.id} for tenant {row.tenant}; keep the key, it is not shown again:")
+    typer.echo(f"{row.id} for tenant {row.tenant}; save the key, it is not shown again:")
     typer.echo(key)
 
 
 @app.command("list")
-def list_keys(store: StoreFlag = None, as_json: JsonFlag = False) -> None:
-    """List the keys, without what they are."""
-    found = asyncio.run(_list(store))
+def list_keys(
+    config: ConfigFlag = None, store: StoreFlag = None, as_json: JsonFlag = False
+) -> None:
+    """List the keys, without their secrets."""
     values = [
         {
             "id": row.id,
@@ -55,7 +60,7 @@ def list_keys(store: StoreFlag = None, as_json: JsonFlag = False) -> None:
             "created_at": int(row.created_at),
             "revoked_at": int(row.revoked_at) if row.revoked_at is not None else None,
         }
-        for row in found
+        for row in asyncio.run(_list(store_settings(config, store)))
     ]
     if as_json:
         typer.echo(json.dumps(values))
@@ -71,44 +76,44 @@ def list_keys(store: StoreFlag = None, as_json: JsonFlag = False) -> None:
         for value in values
     ]
     columns = ("id", "tenant", "name", "admin", "state")
-    say_table(columns, rows, empty="no keys: the gateway answers its own machine only")
+    print_table(columns, rows, empty="no keys: the gateway only serves this machine")
 
 
 @app.command()
 def revoke(
-    key_id: Annotated[str, typer.Argument(help="The id that `list` shows.")],
+    key_id: Annotated[str, typer.Argument(help="Id of the key, from `list`.")],
+    config: ConfigFlag = None,
     store: StoreFlag = None,
 ) -> None:
-    """Close a key for good."""
+    """Revoke a key for good."""
     from holdfast.core.transaction.commands import RevokeApiKey
 
-    row = asyncio.run(_submit(store, RevokeApiKey(id=key_id), must_exist=True))
+    settings = store_settings(config, store)
+    row = asyncio.run(_submit(settings, RevokeApiKey(id=key_id), must_exist=True))
     typer.echo(f"{row.id} is revoked")
 
 
-async def _submit(url: str | None, command: Any, *, must_exist: bool = False) -> Any:
-    opened = await _open(url, must_exist=must_exist)
+async def _submit(settings: "Settings", command: Any, *, must_exist: bool = False) -> Any:
+    store = await _open(settings, must_exist=must_exist)
     try:
-        return await opened.submit(command)
+        return await store.submit(command)
     finally:
-        await opened.close()
+        await store.close()
 
 
-async def _list(url: str | None) -> Any:
-    opened = await _open(url, must_exist=True)
+async def _list(settings: "Settings") -> Any:
+    store = await _open(settings, must_exist=True)
     try:
-        return await opened.read.api_keys()
+        return await store.read.api_keys()
     finally:
-        await opened.close()
+        await store.close()
 
 
-async def _open(url: str | None, *, must_exist: bool) -> Any:
-    """Open the store; the first key may make one, but none is looked for where there is none."""
+async def _open(settings: "Settings", *, must_exist: bool) -> Any:
+    """Open the store; only `create` may create it."""
     from holdfast.app import open_configured_store
-    from holdfast.settings import load
     from holdfast.stores.open import sqlite_path
 
-    settings = load(flags={"store": {"url": url}})
     if must_exist and settings.store.url.startswith("sqlite:"):
         path = sqlite_path(settings.store.url)
         if not path.exists():

@@ -1,85 +1,101 @@
-"""`holdfast sessions`: what there is, what was said, and a session's life under its key."""
+"""`holdfast sessions`: list, read, reset, fork and delete sessions."""
 
+import heapq
 from typing import Annotated, Literal
 
 import typer
 
-from holdfast.cli.client.gateway_client import Value, path_of
-from holdfast.cli.commands.export_command import export
-from holdfast.cli.commands.import_command import import_sessions
-from holdfast.cli.options import JsonFlag, SessionName, UrlFlag, find_session, gateway
-from holdfast.cli.output.formatting import say_items, say_session, say_sessions, say_story
-from holdfast.cli.output.terminal import confirm, say, say_json
+from holdfast.cli.client.gateway_client import Value, api_path
+from holdfast.cli.commands.export_sessions import export
+from holdfast.cli.commands.import_sessions import import_sessions
+from holdfast.cli.options import ConfigFlag, JsonFlag, SessionName, UrlFlag, connect, find_session
+from holdfast.cli.output.formatting import (
+    last_activity,
+    print_items,
+    print_session,
+    print_session_details,
+    print_sessions,
+)
+from holdfast.cli.output.terminal import confirm, print_error, print_json, print_line
 
 app = typer.Typer(help="Sessions: list, read, reset, export, import.", no_args_is_help=True)
 
 Status = Literal["idle", "running", "retired"]
-Limit = Annotated[int, typer.Option(min=0, help="How many at most; 0 for all.")]
+Limit = Annotated[int, typer.Option(min=0, help="Maximum number; 0 for all.")]
+MAX_SCANNED = 10_000
+"""Sessions that `list` compares by activity; the API lists them by creation."""
 
 
 @app.command("list")
 def list_sessions(
-    key: Annotated[str | None, typer.Option(help="Only this key's.")] = None,
-    status: Annotated[Status | None, typer.Option(help="Only those in this state.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only sessions of this key.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Only sessions in this state.")] = None,
     generations: Annotated[
-        bool, typer.Option("--generations", help="Retired generations too.")
+        bool, typer.Option("--generations", help="Include retired generations.")
     ] = False,
     limit: Limit = 20,
+    config: ConfigFlag = None,
     url: UrlFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List sessions, newest first."""
+    """List sessions by last activity, latest first."""
     query = {
         "key": key,
         "status": status,
         "generations": "true" if generations or status == "retired" else None,
     }
-    found = list(gateway(url).every("/v1/sessions", limit=limit, **query))
+    client = connect(url, config)
+    candidates = list(client.list_all("/v1/sessions", limit=MAX_SCANNED + 1, **query))
+    if len(candidates) > MAX_SCANNED:
+        print_error(f"more than {MAX_SCANNED} sessions: only the newest of them are compared")
+    sessions = heapq.nlargest(limit or len(candidates), candidates[:MAX_SCANNED], last_activity)
     if as_json:
-        say_json(found)
+        print_json(sessions)
     else:
-        say_sessions(found)
+        print_sessions(sessions)
 
 
 @app.command()
 def show(
     session: SessionName,
-    turns: Annotated[int, typer.Option(min=0, help="Show the latest so many turns.")] = 20,
+    turns: Annotated[int, typer.Option(min=0, help="Number of latest turns.")] = 20,
+    config: ConfigFlag = None,
     url: UrlFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Tell a session's story: generations, turns, runs, heals, usage."""
-    client = gateway(url)
+    """Show a session with its generations, turns, runs, heals and usage."""
+    client = connect(url, config)
     found = find_session(client, session)
-    lived: list[Value] = [found]
+    generations: list[Value] = [found]
     if found["key"] is not None:
-        lived = list(client.every("/v1/sessions", key=found["key"], generations="true"))
-        lived.sort(key=lambda one: int(one["generation"]))
-    path = path_of("sessions", found["id"], "turns")
-    latest = list(client.every(path, limit=turns, order="desc")) if turns else []
+        generations = list(client.list_all("/v1/sessions", key=found["key"], generations="true"))
+        generations.sort(key=lambda generation: int(generation["generation"]))
+    path = api_path("sessions", found["id"], "turns")
+    latest = list(client.list_all(path, limit=turns, order="desc")) if turns else []
     latest.reverse()
     if as_json:
-        say_json({"session": found, "generations": lived, "turns": latest})
+        print_json({"session": found, "generations": generations, "turns": latest})
     else:
-        say_story(found, lived, latest)
+        print_session_details(found, generations, latest)
 
 
 @app.command()
 def items(
     session: SessionName,
-    log: Annotated[bool, typer.Option("--log", help="Hidden items too.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Include hidden items.")] = False,
     limit: Limit = 0,
+    config: ConfigFlag = None,
     url: UrlFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print what was said, oldest first."""
-    client = gateway(url)
-    path = path_of("sessions", find_session(client, session)["id"], "items")
-    found = list(client.every(path, limit=limit, view="log" if log else None))
+    """Print the items of a session, oldest first."""
+    client = connect(url, config)
+    path = api_path("sessions", find_session(client, session)["id"], "items")
+    entries = list(client.list_all(path, limit=limit, view="log" if log else None))
     if as_json:
-        say_json(found)
+        print_json(entries)
     else:
-        say_items(found, is_log=log)
+        print_items(entries, is_log=log)
 
 
 @app.command()
@@ -88,71 +104,79 @@ def reset(
     expect: Annotated[
         str | None, typer.Option(help="Do nothing unless this is the live session's id.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="A note, kept with the event.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Note stored with the event.")] = None,
+    config: ConfigFlag = None,
     url: UrlFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Retire the live generation and begin the next one; the old one stays."""
-    client = gateway(url)
+    """Retire the live generation and start the next one; the old one stays."""
+    client = connect(url, config)
     found = find_session(client, session)
     body = {"expected_session_id": expect, "reason": reason}
     given = {name: value for name, value in body.items() if value is not None}
-    _changed(client.post(path_of("sessions", found["id"], "reset"), given), as_json)
+    _print_changed(client.post(api_path("sessions", found["id"], "reset"), given), as_json)
 
 
 @app.command()
-def restore(session: SessionName, url: UrlFlag = None, as_json: JsonFlag = False) -> None:
-    """Make an old generation live again, and retire the one that was."""
-    client = gateway(url)
+def restore(
+    session: SessionName,
+    config: ConfigFlag = None,
+    url: UrlFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make an old generation live again, and retire the live one."""
+    client = connect(url, config)
     found = find_session(client, session)
-    _changed(client.post(path_of("sessions", found["id"], "restore")), as_json)
+    _print_changed(client.post(api_path("sessions", found["id"], "restore")), as_json)
 
 
 @app.command()
 def fork(
     session: SessionName,
     after: Annotated[
-        str | None, typer.Option(help="Up to this item: its id or sequence number.")
+        str | None, typer.Option(help="Last shared item: its id or sequence number.")
     ] = None,
+    config: ConfigFlag = None,
     url: UrlFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Begin a session of its own that shares this one's history."""
-    client = gateway(url)
+    """Create a session that shares this one's history."""
+    client = connect(url, config)
     found = find_session(client, session)
     item: str | int | None = int(after) if after is not None and after.isdecimal() else after
     body = {"after_item": item} if item is not None else {}
-    _changed(client.post(path_of("sessions", found["id"], "fork"), body), as_json)
+    _print_changed(client.post(api_path("sessions", found["id"], "fork"), body), as_json)
 
 
 @app.command()
 def delete(
     session: SessionName,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    cascade: Annotated[bool, typer.Option("--cascade", help="Its forks too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    cascade: Annotated[bool, typer.Option("--cascade", help="Delete its forks too.")] = False,
+    config: ConfigFlag = None,
     url: UrlFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Erase a session for good; nothing brings it back."""
-    client = gateway(url)
+    """Delete a session for good; it cannot be restored."""
+    client = connect(url, config)
     found = find_session(client, session)
     name = found["key"] or found["id"]
-    confirm(f"Erase {found['item_count']} items of {name} for good?", is_sure=yes)
-    path = path_of("sessions", found["id"]) + ("?cascade=true" if cascade else "")
-    gone = client.delete(path)
+    confirm(f"Delete {found['item_count']} items of {name} for good?", is_confirmed=yes)
+    path = api_path("sessions", found["id"]) + ("?cascade=true" if cascade else "")
+    deleted = client.delete(path)
     if as_json:
-        say_json(gone)
+        print_json(deleted)
     else:
-        say(f"{found['id']} is erased")
+        print_line(f"{found['id']} is deleted")
 
 
 app.command()(export)
 app.command("import")(import_sessions)
 
 
-def _changed(session: Value, as_json: bool) -> None:
-    """Print a session as a change has left it."""
+def _print_changed(session: Value, as_json: bool) -> None:
+    """Print a session after a change."""
     if as_json:
-        say_json(session)
+        print_json(session)
     else:
-        say_session(session)
+        print_session(session)

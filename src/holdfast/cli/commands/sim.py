@@ -1,4 +1,4 @@
-"""`holdfast sim`: the provider simulator as a server."""
+"""`holdfast sim`: run the provider simulator."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 def sim(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8400,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: a free one.")] = 8400,
     scenario: Annotated[
-        Path | None, typer.Option(help="A TOML file: answers, faults, barriers, settings.")
+        Path | None, typer.Option(help="TOML file: answers, faults, barriers, settings.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same ids.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the ids.")] = None,
     profile: Annotated[
         str | None,
         typer.Option(
@@ -24,23 +24,23 @@ def sim(
     ] = None,
     fault: Annotated[
         list[str] | None,
-        typer.Option(help="A fault, such as 'R02' or 'cut event=3 times=1'. Repeatable."),
+        typer.Option(help="Fault, such as 'R02' or 'cut event=3 times=1'. Repeatable."),
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(help="Append every request to this JSONL file.")
+        Path | None, typer.Option(help="JSONL file to append every request to.")
     ] = None,
 ) -> None:
-    """Run a model provider that misbehaves on command."""
+    """Run a simulated model provider that can misbehave."""
     from holdfast.simulator.server.running import run
     from holdfast.simulator.state.scenario import InvalidInput
 
     try:
-        told = _told(scenario, seed, profile, fault or [])
+        loaded = _load_scenario(scenario, seed, profile, fault or [])
     except InvalidInput as exc:
         typer.echo(f"holdfast sim: {exc}", err=True)
         raise typer.Exit(2) from exc
     try:
-        run(told, host=host, port=port, record=record, announce=_announce)
+        run(loaded, host=host, port=port, record=record, announce=_print_url)
     except OSError as exc:
         typer.echo(
             f"holdfast sim: {exc.strerror or exc}: {exc.filename or f'{host}:{port}'}", err=True
@@ -48,27 +48,27 @@ def sim(
         raise typer.Exit(1) from exc
 
 
-def _told(
+def _load_scenario(
     path: Path | None, seed: int | None, profile: str | None, faults: list[str]
 ) -> "Scenario":
-    """Return the scenario of the file, with what the flags say on top."""
+    """Return the scenario of the file, overridden by the flags."""
     import msgspec
 
     from holdfast.simulator.server.flags import read_flag
     from holdfast.simulator.state.profiles import PROFILES
     from holdfast.simulator.state.scenario import InvalidInput, Scenario, load_scenario
 
-    told = load_scenario(path) if path is not None else Scenario()
+    scenario = load_scenario(path) if path is not None else Scenario()
     if seed is not None:
-        told = msgspec.structs.replace(told, seed=seed)
+        scenario = msgspec.structs.replace(scenario, seed=seed)
     if profile is not None:
         if profile not in PROFILES:
             known = ", ".join(PROFILES)
             raise InvalidInput(f"--profile: no profile {profile!r}; there are {known}")
-        told = msgspec.structs.replace(told, profile=PROFILES[profile].name)
-    added = [read_flag(written) for written in faults]
-    return msgspec.structs.replace(told, faults=[*told.faults, *added])
+        scenario = msgspec.structs.replace(scenario, profile=PROFILES[profile].name)
+    added = [read_flag(text) for text in faults]
+    return msgspec.structs.replace(scenario, faults=[*scenario.faults, *added])
 
 
-def _announce(url: str) -> None:
+def _print_url(url: str) -> None:
     typer.echo(f"holdfast sim listening on {url}")

@@ -1,40 +1,40 @@
-"""`holdfast status`: one screen about a gateway, from what it says now."""
+"""`holdfast status`: the state of a gateway on one screen."""
 
 import re
 from typing import Any
 
-from holdfast.cli.client.gateway_client import GatewayClient, Refused
-from holdfast.cli.options import JsonFlag, UrlFlag, gateway
-from holdfast.cli.output.formatting import say_sessions
-from holdfast.cli.output.terminal import CommandFailed, say, say_json, say_pairs
+from holdfast.cli.client.gateway_client import GatewayClient, RequestRejected
+from holdfast.cli.options import ConfigFlag, JsonFlag, UrlFlag, connect
+from holdfast.cli.output.formatting import print_sessions
+from holdfast.cli.output.terminal import CommandFailed, print_json, print_line, print_pairs
 
-BUSY_SHOWN = 20
+MAX_RUNNING_SHOWN = 20
 _SAMPLE = re.compile(r"^(\w+?)(?:\{([^}]*)\})? ([0-9.eE+-]+)$", re.MULTILINE)
 
 
-def status(url: UrlFlag = None, as_json: JsonFlag = False) -> None:
-    """Show how a gateway is: ready or not, what runs, what failed."""
-    told = look(gateway(url))
+def status(config: ConfigFlag = None, url: UrlFlag = None, as_json: JsonFlag = False) -> None:
+    """Show whether a gateway is ready, what runs, and what failed."""
+    state = collect_status(connect(url, config))
     if as_json:
-        say_json(told)
+        print_json(state)
         return
-    counts = told["since_start"]
-    say_pairs(
+    counts = state["since_start"]
+    print_pairs(
         [
-            ("gateway", told["url"]),
-            ("version", told["version"]),
-            ("state", told["state"]),
-            *_models_told(told["models"], told["models_unavailable"]),
-            ("runs since start", _counted(counts, "runs")),
-            ("heals since start", _counted(counts, "heals")),
+            ("gateway", state["url"]),
+            ("version", state["version"]),
+            ("state", state["state"]),
+            *_model_rows(state["models"], state["models_unavailable"]),
+            ("runs since start", _format_counts(counts, "runs")),
+            ("heals since start", _format_counts(counts, "heals")),
         ]
     )
-    say("\nrunning now")
-    say_sessions(told["running"])
+    print_line("\nrunning now")
+    print_sessions(state["running"])
 
 
-def look(client: GatewayClient) -> dict[str, Any]:
-    """Return what a gateway says about itself."""
+def collect_status(client: GatewayClient) -> dict[str, Any]:
+    """Return what a gateway reports about itself."""
     client.get("/healthz")
     models, unavailable = _models(client)
     return {
@@ -44,42 +44,42 @@ def look(client: GatewayClient) -> dict[str, Any]:
         "models": models,
         "models_unavailable": unavailable,
         "since_start": _metrics(client),
-        "running": list(client.every("/v1/sessions", limit=BUSY_SHOWN, status="running")),
+        "running": list(client.list_all("/v1/sessions", limit=MAX_RUNNING_SHOWN, status="running")),
     }
 
 
 def _models(client: GatewayClient) -> tuple[list[str], list[str]]:
-    """Return the models there are, and which upstreams could not be asked for theirs, and why."""
+    """Return the models, and the errors of upstreams that could not list theirs."""
     try:
         listed = client.get("/v1/models")
     except CommandFailed as exc:
         return [], [exc.message]
-    missing = listed.get("unavailable", ())
+    failed = listed.get("unavailable", ())
     return (
         [model["id"] for model in listed["data"]],
-        [f"upstream {one['upstream']}: {one['message']}" for one in missing],
+        [f"upstream {upstream['upstream']}: {upstream['message']}" for upstream in failed],
     )
 
 
-def _models_told(models: list[str], unavailable: list[str]) -> list[tuple[str, str]]:
+def _model_rows(models: list[str], unavailable: list[str]) -> list[tuple[str, str]]:
     nothing = "unknown" if unavailable else "none"
-    told = [("models", ", ".join(models) or nothing)]
-    return told + [("not asked", why) for why in unavailable]
+    rows = [("models", ", ".join(models) or nothing)]
+    return rows + [("unavailable", reason) for reason in unavailable]
 
 
 def _readiness(client: GatewayClient) -> str:
     try:
         client.get("/readyz")
-    except Refused as exc:
+    except RequestRejected as exc:
         return f"not ready: {exc.message}"
     return "ready"
 
 
 def _metrics(client: GatewayClient) -> dict[str, dict[str, int]] | None:
-    """Return the counts of this process; only an admin may see them once there are keys."""
+    """Return the counters of the gateway's process; None without an admin key."""
     try:
         text = client.text("/metrics")
-    except Refused as exc:
+    except RequestRejected as exc:
         if exc.status in (403, 404):
             return None
         raise
@@ -91,7 +91,7 @@ def _metrics(client: GatewayClient) -> dict[str, dict[str, int]] | None:
     return counts
 
 
-def _counted(counts: dict[str, dict[str, int]] | None, name: str) -> str:
+def _format_counts(counts: dict[str, dict[str, int]] | None, name: str) -> str:
     if counts is None:
         return "needs an admin key"
-    return ", ".join(f"{count} {what}" for what, count in counts[name].items()) or "none"
+    return ", ".join(f"{count} {label}" for label, count in counts[name].items()) or "none"

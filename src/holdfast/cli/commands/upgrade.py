@@ -7,7 +7,7 @@ import typer
 
 from holdfast.cli.options import JsonFlag
 from holdfast.cli.output.progress import progress
-from holdfast.cli.output.terminal import say, say_json
+from holdfast.cli.output.terminal import print_json, print_line
 
 STORE = "sqlite:///file.db or postgresql://…"
 
@@ -25,9 +25,9 @@ def upgrade(
     with progress("copying") as advance:
         copied = asyncio.run(copy_store(old, new, lambda total: advance(f"of {total} sessions")))
     if as_json:
-        say_json(msgspec.to_builtins(copied))
+        print_json(msgspec.to_builtins(copied))
     else:
-        say(
+        print_line(
             f"{copied.sessions} sessions, {copied.turns} turns, {copied.items} items and "
             f"{copied.api_keys} API keys copied"
         )

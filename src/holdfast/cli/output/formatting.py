@@ -1,36 +1,48 @@
-"""Sessions as people read them: lists, one session's story, and what was said."""
+"""Formatting of sessions, turns and items for people."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.cli.output.terminal import moment, one_line, printable, say, say_pairs, say_table
+from holdfast.cli.output.terminal import (
+    format_time,
+    print_line,
+    print_pairs,
+    print_table,
+    printable,
+    truncate_line,
+)
 
 Value = dict[str, Any]
 """A JSON object of the gateway."""
 TEXT_WIDTH = 2000
 
 
-def say_sessions(sessions: Sequence[Value]) -> None:
+def last_activity(session: Value) -> float:
+    """Return when a user last wrote to a session, or when it was created."""
+    return float(session["last_user_activity_at"] or session["created_at"])
+
+
+def print_sessions(sessions: Sequence[Value]) -> None:
     """Print a list of sessions."""
     rows = [
         (
-            one["id"],
-            one["key"],
-            one["generation"],
-            one["status"] + (f" +{one['queued_turns']}" if one["queued_turns"] else ""),
-            one["item_count"],
-            one["turn_count"],
-            moment(one["last_user_activity_at"] or one["created_at"]),
+            session["id"],
+            session["key"],
+            session["generation"],
+            session["status"] + (f" +{session['queued_turns']}" if session["queued_turns"] else ""),
+            session["item_count"],
+            session["turn_count"],
+            format_time(last_activity(session)),
         )
-        for one in sessions
+        for session in sessions
     ]
     columns = ("id", "key", "gen", "status", "items", "turns", "last activity")
-    say_table(columns, rows, empty="no sessions", spare=("turns", "last activity", "gen"))
+    print_table(columns, rows, empty="no sessions", optional=("turns", "last activity", "gen"))
 
 
-def say_session(session: Value) -> None:
-    """Print one session's own facts."""
-    say_pairs(
+def print_session(session: Value) -> None:
+    """Print the fields of one session."""
+    print_pairs(
         [
             ("session", session["id"]),
             ("key", session["key"]),
@@ -40,26 +52,28 @@ def say_session(session: Value) -> None:
             ("queued turns", session["queued_turns"]),
             ("items", session["item_count"]),
             ("turns", session["turn_count"]),
-            ("tokens", tokens(session["usage"])),
-            ("created", moment(session["created_at"])),
-            ("last activity", moment(session["last_user_activity_at"])),
+            ("tokens", format_tokens(session["usage"])),
+            ("created", format_time(session["created_at"])),
+            ("last activity", format_time(session["last_user_activity_at"])),
             ("metadata", session["metadata"] or None),
         ]
     )
 
 
-def say_story(session: Value, generations: Sequence[Value], turns: Sequence[Value]) -> None:
-    """Print a session's story: itself, its key's generations, its turns and their runs."""
-    say_session(session)
+def print_session_details(
+    session: Value, generations: Sequence[Value], turns: Sequence[Value]
+) -> None:
+    """Print a session, the generations of its key, and its turns with their runs."""
+    print_session(session)
     if len(generations) > 1:
-        say("\ngenerations of this key")
-        say_sessions(generations)
-    say("\nturns")
-    say_table(
-        ("turn", "id", "status", "began", "took", "tokens", "what happened"),
+        print_line("\ngenerations of this key")
+        print_sessions(generations)
+    print_line("\nturns")
+    print_table(
+        ("turn", "id", "status", "started", "duration", "tokens", "details"),
         [_turn_row(turn) for turn in turns],
-        empty="none yet",
-        spare=("began", "took", "tokens"),
+        empty="none",
+        optional=("started", "duration", "tokens"),
     )
 
 
@@ -68,82 +82,82 @@ def _turn_row(turn: Value) -> tuple[Any, ...]:
         turn["number"],
         turn["id"],
         turn["status"],
-        moment(_began(turn)),
-        took(turn["duration_ms"]),
-        tokens(turn["usage"]),
-        "; ".join(_happenings(turn)) or None,
+        format_time(_started_at(turn)),
+        format_duration(turn["duration_ms"]),
+        format_tokens(turn["usage"]),
+        "; ".join(_turn_details(turn)) or None,
     )
 
 
-def _began(turn: Value) -> int | None:
-    """Return when a turn began; one that was taken over without its time may have at any."""
-    began: int | None = turn["started_at"]
-    return turn["accepted_at"] if began is None and turn["status"] != "completed" else began
+def _started_at(turn: Value) -> int | None:
+    """Return when a turn started; unknown for a completed turn imported without its time."""
+    started: int | None = turn["started_at"]
+    return turn["accepted_at"] if started is None and turn["status"] != "completed" else started
 
 
-def _happenings(turn: Value) -> list[str]:
-    said = []
+def _turn_details(turn: Value) -> list[str]:
+    details = []
     if len(turn["runs"]) > 1:
-        said.append(f"{len(turn['runs'])} runs")
+        details.append(f"{len(turn['runs'])} runs")
     for run in turn["runs"]:
         if len(turn["runs"]) > 1:
-            said.append(f"{run['status']} on {run['worker']}")
+            details.append(f"{run['status']} on {run['worker']}")
         for heal in run["heals"] or ():
-            why = heal.get("code") or heal["failure_class"]
-            said.append(f"healed: {heal['action']} ({why})")
+            reason = heal.get("code") or heal["failure_class"]
+            details.append(f"healed: {heal['action']} ({reason})")
         if run["late"] is not None:
-            said.append("a late write was refused")
+            details.append("a late write was rejected")
     if turn["error"] is not None:
-        said.append(f"{turn['error']['code']}: {turn['error']['message'] or 'no message'}")
-    return said
+        details.append(f"{turn['error']['code']}: {turn['error']['message'] or 'no message'}")
+    return details
 
 
-def say_items(entries: Sequence[Value], *, is_log: bool) -> None:
-    """Print items; in the log's view, also what hides each."""
+def print_items(entries: Sequence[Value], *, is_log: bool) -> None:
+    """Print items; in the log view, also what hides each."""
     if not entries:
-        say("no items")
+        print_line("no items")
     for entry in entries:
         item = entry["item"] if is_log else entry
-        mark = ""
+        prefix = ""
         if is_log:
             hidden = entry["hidden_by"]
-            mark = f"{entry['sequence']:>5} " + (f"[hidden: {hidden['kind']}] " if hidden else "")
-        say(f"{mark}{who(item)}: {what(item)}")
+            prefix = f"{entry['sequence']:>5} " + (f"[hidden: {hidden['kind']}] " if hidden else "")
+        print_line(f"{prefix}{author_of(item)}: {summary_line(item)}")
 
 
-def who(item: Value) -> str:
-    """Return who an item is by."""
+def author_of(item: Value) -> str:
+    """Return the role of a message, or the type of another item."""
     return printable(str(item.get("role") or item.get("type") or "item"))
 
 
-def what(item: Value, width: int = TEXT_WIDTH) -> str:
-    """Return what an item says, on one line."""
-    return printable(one_line(text_of(item), width))
+def summary_line(item: Value, width: int = TEXT_WIDTH) -> str:
+    """Return an item's text on one line."""
+    return printable(truncate_line(text_of(item), width))
 
 
 def text_of(item: Value) -> str:
-    """Return what an item says, as text."""
+    """Return an item's content as text."""
     kind = str(item.get("type") or "message")
     if kind.endswith("_output"):
-        return _joined(item.get("output"))
+        return _join_parts(item.get("output"))
     if kind == "reasoning":
-        return _joined(item.get("summary")) or "(sealed)"
+        return _join_parts(item.get("summary")) or "(encrypted)"
     if "arguments" in item:
         return f"{item.get('name', '')}({item['arguments']})"
-    return _joined(item.get("content"))
+    return _join_parts(item.get("content"))
 
 
-def _joined(content: Any) -> str:
+def _join_parts(content: Any) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         return str(content)
-    return "".join(_part(part) for part in content)
+    return "".join(_part_text(part) for part in content)
 
 
-def _part(part: Any) -> str:
+def _part_text(part: Any) -> str:
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
@@ -152,15 +166,15 @@ def _part(part: Any) -> str:
     return text if isinstance(text, str) else f"[{part.get('type', 'part')}]"
 
 
-def tokens(usage: Value | None) -> str | None:
-    """Return a count of tokens, in and out; unknown stays unknown."""
+def format_tokens(usage: Value | None) -> str | None:
+    """Return token counts, in and out; None if unknown."""
     if usage is None or usage["total_tokens"] is None:
         return None
     return f"{usage['input_tokens']} in, {usage['output_tokens']} out"
 
 
-def took(milliseconds: int | None) -> str | None:
-    """Return how long something took."""
+def format_duration(milliseconds: int | None) -> str | None:
+    """Return a duration in milliseconds or seconds."""
     if milliseconds is None:
         return None
     return f"{milliseconds} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:.1f} s"

@@ -1,4 +1,4 @@
-"""Progress of long work: seen on a terminal, silent in a pipe."""
+"""Progress of long work: shown on a terminal, silent in a pipe."""
 
 import sys
 from collections.abc import Iterator
@@ -7,34 +7,34 @@ from typing import Protocol
 
 
 class Advance(Protocol):
-    """Told of each piece of work that is done."""
+    """Called after each finished piece of work."""
 
     def __call__(self, what: str = "") -> None: ...
 
 
-def unseen(what: str = "") -> None:
-    """Nobody looks."""
+def no_progress(what: str = "") -> None:
+    """Show nothing."""
     del what
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """Count pieces of work on standard error, if somebody looks."""
+    """Count pieces of work on standard error, if it is a terminal."""
     if not sys.stderr.isatty():
-        yield unseen
+        yield no_progress
         return
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(title)
-        done = 0
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title)
+        count = 0
 
         def advance(what: str = "") -> None:
-            nonlocal done
-            done += 1
-            shown.update(task, description=escape(f"{title}: {done} {what}".strip()))
+            nonlocal count
+            count += 1
+            bar.update(task, description=escape(f"{title}: {count} {what}".strip()))
 
         yield advance

@@ -1,6 +1,6 @@
-"""What the command line prints: tables on a terminal, plain lines in a pipe, one line of error.
+"""Terminal output: tables on a terminal, plain lines in a pipe, errors on one line.
 
-Content comes from strangers, so nothing that could steer a terminal is printed as it came.
+Content is untrusted, so control characters are printed visibly and never reach the terminal.
 """
 
 import json
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from rich.console import Console
 
-NOTHING = "-"
+EMPTY_CELL = "-"
+_targets: list[str] = []
+"""Gateways and stores that the running command has used."""
 
 
 class CommandFailed(Exception):
-    """A command could not do what it was asked; the message is the one line that is printed."""
+    """A command failed; the message is the one line that is printed."""
 
     def __init__(self, message: str, *, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -26,79 +28,97 @@ class CommandFailed(Exception):
         self.exit_code = exit_code
 
 
-def failure_code(exc: Exception) -> int:
-    """Say in one line what went wrong; return 1, or 2 where a setting is wrong."""
+def report_failure(exc: Exception) -> int:
+    """Print an exception on one line; return exit code 2 for a wrong setting, else 1."""
     from holdfast.core.errors import HoldfastError, InvalidSetting
 
     if isinstance(exc, HoldfastError):
-        complain(exc.message)
+        print_error(exc.message)
         return 2 if isinstance(exc, InvalidSetting) else 1
-    where = f": {exc.filename}" if isinstance(exc, OSError) and exc.filename else ""
-    why = exc.strerror if isinstance(exc, OSError) else None
-    complain(f"{why or exc}{where}")
+    filename = f": {exc.filename}" if isinstance(exc, OSError) and exc.filename else ""
+    reason = exc.strerror if isinstance(exc, OSError) else None
+    print_error(f"{reason or exc}{filename}")
     return 1
 
 
 def is_terminal() -> bool:
-    """Whether somebody looks at standard output."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
-def is_plain() -> bool:
-    """Whether somebody asked for text without colours, by `--no-color` or NO_COLOR."""
+def colors_disabled() -> bool:
+    """Return whether `--no-color` or NO_COLOR is set."""
     return bool(os.environ.get("NO_COLOR"))
 
 
 def console() -> "Console":
-    """Return where tables go; colours are off when asked, or when nobody looks."""
+    """Return a console for tables, without colours if they are disabled."""
     from rich.console import Console
 
-    # Bold is no colour, but who asked for plain text had no escape codes in mind.
-    colours: Literal["auto"] | None = None if is_plain() else "auto"
-    return Console(highlight=False, markup=False, emoji=False, color_system=colours)
+    # Without colours there are no escape codes at all: bold goes too.
+    colors: Literal["auto"] | None = None if colors_disabled() else "auto"
+    return Console(highlight=False, markup=False, emoji=False, color_system=colors)
 
 
-def say(text: str = "") -> None:
+def note_target(target: str) -> None:
+    """Remember which gateway or store the command uses, for `print_targets`."""
+    if target not in _targets:
+        _targets.append(target)
+
+
+def clear_targets() -> None:
+    """Forget the gateways and stores of an earlier command."""
+    _targets.clear()
+
+
+def print_targets() -> None:
+    """Print on standard error which gateway or store the command used."""
+    for target in _targets:
+        print_error(f"used {target}")
+    _targets.clear()
+
+
+def print_line(text: str = "") -> None:
     """Print a line."""
     print(text, flush=True)
 
 
-def complain(text: str) -> None:
-    """Print one line of error, whatever the text holds."""
+def print_error(text: str) -> None:
+    """Print one line on standard error, whatever the text contains."""
     print(f"holdfast: {printable(' '.join(text.split()))}", file=sys.stderr, flush=True)
 
 
-def say_json(value: Any) -> None:
-    """Print a value for programs."""
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def say_table(
+def print_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     *,
     empty: str,
-    spare: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> None:
-    """Print rows: fitted to the terminal, or tab-separated and whole in a pipe.
+    """Print rows fitted to the terminal, or separated by tabs in a pipe.
 
-    Where a terminal is too narrow, the `spare` columns are left out, the first one first.
+    On a narrow terminal the `optional` columns are dropped, the first one first.
     """
     if not rows:
-        say(empty)
+        print_line(empty)
         return
     cells = [[*columns], *([_cell(value) for value in row] for row in rows)]
     if not is_terminal():
         for line in cells:
-            say("\t".join(line))
+            print_line("\t".join(line))
         return
     out = console()
-    _fit(cells, spare, out.width)
+    _drop_columns(cells, optional, out.width)
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, name in enumerate(cells[0]):
-        # An id is for copying: it stays in one piece, and the rest of the row gives way.
+        # Ids are copied by hand, so they are never folded; other columns shrink instead.
         widest = max(len(line[index]) for line in cells) if name == "id" else None
         table.add_column(name, overflow="fold", min_width=widest)
     for line in cells[1:]:
@@ -106,9 +126,9 @@ def say_table(
     out.print(table)
 
 
-def _fit(cells: list[list[str]], spare: Sequence[str], width: int) -> None:
-    """Leave spare columns out until the widest row fits, or none is left."""
-    for name in spare:
+def _drop_columns(cells: list[list[str]], optional: Sequence[str], width: int) -> None:
+    """Drop optional columns until the widest row fits."""
+    for name in optional:
         widths = (max(len(line[at]) for line in cells) + 2 for at in range(len(cells[0])))
         if sum(widths) <= width:
             return
@@ -117,53 +137,53 @@ def _fit(cells: list[list[str]], spare: Sequence[str], width: int) -> None:
             del line[at]
 
 
-def say_pairs(pairs: Sequence[tuple[str, Any]]) -> None:
-    """Print names and values, one a line."""
+def print_pairs(pairs: Sequence[tuple[str, Any]]) -> None:
+    """Print names and values, one pair per line."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        say(f"{name:<{width}}  {_cell(value)}")
+        print_line(f"{name:<{width}}  {_cell(value)}")
 
 
 def _cell(value: Any) -> str:
-    return NOTHING if value is None or value == "" else printable(str(value))
+    return EMPTY_CELL if value is None or value == "" else printable(str(value))
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Return text in which nothing steers the terminal: control characters become visible."""
+    """Return text with control characters escaped, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
-        char if char in keep or not unicodedata.category(char).startswith("C") else _visible(char)
+        char if char in keep or not unicodedata.category(char).startswith("C") else _escape(char)
         for char in text
     )
 
 
-def _visible(char: str) -> str:
+def _escape(char: str) -> str:
     return char.encode("unicode_escape", "backslashreplace").decode()
 
 
-def moment(seconds: float | None) -> str | None:
-    """Return a time as people read it, in the zone of this machine."""
+def format_time(seconds: float | None) -> str | None:
+    """Return a time in the local time zone."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def one_line(text: str, width: int) -> str:
-    """Return the beginning of a text, on one line."""
+def truncate_line(text: str, width: int) -> str:
+    """Return text on one line, cut to `width` characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= width else flat[: max(width - 1, 0)] + "…"
 
 
-def confirm(question: str, *, is_sure: bool) -> None:
-    """Have somebody at a terminal say yes; in a pipe, only a flag can."""
-    if is_sure:
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask for confirmation on a terminal; in a pipe, require the flag."""
+    if is_confirmed:
         return
     if not (sys.stdin.isatty() and is_terminal()):
-        raise CommandFailed("this cannot be undone; say --yes if it is meant", exit_code=2)
+        raise CommandFailed("this cannot be undone; add --yes to confirm", exit_code=2)
     try:
         answer = input(f"{question} [y/N] ")
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
-        raise CommandFailed("nothing was done")
+        raise CommandFailed("not confirmed; nothing was changed")

@@ -35,6 +35,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.ports.provider import Answer, ModelCall, Provider
+from holdfast.ports.request_context import note_usage
 
 Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
@@ -100,6 +101,7 @@ class ModelCaller:
                     else:
                         answer = await _stream(attempt.provider, call, writer, run.preface)
                     outcome = answer.status
+                    note_usage(answer.usage)
                     break
                 except ProviderFailure as exc:
                     outcome, failure = exc.failure_class, exc

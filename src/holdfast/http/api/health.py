@@ -6,6 +6,7 @@ import time
 from holdfast.core.errors import RunFenced, StoreUnavailable
 from holdfast.core.transaction.commands import Renew
 from holdfast.engine.sessions.gateway import Gateway
+from holdfast.http.server.errors import error_reply
 from holdfast.http.server.types import Reply, Request, json_reply
 
 FRESH_SECONDS = 1.0
@@ -20,13 +21,23 @@ class HealthApi:
         self._gateway = gateway
         self._checking: asyncio.Task[None] | None = None
         self._ready_until = 0.0
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Report not ready from now on, so that load balancers send no new requests."""
+        self._is_draining = True
 
     async def healthz(self, _: Request) -> Reply:
         """Answer that the process is alive."""
         return json_reply({"status": "ok"})
 
     async def readyz(self, _: Request) -> Reply:
-        """Answer 200 if the store accepts a write; requests in the same second share one check."""
+        """Answer 200 if the store accepts a write and the gateway does not stop.
+
+        Requests in the same second share one check.
+        """
+        if self._is_draining:
+            return error_reply(503, "the gateway is stopping", code="draining")
         if time.monotonic() >= self._ready_until:
             if self._checking is None or self._checking.done():
                 self._checking = asyncio.create_task(self._check(), name="holdfast-readiness")

@@ -159,6 +159,7 @@ class Exchange(Request):
         if self.response_complete:
             raise RuntimeError("a chunk was sent after the end of the response")
         unsent, self._unsent = self._unsent, b""
+        self.sent_bytes += len(chunk)
         data = unsent + self._frame(chunk) if self._has_body and chunk else unsent
         if self._has_body and is_last and not self.is_http_1_0:
             data += b"0\r\n\r\n"
@@ -190,6 +191,7 @@ class Exchange(Request):
         """
         if not self._unsent:
             self.connection.loop.call_soon(self._flush)
+        self.sent_bytes += len(chunk)
         self._unsent += self._frame(chunk)
 
     def _frame(self, chunk: bytes) -> bytes:

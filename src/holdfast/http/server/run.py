@@ -6,7 +6,7 @@ import math
 import signal
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import uvicorn
@@ -20,7 +20,7 @@ from holdfast.http.server.protocol import (
 )
 from holdfast.http.server.websocket import Receive, Scope, Send
 
-DRAIN_SECONDS = 5
+FLUSH_SECONDS = 5
 """Time for responses to be written after their turns have ended."""
 
 
@@ -29,6 +29,18 @@ class ServedApplication(Application, Protocol):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket connection."""
+        ...
+
+
+class StoppableApplication(ServedApplication, Protocol):
+    """An application that can be drained and stopped."""
+
+    def drain(self) -> None:
+        """Report not ready, and accept requests as before."""
+        ...
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Let running turns finish for `grace_seconds`, then interrupt them."""
         ...
 
 
@@ -53,7 +65,7 @@ def server_config(
         ws=_websocket_class(addresses),
         ws_max_size=body_bytes,
         # Turns get the grace period first; then their responses still have to be written.
-        timeout_graceful_shutdown=math.ceil(grace_seconds) + DRAIN_SECONDS,
+        timeout_graceful_shutdown=math.ceil(grace_seconds) + FLUSH_SECONDS,
     )
 
 
@@ -79,22 +91,32 @@ def _websocket_class(addresses: Counter[str]) -> type[asyncio.Protocol]:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's server with our own signal handling: a second signal stops at once."""
+    """Uvicorn with our own signal handling: drain, then stop; a second signal stops at once."""
 
     def __init__(
-        self, config: uvicorn.Config, stop: Callable[[float], Awaitable[None]], grace_seconds: float
+        self,
+        config: uvicorn.Config,
+        application: StoppableApplication,
+        *,
+        grace_seconds: float,
+        drain_seconds: float = 0.0,
     ) -> None:
         super().__init__(config)
-        self._stop = stop
+        self._application = application
         self._grace_seconds = grace_seconds
+        self._drain_seconds = drain_seconds
+        self._is_stopping = False
+        self._drain_timer: asyncio.TimerHandle | None = None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let running turns end or cancel them, then close the connections."""
-        stopping = asyncio.ensure_future(self._stop(self._grace_seconds))
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        stopping = asyncio.ensure_future(self._application.stop(self._grace_seconds))
         await super().shutdown(sockets)
         if self.force_exit:
             stopping.cancel()
-            await self._stop(0.0)
+            await self._application.stop(0.0)
         await asyncio.gather(stopping, return_exceptions=True)
 
     @contextlib.contextmanager
@@ -110,7 +132,17 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _on_signal(self) -> None:
-        self.force_exit = self.should_exit
+        self.force_exit = self._is_stopping
+        if self._is_stopping or self._drain_seconds <= 0:
+            self._exit()
+        else:
+            # Load balancers see /readyz fail and move on; until then requests still succeed.
+            self._application.drain()
+            loop = asyncio.get_running_loop()
+            self._drain_timer = loop.call_later(self._drain_seconds, self._exit)
+        self._is_stopping = True
+
+    def _exit(self) -> None:
         self.should_exit = True
 
 

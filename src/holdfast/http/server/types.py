@@ -54,6 +54,10 @@ class Request:
     """Reply headers that name the request's session and turn, once they are known."""
     content = b""
     """The body, once it has been read."""
+    received_bytes = 0
+    """Size of the body that was read; it stays known after the body is dropped."""
+    sent_bytes = 0
+    """Bytes of a streamed body that were written."""
     is_half_closed = False
     """Whether the client has shut down its sending side; it may be gone altogether."""
     max_body_bytes: int
@@ -162,7 +166,7 @@ class Request:
                 await self._reserve(size, may_wait=False)
         # Most bodies arrive in one piece: do not copy them.
         self.content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._is_read = True
+        self._is_read, self.received_bytes = True, size
         return self.content
 
     async def _reserve(self, size: int, *, may_wait: bool) -> None:

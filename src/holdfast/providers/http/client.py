@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.ports.provider import ByteSink
+from holdfast.ports.request_context import current_request
 from holdfast.providers.errors import broken
 from holdfast.providers.http.connection import Connection, Disconnected
 from holdfast.providers.http.proxy import Proxy, open_tunnel
@@ -167,6 +168,10 @@ class PooledClient:
                 self._heads.clear()
             cached = self._heads[key] = _serialize_head(request, self._proxy)
         _, origin, head = cached
+        context = current_request.get()
+        if context is not None:
+            # Not part of the cached head: these headers differ for every request.
+            head += context.upstream_headers()
         body = request.body
         if body is None and request.method not in _HAS_BODY:
             return origin, [head, b"\r\n"]

@@ -1,5 +1,7 @@
 """One upstream server: its address, our credentials there, and requests to it."""
 
+import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
@@ -8,6 +10,7 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.redaction import redact
+from holdfast.ports.request_context import current_request, note_first_token
 from holdfast.providers.errors import broken, failure_of
 from holdfast.providers.http.client import HttpAnswer, HttpClient, HttpRequest
 from holdfast.providers.http.connection import StopReading
@@ -23,6 +26,8 @@ WHOLE = "whole"
 MAX_STREAM_BYTES = 128 * 1024 * 1024
 """The limit of one streamed answer."""
 MAX_SEAL_OWNERS = 1024
+MAX_LOGGED_MESSAGE = 500
+_log = logging.getLogger("holdfast.upstream")
 
 
 class Upstream:
@@ -82,6 +87,24 @@ class Upstream:
         async with self._client.exchange(request) as answer:
             yield answer
 
+    def _log_failure(self, path: str, started_at: float, failure: ProviderFailure) -> None:
+        """Log a failed attempt, with the provider's code and its message without our key."""
+        context = current_request.get()
+        key = self.settings.key
+        fields = {
+            "upstream": self.name,
+            "path": path,
+            "status": failure.status,
+            "failure": failure.failure_class,
+            "code": redact(failure.provider_code or "", key),
+            "reason": redact(failure.message, key)[:MAX_LOGGED_MESSAGE],
+            "ms": round((time.monotonic() - started_at) * 1000, 1),
+            "model": context.model if context is not None else None,
+            "request_id": context.request_id if context is not None else None,
+        }
+        present = {name: value for name, value in fields.items() if value}
+        _log.warning("upstream.failed", extra=present)
+
     async def fetch(
         self,
         path: str,
@@ -93,14 +116,19 @@ class Upstream:
     ) -> bytes:
         """Return the body of a successful response; raise the failure of any other."""
         request = self.build_request(method, path, body, may_repeat=may_repeat)
-        async with self._client.exchange(request) as answer:
-            content = await answer.read()
-            if not 200 <= answer.status < 300:
-                failure = failure_of(
-                    answer.status, answer.headers, content, names_state=names_state
-                )
-                raise self.redact_failure(failure)
-            return content
+        started_at = time.monotonic()
+        try:
+            async with self._client.exchange(request) as answer:
+                content = await answer.read()
+                if not 200 <= answer.status < 300:
+                    failure = failure_of(
+                        answer.status, answer.headers, content, names_state=names_state
+                    )
+                    raise self.redact_failure(failure)
+                return content
+        except ProviderFailure as failure:
+            self._log_failure(path, started_at, failure)
+            raise
 
     async def stream(
         self,
@@ -119,15 +147,22 @@ class Upstream:
             body=body,
             may_repeat=may_repeat,
         )
-        async with self._client.exchange(request) as answer:
-            if not 200 <= answer.status < 300:
-                content = await answer.read()
-                raise failure_of(answer.status, answer.headers, content, names_state=names_state)
-            if "text/event-stream" not in answer.headers.get("content-type", ""):
-                with suppress(StopReading):
-                    sink.write([SseEvent(WHOLE, await answer.read())])
-                return
-            await answer.copy_to(_EventReader(sink))
+        started_at = time.monotonic()
+        try:
+            async with self._client.exchange(request) as answer:
+                if not 200 <= answer.status < 300:
+                    content = await answer.read()
+                    raise failure_of(
+                        answer.status, answer.headers, content, names_state=names_state
+                    )
+                if "text/event-stream" not in answer.headers.get("content-type", ""):
+                    with suppress(StopReading):
+                        sink.write([SseEvent(WHOLE, await answer.read())])
+                    return
+                await answer.copy_to(_EventReader(sink))
+        except ProviderFailure as failure:
+            self._log_failure(path, started_at, failure)
+            raise
 
 
 class SseSink(Protocol):
@@ -153,6 +188,7 @@ class _EventReader(SseSplitter):
         super().__init__()
         self._sink = sink
         self._total = 0
+        self._has_events = False
         self.drain = sink.drain
 
     def write(self, piece: bytes) -> bool:
@@ -174,6 +210,8 @@ class _EventReader(SseSplitter):
         if not is_one or not piece.endswith(b"\n\n") or piece.endswith(_DONE_LINE):
             return self._write_split(piece)
         self._ends_in_line_end = False
+        if not self._has_events:
+            self._note_first()
         return self._sink.write((SseEvent(kind or "message", piece[start + 6 : end]),))
 
     def _write_split(self, piece: bytes) -> bool:
@@ -181,6 +219,8 @@ class _EventReader(SseSplitter):
             events = self.split(piece)
         except EventTooLong as exc:
             raise broken(str(exc), "upstream_answer_too_long") from exc
+        if events and not self._has_events:
+            self._note_first()
         for place, event in enumerate(events):
             if event.data == END_MARK:
                 if place:
@@ -188,6 +228,10 @@ class _EventReader(SseSplitter):
                 self._sink.end()
                 raise StopReading
         return self._sink.write(events) if events else True
+
+    def _note_first(self) -> None:
+        self._has_events = True
+        note_first_token()
 
 
 def read_json(data: bytes) -> dict[str, Any]:

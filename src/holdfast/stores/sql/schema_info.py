@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from holdfast.core.errors import StoreError
 from holdfast.stores.sql import migrations
 
-POSTGRES_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
+POSTGRES_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "transaction_read_only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ def _copy(source: Path, target: Path, progress: Progress) -> None:
         # Within one read transaction every page is of the same moment, whoever writes meanwhile.
         origin.execute("begin")
         origin.execute("select count(*) from sqlite_master").fetchone()
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         copy = sqlite3.connect(target, isolation_level=None)
         try:
             origin.backup(

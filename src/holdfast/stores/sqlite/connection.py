@@ -6,6 +6,7 @@ WAL with `synchronous=FULL`: an acknowledged commit survives the loss of power.
 import contextlib
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,16 @@ for _type, _adapter in _AS_IT_IS.items():
         sqlite3.register_adapter(_type, _adapter)
 
 
+def create_private(path: str) -> None:
+    """Create an empty file that only its owner may access, unless it exists; SQLite fills it.
+
+    SQLite itself would use the umask; its log files get the mode of the database. `mknod` opens no
+    file: closing one would drop the locks that other connections of this process hold on it.
+    """
+    with contextlib.suppress(OSError):
+        os.mknod(path, stat.S_IFREG | 0o600)
+
+
 class DatabaseFile:
     """A database on disk: made when it is first opened, never again once it was taken away."""
 
@@ -40,6 +51,8 @@ class DatabaseFile:
 
     def connect(self) -> sqlite3.Connection:
         """Return a connection with the settings that our promises need."""
+        if not self._is_made:
+            create_private(self._path)
         connection = sqlite3.connect(
             f"file:{quote(self._path)}?mode={'rw' if self._is_made else 'rwc'}",
             uri=True,

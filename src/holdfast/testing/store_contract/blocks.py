@@ -1,4 +1,4 @@
-"""Turns whose runs are somebody else's: whole blocks, once, in the session they began in."""
+"""Runs that another process executes: whole blocks, stored once, in the session they started in."""
 
 import asyncio
 from typing import Any

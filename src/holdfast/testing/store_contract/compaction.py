@@ -1,4 +1,4 @@
-"""What is shown in place of what was said: records over a log that stays whole."""
+"""Compaction: records that replace items in the projection; the log stays complete."""
 
 from typing import Any
 

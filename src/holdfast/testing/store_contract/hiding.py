@@ -1,4 +1,4 @@
-"""What is hidden or erased stays so: in summaries, in the items that carry them, and in forks."""
+"""Hidden and erased items stay so: in summaries, in the items that carry them, and in forks."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Who a conversation is: one key, one live session, compared by the byte, owned by its tenant."""
+"""Identity: one key has one live session, compared byte for byte, within one tenant."""
 
 import asyncio
 

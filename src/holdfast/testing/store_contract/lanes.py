@@ -1,4 +1,4 @@
-"""The lane of a session: one run at a time, in order, within bounds; four ways to arrive at it."""
+"""Lanes: one run at a time, in order and bounded, with four policies for a busy session."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Reset, restore and delete: the generations of a key, none of them ever lost by accident."""
+"""Reset, restore and delete: the generations of a key."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What those who look may see: pages of sessions and turns, facts in order, wake-ups."""
+"""Lists of sessions and turns, facts in order, and notifications."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Once in, once out: repeats with an idempotency key, and an SDK's retries without one."""
+"""Idempotency: repeats with a key, and an SDK's retries without one."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What providers remember for us: kept with a completed answer, dropped as a whole."""
+"""Provider state: stored with a completed answer, deleted as a whole."""
 
 import pytest
 

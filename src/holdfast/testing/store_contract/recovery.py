@@ -1,4 +1,4 @@
-"""After a death: nothing acknowledged is lost, nothing is answered twice, everything ends."""
+"""Recovery after a crash: nothing acknowledged is lost or answered twice, and every turn ends."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Every command is safe to send twice: a commit's outcome can be unknown, its effect is not."""
+"""Every command may be submitted twice, because the outcome of a commit can be unknown."""
 
 import re
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Rollover by policy: never by default, judged on the last user alone, soft or hard as stated."""
+"""Rollover by policy: never by default, judged on the last user activity, soft or hard."""
 
 from datetime import datetime, time
 from zoneinfo import ZoneInfo

@@ -1,4 +1,4 @@
-"""What was said: bytes as they came, numbers without gaps, a log that only grows."""
+"""Transcripts: bytes as they came, sequence numbers without gaps, a log that only grows."""
 
 import asyncio
 from typing import Any

@@ -9,7 +9,7 @@ from holdfast.cli.commands.serve import loop_factory
 from holdfast.http.server.run import open_listener
 
 
-async def test_a_kept_connection_never_waits_for_a_receipt_between_head_and_body() -> None:
+async def test_a_kept_alive_connection_does_not_wait_for_a_delayed_ack() -> None:
     loop = asyncio.get_running_loop()
     listener = open_listener("127.0.0.1", 0)
     listener.setblocking(False)
@@ -23,5 +23,5 @@ async def test_a_kept_connection_never_waits_for_a_receipt_between_head_and_body
         listener.close()
 
 
-def test_the_server_runs_on_uvloop_where_there_is_one() -> None:
+def test_the_server_uses_uvloop_if_available() -> None:
     assert loop_factory() is uvloop.new_event_loop

@@ -1,8 +1,9 @@
-"""Examine a store: from outside first, then its sessions, lanes and logs."""
+"""Checks of a store: before it is opened, then of its sessions, lanes and logs."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 
 from holdfast.doctor.findings import Finding
 from holdfast.stores.sql import health_checks as checks
@@ -10,50 +11,52 @@ from holdfast.stores.sql.plan import Plan, Row, Statement
 from holdfast.stores.sql.schema_info import Outside
 from holdfast.stores.sql.store import SqlStore
 
-LEAST_FREE_BYTES = 1024**3
-LEAST_FREE_SHARE = 0.03
-MOST_WAL_BYTES = 1024**3
-MOST_SKEW_SECONDS = 2.0
+MIN_FREE_BYTES = 1024**3
+MIN_FREE_SHARE = 0.03
+MAX_WAL_BYTES = 1024**3
+MAX_SKEW_SECONDS = 2.0
 FUTURE_SECONDS = 60.0
 RECENT_SECONDS = 86400.0
-PAGE = 100
-MOST = 1000
+PAGE_SIZE = 100
+MAX_ROWS = 1000
 SESSIONS_READ = 1000
-"""How many of the newest live sessions are read whole, unless all are to be."""
+"""Newest live sessions that are read completely, unless the check is deep."""
 ENTRIES_READ = 20_000
-"""How many of the newest entries are searched for failures, unless all are to be."""
+"""Newest entries that are searched for failures, unless the check is deep."""
 
 
-def from_outside(outside: Outside) -> Iterator[Finding]:
-    """Return what can be seen before the store is opened."""
-    where = outside.path or outside.kind
+def check_from_outside(outside: Outside) -> Iterator[Finding]:
+    """Yield findings that do not need the store to be open."""
+    location = outside.path or outside.kind
     if outside.kind == "memory":
-        yield Finding(code="store_in_memory", subject=where, detail="memory:")
+        yield Finding(code="store_in_memory", subject=location, detail="memory:")
         return
     if not outside.exists:
-        yield Finding(code="store_missing", subject=where, detail=where)
+        yield Finding(code="store_missing", subject=location, detail=location)
         return
     for line in outside.damage[:1]:
-        yield Finding(code="store_damaged", subject=where, detail=f"{where}: {line}")
-    yield from _schema(outside, where)
+        yield Finding(code="store_damaged", subject=location, detail=f"{location}: {line}")
+    yield from _schema(outside, location)
     yield from _durability(outside)
-    yield from _disk(outside, where)
+    yield from _disk(outside, location)
+    if outside.path is not None:
+        yield from _permissions(Path(outside.path))
     ahead = outside.clock_ahead_seconds
-    if ahead is not None and abs(ahead) > MOST_SKEW_SECONDS:
-        word = "ahead of" if ahead > 0 else "behind"
-        detail = f"the database's clock is {abs(ahead):.1f} s {word} this machine's"
+    if ahead is not None and abs(ahead) > MAX_SKEW_SECONDS:
+        direction = "ahead of" if ahead > 0 else "behind"
+        detail = f"the database's clock is {abs(ahead):.1f} s {direction} this machine's"
         yield Finding(code="clock_skewed", subject="clock", detail=detail)
 
 
-def _schema(outside: Outside, where: str) -> Iterator[Finding]:
+def _schema(outside: Outside, location: str) -> Iterator[Finding]:
     if outside.damage:
         return
     if outside.refusal is not None:
         code = "schema_too_old" if outside.is_first_schema else "schema_too_new"
-        yield Finding(code=code, subject=where, detail=f"{where}: {outside.refusal}")
+        yield Finding(code=code, subject=location, detail=f"{location}: {outside.refusal}")
     elif outside.pending:
-        detail = f"{where}: steps to come: {', '.join(outside.pending)}"
-        yield Finding(code="schema_behind", subject=where, detail=detail)
+        detail = f"{location}: pending migrations: {', '.join(outside.pending)}"
+        yield Finding(code="schema_behind", subject=location, detail=detail)
     for name in outside.missing:
         yield Finding(code="schema_incomplete", subject=name, detail=f"{name} is missing")
 
@@ -61,7 +64,7 @@ def _schema(outside: Outside, where: str) -> Iterator[Finding]:
 def _durability(outside: Outside) -> Iterator[Finding]:
     settings = outside.settings
     if outside.kind == "sqlite" and settings.get("journal_mode", "wal") != "wal":
-        # It is set again whenever a gateway opens the file, unless the file system cannot do it.
+        # A gateway sets it whenever it opens the file, unless the file system cannot.
         detail = f"journal_mode is {settings['journal_mode']}, not wal"
         yield Finding(code="durability_weak", subject="journal_mode", detail=detail)
     for name in ("fsync", "full_page_writes", "synchronous_commit"):
@@ -69,20 +72,41 @@ def _durability(outside: Outside) -> Iterator[Finding]:
             yield Finding(code="durability_weak", subject=name, detail=f"{name} is off")
 
 
-def _disk(outside: Outside, where: str) -> Iterator[Finding]:
+def _disk(outside: Outside, location: str) -> Iterator[Finding]:
     free, total = outside.free_bytes, outside.total_bytes
-    if free is not None and total and free < max(LEAST_FREE_BYTES, total * LEAST_FREE_SHARE):
+    if free is not None and total and free < max(MIN_FREE_BYTES, total * MIN_FREE_SHARE):
         detail = f"{free / 1024**2:.0f} MiB free of {total / 1024**2:.0f}"
-        yield Finding(code="disk_low", subject=where, detail=detail)
-    if outside.wal_bytes is not None and outside.wal_bytes > MOST_WAL_BYTES:
-        detail = f"{where}-wal has {outside.wal_bytes / 1024**2:.0f} MiB"
-        yield Finding(code="wal_large", subject=where, detail=detail)
+        yield Finding(code="disk_low", subject=location, detail=detail)
+    if outside.wal_bytes is not None and outside.wal_bytes > MAX_WAL_BYTES:
+        detail = f"{location}-wal has {outside.wal_bytes / 1024**2:.0f} MiB"
+        yield Finding(code="wal_large", subject=location, detail=detail)
 
 
-async def from_inside(
+def _permissions(database: Path) -> Iterator[Finding]:
+    """Yield the store's files and directory that other users may access."""
+    for path in exposed_paths(database):
+        detail = f"{path} has mode {path.stat().st_mode & 0o777:04o}"
+        yield Finding(code="permissions_open", subject=str(path), detail=detail)
+
+
+def exposed_paths(database: Path) -> list[Path]:
+    """Return the database and its directory, if group or others may access them.
+
+    The directory counts only if it belongs to the store alone. SQLite's log files have the mode
+    of the database.
+    """
+    paths = [database]
+    directory = database.absolute().parent
+    own_names = {f"{database.name}{suffix}" for suffix in ("", "-wal", "-shm", "-workers")}
+    if {path.name for path in directory.iterdir()} <= own_names:
+        paths.append(directory)
+    return [path for path in paths if path.stat().st_mode & 0o077]
+
+
+async def check_contents(
     store: SqlStore, *, turn_seconds: float, is_deep: bool = False
 ) -> AsyncIterator[Finding]:
-    """Return what is wrong with lanes, logs and provider state."""
+    """Yield findings about lanes, logs and provider state."""
     async for finding in _lanes(store, turn_seconds):
         yield finding
     async for finding in _lanes_and_logs(store):
@@ -96,43 +120,45 @@ async def from_inside(
 
 
 async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]:
-    # A lease that ran out or whose process is dead, in both cases without a living neighbour's.
-    gone = {worker.id for worker in await store.gone_workers()}
-    for worker in sorted(gone):
+    # Expired leases, and leases of dead processes on this machine.
+    dead_workers = {worker.id for worker in await store.gone_workers()}
+    for worker in sorted(dead_workers):
         yield Finding(code="lease_expired", subject=worker, detail=f"worker {worker}")
-    orphans = await store.look(lambda now: checks.rows(checks.ORPHANS, now, MOST))
+    orphans = await store.look(lambda now: checks.rows(checks.ORPHANS, now, MAX_ROWS))
     for session_id, turn_id, owner in orphans:
         detail = f"session {session_id}, turn {turn_id}, worker {owner}"
         yield Finding(code="run_orphaned", subject=turn_id, detail=detail)
-    for worker in sorted(gone):
+    for worker in sorted(dead_workers):
         for run in await store.owned_runs(worker):
             if run.turn_id not in {row[1] for row in orphans}:
                 detail = f"session {run.session_id}, turn {run.turn_id}, worker {worker}"
                 yield Finding(code="run_orphaned", subject=run.turn_id, detail=detail)
     for turn_id, session_id, source in await store.look(
-        lambda now: checks.abandoned_turns(now, MOST)
+        lambda now: checks.abandoned_turns(now, MAX_ROWS)
     ):
         detail = f"{source} turn {turn_id} of session {session_id}"
         yield Finding(code="turn_abandoned", subject=turn_id, detail=detail)
     for session_id, turn_id in await store.look(
-        lambda now: checks.rows(checks.EXPIRED_HOLDS, now, MOST)
+        lambda now: checks.rows(checks.EXPIRED_HOLDS, now, MAX_ROWS)
     ):
         detail = f"session {session_id}, turn {turn_id}"
         yield Finding(code="hold_expired", subject=turn_id, detail=detail)
     for session_id, turn_id, began in await store.look(
-        lambda now: checks.rows(checks.LONG_RUNS, now, now - turn_seconds, MOST)
+        lambda now: checks.rows(checks.LONG_RUNS, now, now - turn_seconds, MAX_ROWS)
     ):
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
-        detail = f"turn {turn_id} of session {session_id} runs since {since}"
+        detail = f"turn {turn_id} of session {session_id} has run since {since}"
         yield Finding(code="run_stuck", subject=turn_id, detail=detail)
 
 
 async def _lanes_and_logs(store: SqlStore) -> AsyncIterator[Finding]:
     """Return lanes and queues that do not agree with the logs."""
-    for turn_id, session_id in await store.look(lambda _: checks.rows(checks.STRAY_TURNS, MOST)):
+    for turn_id, session_id in await store.look(
+        lambda _: checks.rows(checks.STRAY_TURNS, MAX_ROWS)
+    ):
         detail = f"turn {turn_id} of session {session_id}"
         yield Finding(code="run_without_lane", subject=turn_id, detail=detail)
-    for lane in await store.look(lambda _: checks.wrong_lanes(MOST)):
+    for lane in await store.look(lambda _: checks.wrong_lanes(MAX_ROWS)):
         yield _mismatch("lane_wrong", lane)
 
 
@@ -142,15 +168,15 @@ def _mismatch(code: str, found: checks.Mismatch) -> Finding:
 
 
 def _rows(statement: Statement, _: float) -> Plan[list[Row]]:
-    return checks.rows(statement, MOST)
+    return checks.rows(statement, MAX_ROWS)
 
 
 def _page(after: str, is_deep: bool, _: float) -> Plan[checks.SessionsChecked]:
-    return checks.check_sessions(after, PAGE, with_retired=is_deep)
+    return checks.check_sessions(after, PAGE_SIZE, with_retired=is_deep)
 
 
 def _recent(pos: int, now: float) -> Plan[checks.RecentTurns]:
-    return checks.recent_turns(pos, now - RECENT_SECONDS, MOST)
+    return checks.recent_turns(pos, now - RECENT_SECONDS, MAX_ROWS)
 
 
 async def _logs(store: SqlStore) -> AsyncIterator[Finding]:
@@ -160,7 +186,7 @@ async def _logs(store: SqlStore) -> AsyncIterator[Finding]:
         ("turn_gap", checks.TURN_GAPS, "turns"),
     ):
         for session_id, expected, found in await store.look(partial(_rows, statement)):
-            detail = f"session {session_id} should have {expected} {what}, and has {found}"
+            detail = f"session {session_id} should have {expected} {what} but has {found}"
             yield Finding(code=code, subject=session_id, detail=detail)
     for session, count in await store.look(partial(_rows, checks.UNKNOWN_LOGS)):
         detail = f"{count} entries are of a session that is not there (number {session})"
@@ -181,7 +207,7 @@ async def _sessions(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]
     while after is not None and (is_deep or seen < SESSIONS_READ):
         checked = await store.look(partial(_page, after, is_deep))
         after = checked.last
-        seen += PAGE
+        seen += PAGE_SIZE
         for code, found in (
             ("log_gap", checked.logs),
             ("item_ids_wrong", checked.item_ids),
@@ -196,11 +222,11 @@ async def _sessions(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]
 
 
 async def _providers(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
-    for state in await store.look(lambda _: checks.stale_state(MOST)):
-        why = "is over" if not state.is_live else f"ends at item {state.head_seq}"
+    for state in await store.look(lambda _: checks.stale_state(MAX_ROWS)):
+        reason = "is retired" if not state.is_live else f"ends at item {state.head_seq}"
         detail = (
             f"{state.provider} remembers items up to {state.covers_seq} of session "
-            f"{state.session_id}, which {why}"
+            f"{state.session_id}, which {reason}"
         )
         subject = f"{state.tenant}/{state.session_id}"
         yield Finding(code="provider_state_stale", subject=subject, detail=detail)
@@ -216,7 +242,7 @@ async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Find
     while pos is not None and (is_deep or seen < ENTRIES_READ):
         recent = await store.look(partial(_recent, pos))
         pos = recent.next_pos
-        seen += MOST
+        seen += MAX_ROWS
         heals |= {heal.turn_id: heal for heal in recent.heals}
         for turn in recent.failed:
             detail = (

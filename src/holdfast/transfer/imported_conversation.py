@@ -1,4 +1,4 @@
-"""What a reader finds: lives of conversations, each a line of generations made of past turns."""
+"""What the readers return: conversations, each a list of generations made of turns."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ Item = dict[str, Any]
 
 
 class UnreadableSource(InvalidInput):
-    """A file or database is none that can be imported."""
+    """A file or database that cannot be imported."""
 
     code = "unreadable_source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastSession:
-    """One generation: `source` is the name it always has where it comes from."""
+class ImportedSession:
+    """One generation; `source` is its stable name in the system it comes from."""
 
     source: str
     generation: int = 1
@@ -33,31 +33,31 @@ class PastSession:
     last_user_activity_at: float | None = None
     usage: Usage | None = None
     session_id: str | None = None
-    """Its id, where it comes from another Holdfast."""
+    """Its id, if it comes from another Holdfast."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     """What could not be read, for the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastLife:
-    """What a key has been, the oldest generation first; the last one is live where `is_live`."""
+class ImportedConversation:
+    """The generations of a key, oldest first; the last one is live if `is_live`."""
 
     key: str | None
-    generations: tuple[PastSession, ...]
+    generations: tuple[ImportedSession, ...]
     is_live: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
-    """A file or database among others that could not be read; what it holds is not taken over."""
+class UnreadSource:
+    """A file or database among others that could not be read and is not imported."""
 
     problem: str
 
 
 @dataclass(slots=True)
-class Block:
-    """Items that came together; one that begins a turn was said by somebody."""
+class ItemGroup:
+    """Consecutive items from one source entry; some groups start a turn."""
 
     items: list[NewItem]
     at: float | None = None
@@ -67,40 +67,40 @@ class Block:
     is_hidden: bool = False
 
 
-def gather(blocks: Iterable[Block]) -> tuple[tuple[PastTurn, ...], tuple[Span, ...]]:
-    """Return blocks as turns, and the ranges of hidden ones in the log that the turns make."""
-    turns: list[list[Block]] = []
+def group_turns(groups: Iterable[ItemGroup]) -> tuple[tuple[PastTurn, ...], tuple[Span, ...]]:
+    """Return the groups as turns, and the hidden ranges of the log that the turns form."""
+    turns: list[list[ItemGroup]] = []
     spans: list[Span] = []
     seq = 0
-    for block in blocks:
-        if not block.items:
+    for group in groups:
+        if not group.items:
             continue
-        if block.begins_turn or not turns:
+        if group.begins_turn or not turns:
             turns.append([])
-        turns[-1].append(block)
-        if block.is_hidden:
-            spans.append((seq + 1, seq + len(block.items)))
-        seq += len(block.items)
-    return tuple(_turn(parts) for parts in turns), tuple(merge_spans(spans))
+        turns[-1].append(group)
+        if group.is_hidden:
+            spans.append((seq + 1, seq + len(group.items)))
+        seq += len(group.items)
+    return tuple(_turn(groups) for groups in turns), tuple(merge_spans(spans))
 
 
-def _turn(parts: list[Block]) -> PastTurn:
+def _turn(groups: list[ItemGroup]) -> PastTurn:
     return PastTurn(
-        items=tuple(item for part in parts for item in part.items),
-        at=next((part.at for part in parts if part.at is not None), None),
-        ended_at=next((part.ended_at for part in parts if part.ended_at is not None), None),
-        is_by_user=any(part.is_by_user for part in parts),
+        items=tuple(item for group in groups for item in group.items),
+        at=next((group.at for group in groups if group.at is not None), None),
+        ended_at=next((group.ended_at for group in groups if group.ended_at is not None), None),
+        is_by_user=any(group.is_by_user for group in groups),
     )
 
 
 class Converter:
-    """Turns foreign values into items, and counts those that cannot be."""
+    """Converts foreign values to items and collects the problems of those it rejects."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def items(self, values: Iterable[Item]) -> list[NewItem]:
-        """Return the values that are items."""
+        """Return the valid values as items."""
         return list(self._items(values))
 
     def _items(self, values: Iterable[Item]) -> Iterator[NewItem]:
@@ -111,20 +111,20 @@ class Converter:
                 self.problems.append(exc.message)
 
 
-def by_role(items: Iterable[tuple[NewItem, Item, float | None]]) -> list[Block]:
-    """Return items as blocks in which each run of a user's messages begins a turn."""
-    blocks: list[Block] = []
+def split_by_role(items: Iterable[tuple[NewItem, Item, float | None]]) -> list[ItemGroup]:
+    """Return one group per item; the first of consecutive user messages starts a turn."""
+    groups: list[ItemGroup] = []
     was_by_user = False
     for item, value, at in items:
         is_by_user = value.get("role") == "user"
         begins = is_by_user and not was_by_user
-        blocks.append(Block([item], at, begins_turn=begins, is_by_user=is_by_user))
+        groups.append(ItemGroup([item], at, begins_turn=begins, is_by_user=is_by_user))
         was_by_user = is_by_user
-    return blocks
+    return groups
 
 
 def seconds(value: Any) -> float | None:
-    """Return a time written as milliseconds, seconds or text, if it is one."""
+    """Return a time given in milliseconds, seconds or ISO text, as seconds; else None."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Turns as Holdfast's own export tells of them: their ends, their runs, heals and tokens."""
+"""Records of Holdfast's export: sessions, turns with their runs, heals and token counts."""
 
 import re
 from typing import Annotated, Any
@@ -12,17 +12,17 @@ from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Usage
 from holdfast.core.model.turn import Outcome, Source, storable
 
-_ENDS: dict[str, Outcome] = {
+_OUTCOMES: dict[str, Outcome] = {
     "completed": "completed", "failed": "failed", "cancelled": "cancelled"
 }  # fmt: skip
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
-"""A time in seconds; what is beyond it was never written by a clock."""
+"""A time in seconds, within the range of a real clock."""
 _ID = re.compile(r"[a-z]+_[0-9A-Za-z]{8,64}")
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """Tokens; what is not known is not told."""
+class TokenCounts(msgspec.Struct, frozen=True):
+    """Token counts; None means unknown."""
 
     input_tokens: int | None = None
     cached_tokens: int | None = None
@@ -30,11 +30,11 @@ class Counts(msgspec.Struct, frozen=True):
     reasoning_tokens: int | None = None
 
     def usage(self) -> Usage | None:
-        """Return the counts, if they are."""
-        told = (self.input_tokens, self.cached_tokens, self.output_tokens, self.reasoning_tokens)
+        """Return the counts, unless input or output is unknown."""
+        counts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.reasoning_tokens)
         if self.input_tokens is None or self.output_tokens is None:
             return None
-        usage = Usage(*(count or 0 for count in told))
+        usage = Usage(*(count or 0 for count in counts))
         return usage if usage.is_countable else None
 
 
@@ -43,7 +43,7 @@ class _Error(msgspec.Struct, frozen=True):
     message: str | None = None
 
 
-class _Lasted(msgspec.Struct, frozen=True, kw_only=True):
+class _TimedRecord(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     error: _Error | None = None
     started_at: Moment | None = None
@@ -51,17 +51,17 @@ class _Lasted(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: Count | None = None
 
     def times(self) -> tuple[float | None, float | None]:
-        """Return begin and end, as exactly as whole seconds and a duration tell."""
+        """Return start and end, refined by the duration: the times are whole seconds."""
         if self.started_at is None or self.ended_at is None or self.duration_ms is None:
             return self.started_at, self.ended_at
-        lasted = self.duration_ms / 1000
-        started = max(self.started_at, self.ended_at - lasted)
-        return started, started + lasted
+        duration = self.duration_ms / 1000
+        started = max(self.started_at, self.ended_at - duration)
+        return started, started + duration
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended; what had not ended was left by the export."""
-        return _ENDS.get(self.status, "interrupted")
+        """The outcome; anything that had not ended is imported as interrupted."""
+        return _OUTCOMES.get(self.status, "interrupted")
 
     @property
     def code(self) -> str | None:
@@ -72,19 +72,19 @@ class _Lasted(msgspec.Struct, frozen=True, kw_only=True):
         return storable(self.error.message) if self.error is not None else None
 
 
-class RunLine(_Lasted, frozen=True, kw_only=True):
-    """A run within the line of its turn."""
+class RunRecord(_TimedRecord, frozen=True, kw_only=True):
+    """A run inside the record of its turn."""
 
     id: str
     step: Count = 0
     epoch: Count
     worker: str
-    usage: Counts = Counts()
+    usage: TokenCounts = TokenCounts()
     heals: tuple[Heal, ...] | None = None
     late: msgspec.Raw | None = None
 
-    def past(self) -> PastRun:
-        """Return the run."""
+    def to_imported(self) -> PastRun:
+        """Return the run for the importer."""
         started, ended = self.times()
         return PastRun(
             id=RunId(self.id) if _ID.fullmatch(self.id) else None,
@@ -102,8 +102,8 @@ class RunLine(_Lasted, frozen=True, kw_only=True):
         )
 
 
-class TurnLine(_Lasted, frozen=True, kw_only=True):
-    """A turn, as the Turns API shows it."""
+class TurnRecord(_TimedRecord, frozen=True, kw_only=True):
+    """A turn, as the Turns API returns it."""
 
     id: str
     session_id: str
@@ -112,12 +112,14 @@ class TurnLine(_Lasted, frozen=True, kw_only=True):
     step: Count = 0
     attempts: Count = 0
     accepted_at: Moment | None = None
-    runs: tuple[RunLine, ...] = ()
+    runs: tuple[RunRecord, ...] = ()
 
-    def past(self, items: list[NewItem], partial: frozenset[int], owner: SessionId) -> PastTurn:
-        """Return the turn with its items; only in its own session does it keep its id."""
+    def to_imported(
+        self, items: list[NewItem], partial: frozenset[int], owner: SessionId
+    ) -> PastTurn:
+        """Return the turn with its items; it keeps its id only in its own session."""
         is_own = self.session_id == owner and _ID.fullmatch(self.id) is not None
-        runs = tuple(run.past() for run in self.runs)
+        runs = tuple(run.to_imported() for run in self.runs)
         started, ended = self.times()
         at = started if started is not None else self.accepted_at
         return PastTurn(
@@ -139,8 +141,8 @@ class TurnLine(_Lasted, frozen=True, kw_only=True):
         )
 
 
-class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A session, as the Sessions API shows it."""
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A session, as the Sessions API returns it."""
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     key: str | None = None
@@ -148,24 +150,24 @@ class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
     status: str = "idle"
     created_at: Moment | None = None
     last_user_activity_at: Moment | None = None
-    usage: Counts = Counts()
+    usage: TokenCounts = TokenCounts()
     metadata: dict[str, Any] = {}
 
 
-_decode_session = msgspec.json.Decoder(SessionLine).decode
-_decode_turn = msgspec.json.Decoder(TurnLine).decode
+_decode_session = msgspec.json.Decoder(SessionRecord).decode
+_decode_turn = msgspec.json.Decoder(TurnRecord).decode
 
 
-def read_turn(line: bytes) -> TurnLine | None:
-    """Return the turn that a line tells of, if it is whole."""
+def read_turn(line: bytes) -> TurnRecord | None:
+    """Parse a turn; return None if the line is invalid."""
     try:
         return _decode_turn(line)
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def read_session(line: bytes) -> SessionLine | None:
-    """Return the session that a line tells of, if it is whole."""
+def read_session(line: bytes) -> SessionRecord | None:
+    """Parse a session; return None if the line is invalid."""
     try:
         return _decode_session(line)
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Open stores, shared by all sessions of an event loop: one committer groups what they write."""
+"""Open stores, shared by all sessions of an event loop so that their writes share commits."""
 
 import asyncio
 import gc
@@ -18,13 +18,13 @@ _SCHEMES = ("memory:", "postgres:", "postgresql:", "postgresql+")
 
 
 def store_url(name: str | os.PathLike[str]) -> str:
-    """Return the URL of a store; a path, as the SDK's sessions take one, names a SQLite file.
+    """Return the URL of a store; a plain path names a SQLite file, as in the SDK's sessions.
 
-    A file has one URL, however it is spelled: by it two sessions know that they share a store.
+    Every spelling of a file's path gives one URL, so two sessions detect that they share a store.
     """
     text = os.fspath(name)
     if not isinstance(text, str) or not text:
-        raise InvalidInput("a store is a URL, the path of a file, or what holdfast.open gave")
+        raise InvalidInput("store must be a URL, a file path, or the result of holdfast.open")
     if text == ":memory:":
         return MEMORY
     if text.startswith("sqlite:"):
@@ -32,7 +32,7 @@ def store_url(name: str | os.PathLike[str]) -> str:
     if text.startswith(_SCHEMES):
         return text
     if "://" in text or text.endswith(":"):
-        check_known(text)  # a URL of another kind is no file's name
+        check_known(text)  # raises: a URL with another scheme is not a file name
     return _file_url(text)
 
 
@@ -40,21 +40,21 @@ def _file_url(path: str | os.PathLike[str]) -> str:
     return f"sqlite:///{quote(os.path.realpath(path))}"
 
 
-class House:
-    """One open store and its engine, for as long as a session uses it."""
+class SharedStore:
+    """One open store and its engine; `refcount` sessions use it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.guests = 0
+        self.refcount = 0
         self._store: SqlStore | None = None
         self._gateway: Gateway | None = None
         self._is_started = False
-        self._opening = asyncio.Lock()
+        self._open_lock = asyncio.Lock()
 
     async def gateway(self) -> Gateway:
-        """Return the engine, the store open; it holds no lease yet, and needs none to append."""
+        """Return the engine with its store open; appending needs no worker lease."""
         if self._gateway is None:
-            async with self._opening:
+            async with self._open_lock:
                 if self._gateway is None:
                     clock = SystemClock()
                     self._store = await open_store(self.url, clock=clock)
@@ -62,23 +62,23 @@ class House:
         return self._gateway
 
     async def started(self) -> Gateway:
-        """Return the engine as one that may hold lanes: it has a lease, and keeps it."""
+        """Return the engine with a worker lease, which holding lanes needs."""
         gateway = await self.gateway()
-        async with self._opening:
+        async with self._open_lock:
             if not self._is_started:
                 await gateway.start()
                 self._is_started = True
         return gateway
 
     def abandon(self) -> None:
-        """Let go of what needs no event loop to be let go of."""
+        """Release what can be released without an event loop."""
         store, self._store, self._gateway = self._store, None, None
         if store is not None:
             store.abandon()
 
     async def close(self) -> None:
-        """Let go of the store."""
-        async with self._opening:
+        """Stop the engine and close the store."""
+        async with self._open_lock:
             gateway, self._gateway = self._gateway, None
             if gateway is None:
                 return
@@ -90,67 +90,67 @@ class House:
                 await gateway.store.close()
 
 
-_HOUSES: dict[asyncio.AbstractEventLoop, dict[str, House]] = {}
+_SHARED_STORES: dict[asyncio.AbstractEventLoop, dict[str, SharedStore]] = {}
 
 
-def _leave_dead_loops() -> None:
-    """Give up the houses of event loops that were closed before them: nobody comes back there."""
-    dead = [loop for loop in list(_HOUSES) if loop.is_closed()]
-    for loop in dead:
-        for house in _HOUSES.pop(loop, {}).values():
-            house.abandon()
-    if dead:
-        gc.collect()  # what still hangs on such a loop, connections above all, is in circles
+def _abandon_closed_loops() -> None:
+    """Abandon the stores of event loops that were closed first: nobody can close them there."""
+    closed = [loop for loop in list(_SHARED_STORES) if loop.is_closed()]
+    for loop in closed:
+        for shared in _SHARED_STORES.pop(loop, {}).values():
+            shared.abandon()
+    if closed:
+        gc.collect()  # connections of a closed loop are only reachable through cycles
 
 
-class Lodging:
-    """A session's place in a house; it moves when its event loop is another one than before."""
+class StoreHandle:
+    """A session's reference to a shared store; it follows the session to another event loop."""
 
     def __init__(self, store: StoreName) -> None:
         self._open = store if isinstance(store, Holdfast) else None
         self._url = "" if isinstance(store, Holdfast) else store_url(store)
         is_shared = self._open is None and self._url != MEMORY
         self.name = self._url if is_shared else f"{id(self._open or self)}"
-        """Two sessions of one store have one name for it."""
-        self._house: House | None = None
+        """Equal for two sessions of one store."""
+        self._shared: SharedStore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def gateway(self, *, started: bool = False) -> Gateway:
-        """Return the engine of this event loop."""
+        """Return the engine of the running event loop."""
         if self._open is not None:
             return self._open.gateway
         loop = asyncio.get_running_loop()
-        if self._house is None or self._loop is not loop:
-            self._house = self._house_on(loop)
+        if self._shared is None or self._loop is not loop:
+            self._shared = self._acquire(loop)
             self._loop = loop
-        return await (self._house.started() if started else self._house.gateway())
+        return await (self._shared.started() if started else self._shared.gateway())
 
-    def _house_on(self, loop: asyncio.AbstractEventLoop) -> House:
+    def _acquire(self, loop: asyncio.AbstractEventLoop) -> SharedStore:
         if self._url == MEMORY:
             if self._loop is not None and self._loop is not loop and not self._loop.is_closed():
-                raise InvalidInput("a session in memory is used by one event loop at a time")
-            # Of its own, like the SDK's sessions in memory.
-            return self._house or House(self._url)
-        _leave_dead_loops()
-        houses = _HOUSES.setdefault(loop, {})
-        house = houses.setdefault(self._url, House(self._url))
-        house.guests += 1
-        return house
+                raise InvalidInput("an in-memory session works on one event loop at a time")
+            # Not shared, like the SDK's in-memory sessions.
+            return self._shared or SharedStore(self._url)
+        _abandon_closed_loops()
+        stores = _SHARED_STORES.setdefault(loop, {})
+        shared = stores.setdefault(self._url, SharedStore(self._url))
+        shared.refcount += 1
+        return shared
 
-    async def leave(self) -> None:
-        """Give the place up; the last one to leave closes the house."""
-        house, self._house = self._house, None
-        if house is None:
+    async def release(self) -> None:
+        """Drop the reference; the last one closes the store."""
+        shared, self._shared = self._shared, None
+        if shared is None:
             return
         if self._url != MEMORY:
-            house.guests -= 1
-            if house.guests:
+            shared.refcount -= 1
+            if shared.refcount:
                 return
-            if self._loop is not None and self._loop in _HOUSES:
-                _HOUSES[self._loop].pop(self._url, None)
-                if not _HOUSES[self._loop]:
-                    del _HOUSES[self._loop]
-        await house.close()
+            if self._loop is not None and self._loop in _SHARED_STORES:
+                _SHARED_STORES[self._loop].pop(self._url, None)
+                if not _SHARED_STORES[self._loop]:
+                    del _SHARED_STORES[self._loop]
+        await shared.close()
 
     def __copy__(self) -> Self:
-        raise TypeError("a session's place in its store is not copied")
+        raise TypeError("a session's store handle cannot be copied")

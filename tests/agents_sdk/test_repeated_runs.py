@@ -1,4 +1,4 @@
-"""A repeat of a finished run gives back what the run gave, in its type and of its agent."""
+"""A repeat of a completed run returns its output, with its type and agent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -77,12 +77,12 @@ def with_a_tools_output() -> Agent[Any]:
     ],
     ids=["list", "own schema", "hand-off", "wrapped hand-off", "tool"],
 )
-async def test_a_repeat_gives_the_output_of_its_type_and_agent(
-    anywhere: HoldfastSession, make: Callable[[], Agent[Any]], output: Any, name: str
+async def test_a_repeat_returns_the_output_with_its_type_and_agent(
+    located_session: HoldfastSession, make: Callable[[], Agent[Any]], output: Any, name: str
 ) -> None:
     for _ in range(2):  # each time with agents made anew, as by another process
         result = await HoldfastRunner.run(
-            make(), "go", session=anywhere, run_id=f"{anywhere.session_id}:1"
+            make(), "go", session=located_session, run_id=f"{located_session.session_id}:1"
         )
         assert result.final_output == output
         assert result.last_agent.name == name

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli.output.masking import mask_url
 from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.core.transaction.commands import Cancel
 from holdfast.testing.simulator.process import ProviderSimulator
@@ -40,22 +41,22 @@ def story(url: str, key: str) -> dict[str, Any]:
     return told
 
 
-def complaints(store: str) -> list[str]:
+def doctor_codes(store: str) -> list[str]:
     """Return what the doctor finds wrong with a store; tests turn the database's fsync off."""
     found = json.loads(in_pipe("doctor", "--deep", "--store", store, "--json").out)
     problems = [one["code"] for one in found if one["severity"] == "problem"]
     return [code for code in problems if code != "durability_weak"]
 
 
-def take_over(capsys: pytest.CaptureFixture[str], file: Path, store: str) -> dict[str, int]:
+def import_file(capsys: pytest.CaptureFixture[str], file: Path, store: str) -> dict[str, int]:
     """Import an export; return what was done."""
     taken = in_process(capsys, "sessions", "import", str(file), "--store", store, "--json")
-    assert (taken.code, taken.err) == (0, "")
+    assert (taken.code, taken.err) == (0, f"holdfast: used store {mask_url(store)}\n")
     counts: dict[str, int] = json.loads(taken.out)["counts"]
     return counts
 
 
-def test_a_story_with_heals_failures_and_generations_is_told_again(
+def test_heals_failures_and_generations_survive_export_and_import(
     tmp_path: Path, second: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, file = sqlite_url(tmp_path), tmp_path / "export.jsonl"
@@ -72,11 +73,11 @@ def test_a_story_with_heals_failures_and_generations_is_told_again(
     ]
     assert [turn["status"] for turn in before["turns"]] == ["completed", "failed", "completed"]
     assert before["session"]["usage"]["total_tokens"] > 0
-    assert take_over(capsys, file, second) == {"added": 2}
+    assert import_file(capsys, file, second) == {"added": 2}
     with running_gateway(second) as gateway:
         assert story(gateway.url, "k") == before
-    assert complaints(second) == []
-    assert take_over(capsys, file, second) == {"unchanged": 2}
+    assert doctor_codes(second) == []
+    assert import_file(capsys, file, second) == {"unchanged": 2}
 
 
 async def _cross(url: str) -> None:
@@ -110,7 +111,7 @@ async def _cross(url: str) -> None:
         await asyncio.gather(*waiting)
 
 
-def test_turns_that_overtook_each_other_and_those_that_never_began_are_told_again(
+def test_reordered_turns_and_turns_that_never_started_survive_export_and_import(
     tmp_path: Path, second: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, file = sqlite_url(tmp_path), tmp_path / "export.jsonl"
@@ -122,14 +123,14 @@ def test_turns_that_overtook_each_other_and_those_that_never_began_are_told_agai
     ends = [turn["status"] for turn in before["turns"]]
     assert ends == ["cancelled", "completed", "cancelled", "completed"]
     assert [one["turn_number"] for one in json.loads(log)] == [1, 4, 4, 2, 2]
-    assert take_over(capsys, file, second) == {"added": 1}
+    assert import_file(capsys, file, second) == {"added": 1}
     with running_gateway(second) as gateway:
         assert story(gateway.url, "k") == before
         again = in_pipe("sessions", "items", "k", "--log", "--json", "--url", gateway.url).out
         assert json.loads(again) == json.loads(log)
         said = in_pipe("chat", "k", said="goes on\n", env={"HOLDFAST_URL": gateway.url})
         assert (said.code, "remember" in said.out) == (0, True)
-    assert complaints(second) == []
+    assert doctor_codes(second) == []
 
 
 # ── by hand ─────────────────────────────────────────────────────────────────────────────────
@@ -144,7 +145,7 @@ def turn_line(session: str, number: int, **fields: Any) -> str:
 RUN = {"id": "run_00000001", "epoch": 1, "worker": "w", "status": "completed", "started_at": 1}
 
 
-def test_a_turn_that_was_open_when_it_was_exported_is_interrupted(
+def test_a_turn_that_was_open_at_export_is_imported_as_interrupted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head, *entries = own_lines("ses_a", "one", "two", "three")
@@ -152,20 +153,18 @@ def test_a_turn_that_was_open_when_it_was_exported_is_interrupted(
     turns = [turn_line("ses_a", number, status=state) for number, state in enumerate(states, 1)]
     file, store = tmp_path / "open.jsonl", sqlite_url(tmp_path)
     file.write_text("\n".join([head, *turns, *entries]))
-    assert take_over(capsys, file, store) == {"added": 1}
+    assert import_file(capsys, file, store) == {"added": 1}
     with running_gateway(store) as gateway:
         told = story(gateway.url, "ses_a")
     assert [turn["status"] for turn in told["turns"]] == ["interrupted"] * 3
     assert (told["session"]["status"], told["session"]["queued_turns"]) == ("idle", 0)
-    assert complaints(store) == []
+    assert doctor_codes(store) == []
 
 
-def test_a_turn_whose_time_nobody_knows_is_not_given_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_time_stays_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, store = tmp_path / "chat.json", sqlite_url(tmp_path)
     file.write_text(json.dumps([{"role": "user", "content": "long ago"}]))
-    take_over(capsys, file, store)
+    import_file(capsys, file, store)
     with running_gateway(store) as gateway:
         told = story(gateway.url, "chat")
         shown = in_pipe("sessions", "show", "chat", "--url", gateway.url).out
@@ -190,7 +189,7 @@ def test_a_turn_whose_time_nobody_knows_is_not_given_one(
         '{"object":"turn"}',
     ],
 )
-def test_a_turn_that_cannot_be_read_is_counted_and_its_items_are_taken(
+def test_an_invalid_turn_is_counted_and_its_items_are_imported(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head, *entries = own_lines("ses_a", "one")
@@ -202,7 +201,7 @@ def test_a_turn_that_cannot_be_read_is_counted_and_its_items_are_taken(
     assert one["problems"] == ["1 line(s) of odd.jsonl could not be read"]
 
 
-def test_an_export_of_a_later_form_is_refused(
+def test_an_export_of_a_later_version_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "later.jsonl"
@@ -214,19 +213,19 @@ def test_an_export_of_a_later_form_is_refused(
     assert "99" in taken.err
 
 
-def test_a_log_that_grew_among_known_turns_is_left_alone(
+def test_a_log_that_grew_inside_known_turns_is_not_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, store = tmp_path / "grown.jsonl", sqlite_url(tmp_path)
     lines = own_lines("ses_a", "one", "two")
     file.write_text("\n".join(lines))
-    assert take_over(capsys, file, store) == {"added": 1}
+    assert import_file(capsys, file, store) == {"added": 1}
     again = json.loads(own_lines("ses_a", "x", "x", "again")[-1])
     file.write_text("\n".join([*lines, json.dumps({**again, "turn_number": 1})]))
-    assert take_over(capsys, file, store) == {"differs": 1}
+    assert import_file(capsys, file, store) == {"differs": 1}
 
 
-def test_what_no_store_can_keep_of_an_error_does_not_keep_its_turn_away(
+def test_an_error_text_that_cannot_be_stored_does_not_block_its_turn(
     tmp_path: Path, second: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head, *entries = own_lines("ses_a", "one")
@@ -234,10 +233,10 @@ def test_what_no_store_can_keep_of_an_error_does_not_keep_its_turn_away(
     file = tmp_path / "nul.jsonl"
     run = {**RUN, "worker": "w\0", "error": error}
     file.write_text("\n".join([head, turn_line("ses_a", 1, error=error, runs=[run]), *entries]))
-    assert take_over(capsys, file, second) == {"added": 1}
+    assert import_file(capsys, file, second) == {"added": 1}
 
 
-def test_a_key_that_cannot_be_one_is_a_failure(
+def test_an_invalid_key_fails_the_import(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "chat.json"

@@ -11,7 +11,7 @@ from website import configuration
 from holdfast.core.errors import InvalidSetting
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import AccessKey, Settings, load
-from holdfast.settings.reading import NOT_FROM_OUTSIDE
+from holdfast.settings.reading import SECRET_FIELDS
 from tests.shell_walk import blocks_of
 
 ROOT = Path(__file__).parents[3]
@@ -35,19 +35,19 @@ def _wrong(hint: Any) -> str:
 
 
 @pytest.mark.parametrize(("section", "field", "hint"), FIELDS, ids=lambda v: str(v)[:40])
-def test_a_wrong_value_is_refused_with_file_line_and_what_may_be(
+def test_a_wrong_value_is_rejected_with_file_line_and_valid_values(
     section: str, field: str, hint: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_text(f"# a comment\n\n[{section}]\n{field} = {_wrong(hint)}\n")
     with pytest.raises(InvalidSetting) as refused:
         load(path, environment={})
-    assert refused.value.message.startswith(f"{path}:4: {section}.{field} is ")
+    assert refused.value.message.startswith(f"{path}:4: {section}.{field} must be ")
     for choice in get_args(hint) if get_origin(hint) is Literal else ():
         assert str(choice) in refused.value.message
     variable = f"HOLDFAST_{section.replace('.', '_')}_{field}".upper()
     if hint in (int, float, bool):
-        with pytest.raises(InvalidSetting, match=f"^{variable} is "):
+        with pytest.raises(InvalidSetting, match=f"^{variable} must be "):
             load(environment={variable: "nonsense"})
 
 
@@ -84,11 +84,11 @@ RANGES = [
     (FIRST + FIRST + "[upstream.timeouts]\nchunk_seconds = 'x'", 6, "a number"),
     ("[server]\nport = 1\nport = 2", 3, "overwrite"),
     ("[context]\nprompt = '''\nmode = 3\n'''\nmode = 'x'", 5, "context.mode"),
-    (FIRST + "name = 'a'\n" + FIRST + "name = 'a'", 6, "'a' is another [[upstream]]"),
-    (FIRST + "\n" + FIRST, 4, "'upstream' is another [[upstream]]"),
-    ("[server]\ncors_origins = 'x'", 2, "is a list, not 'x'"),
-    ("[sessions.reset]\ntriggers = '/new'", 2, "is a list, not '/new'"),
-    (FIRST + "models = 'z'", 3, "is a list, not 'z'"),
+    (FIRST + "name = 'a'\n" + FIRST + "name = 'a'", 6, "'a' is used by another [[upstream]]"),
+    (FIRST + "\n" + FIRST, 4, "'upstream' is used by another [[upstream]]"),
+    ("[server]\ncors_origins = 'x'", 2, "must be a list, not 'x'"),
+    ("[sessions.reset]\ntriggers = '/new'", 2, "must be a list, not '/new'"),
+    (FIRST + "models = 'z'", 3, "must be a list, not 'z'"),
     ("[sessions.reset]\ntriggers = ['/new', '']", 2, "empty"),
     ("[store]\nurl = ''", 2, "sqlite:///file.db"),
     ("[store]\nurl = 'mysql://x'", 2, "none of memory:"),
@@ -101,7 +101,7 @@ RANGES = [
 
 
 @pytest.mark.parametrize(("text", "line", "named"), RANGES, ids=lambda v: str(v)[:30])
-def test_a_value_out_of_its_range_is_refused_with_its_line(
+def test_a_value_out_of_range_is_rejected_with_its_line(
     text: str, line: int, named: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "holdfast.toml"
@@ -112,7 +112,7 @@ def test_a_value_out_of_its_range_is_refused_with_its_line(
     assert named in refused.value.message
 
 
-def test_a_key_that_is_set_twice_at_the_very_end_of_a_file_is_refused_with_its_line(
+def test_a_key_set_twice_at_the_end_of_a_file_is_rejected_with_its_line(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "holdfast.toml"
@@ -122,7 +122,7 @@ def test_a_key_that_is_set_twice_at_the_very_end_of_a_file_is_refused_with_its_l
     assert refused.value.message.startswith(f"{path}:3: ")
 
 
-def test_a_wrong_table_of_the_file_is_not_blamed_on_a_variable(tmp_path: Path) -> None:
+def test_a_wrong_table_of_the_file_is_not_reported_as_a_variable(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_text("[[upstream]]\nurl = 'ftp://x'\n")
     with pytest.raises(InvalidSetting) as refused:
@@ -136,11 +136,11 @@ def test_fractions_of_minutes_are_allowed(tmp_path: Path) -> None:
     assert load(path, environment={}).reset_policy.idle_seconds == 30.0
 
 
-def test_the_reference_of_the_file_is_what_the_code_says() -> None:
+def test_the_configuration_reference_matches_the_code() -> None:
     assert (ROOT / configuration.PAGE).read_text() == configuration.page(), "run `make docs`"
     for kind in (UpstreamSettings, AccessKey):
         for field in dataclasses.fields(kind):
-            if field.name not in NOT_FROM_OUTSIDE:
+            if field.name not in SECRET_FIELDS:
                 assert f"| `{field.name}` |" in configuration.page()
 
 

@@ -1,4 +1,4 @@
-"""One run at a time: the session's lane, taken for a block of code, and kept while it lasts."""
+"""One run at a time: hold the session's lane for a block of code."""
 
 import asyncio
 import contextlib
@@ -15,79 +15,79 @@ from holdfast.engine.embedded.validation import describe_error
 
 _lanes: ContextVar[dict[str, "Lane"] | None] = ContextVar("holdfast_lanes", default=None)
 
-_LEAVING = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+_INTERRUPTIONS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
-def lane_here(place: str) -> "Lane | None":
-    """Return the lane that the code which runs now was given, of the session at `place`."""
+def current_lane(scope: str) -> "Lane | None":
+    """Return the lane that the current context holds for the session `scope`."""
     lanes = _lanes.get()
-    lane = lanes.get(place) if lanes else None
-    # What outlives the block, a task or the context of who began it, has the lane no more.
+    lane = lanes.get(scope) if lanes else None
+    # A task that outlives the block inherits the context, but no longer holds the lane.
     return lane if lane is not None and lane.is_held else None
 
 
 class LaneHolder(Protocol):
-    """Who holds the lane for us: the engine in this process, or a gateway."""
+    """Holds a lane for a run: the engine in this process, or a gateway."""
 
     @property
     def session_id(self) -> SessionId:
-        """The generation that the run has its place in."""
+        """The generation that the run writes to."""
         ...
 
     @property
     def elsewhere(self) -> InRetiredGeneration | None:
-        """Where a parked run goes on, if its generation was retired."""
+        """Where an interrupted run continues if its generation was retired."""
         ...
 
     async def take(self) -> CompletedRun | None:
-        """Wait for the lane; it is held afterwards, unless a run of this id is done."""
+        """Wait for the lane and hold it, unless a run of this id is done already."""
         ...
 
     async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:
-        """Append to the run's block; of a `batch_id`, once."""
+        """Append to the run's block, at most once per `batch_id`."""
         ...
 
     async def end(self, end: LaneEnd) -> None:
-        """End the run and give the lane back."""
+        """End the run and release the lane."""
         ...
 
 
 class Lane:
-    """The lane of a session, for `async with`: others wait at the door until the block is left."""
+    """The lane of a session, for `async with`: other runs wait until the block ends."""
 
-    def __init__(self, holder: LaneHolder, place: str) -> None:
+    def __init__(self, holder: LaneHolder, scope: str) -> None:
         self._holder = holder
-        self._place = place
+        self._scope = scope
         self._token: Token[dict[str, Lane] | None] | None = None
         self.is_held = False
         self.result: str | None = None
-        """What the run leaves behind for a repeat of it."""
+        """Recorded result for a repeat of the run."""
         self.failure: BaseException | None = None
-        """What tore the run off, although its block was left in peace."""
-        self.afterwards: Callable[[], Awaitable[None]] | None = None
-        """What is to be done once the lane is free again."""
+        """Why the run failed, although its block ended normally."""
+        self.after_release: Callable[[], Awaitable[None]] | None = None
+        """What to run once the lane is free again."""
 
     @property
     def session_id(self) -> SessionId:
-        """The generation that the run has its place in."""
+        """The generation that the run writes to."""
         return self._holder.session_id
 
     @property
     def elsewhere(self) -> InRetiredGeneration | None:
-        """Where a parked run goes on, if its generation was retired."""
+        """Where an interrupted run continues if its generation was retired."""
         return self._holder.elsewhere
 
     async def take(self) -> CompletedRun | None:
-        """Wait for the lane; it is held afterwards, unless a run of this id is done."""
+        """Wait for the lane and hold it, unless a run of this id is done already."""
         if self.is_held:
-            raise InvalidInput("a lane is taken once; ask the session for another")
-        if lane_here(self._place) is not None:
-            raise InvalidInput("this code has the session's lane already")
+            raise InvalidInput("this lane is held already; request another from the session")
+        if current_lane(self._scope) is not None:
+            raise InvalidInput("this code holds the session's lane already")
         done = await self._holder.take()
         if done is None:
             self.is_held = True
             if self.elsewhere is None:
-                self._token = _lanes.set({**(_lanes.get() or {}), self._place: self})
+                self._token = _lanes.set({**(_lanes.get() or {}), self._scope: self})
         return done
 
     async def __aenter__(self) -> "Lane":
@@ -97,7 +97,7 @@ class Lane:
         return self
 
     async def add(self, items: tuple[NewItem, ...], batch_id: str | None = None) -> None:
-        """Append to the run's block; what comes after a clear stays in the old generation."""
+        """Append to the run's block; after a clear, this still writes to the old generation."""
         await self._holder.add(items, batch_id)
 
     async def __aexit__(
@@ -110,20 +110,20 @@ class Lane:
             return
         self.is_held = False
         if self._token is not None:
-            # A generator that nobody reads any more is closed in another context than it began in.
+            # An abandoned generator is closed in another context than it was started in.
             with contextlib.suppress(ValueError):
                 _lanes.reset(self._token)
         error = error or self.failure
         await self._holder.end(self._end(error))
-        if error is None and self.afterwards is not None:
-            await self.afterwards()
+        if error is None and self.after_release is not None:
+            await self.after_release()
 
     def _end(self, error: BaseException | None) -> LaneEnd:
         if error is None:
             return LaneEnd(result=self.result)
-        is_left = isinstance(error, _LEAVING)
+        is_interrupted = isinstance(error, _INTERRUPTIONS)
         return LaneEnd(
-            outcome="interrupted" if is_left else "failed",
-            code="caller_left" if is_left else "turn_failed",
+            outcome="interrupted" if is_interrupted else "failed",
+            code="caller_left" if is_interrupted else "turn_failed",
             message=describe_error(error),
         )

@@ -1,0 +1,112 @@
+"""Checks of a configuration against the world: is the store writable, do upstreams answer?"""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from holdfast.core.errors import HoldfastError, ProviderFailure
+from holdfast.engine.clock import RandomIds
+from holdfast.providers.routing import Upstreams
+from holdfast.providers.settings import UpstreamSettings
+from holdfast.stores.inspect import look_at
+from holdfast.stores.open import sqlite_path
+from holdfast.stores.sql.schema_info import Outside
+
+UPSTREAM_SECONDS = 15.0
+BUSY_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """The result of one check."""
+
+    subject: str
+    is_ok: bool
+    detail: str
+
+
+async def check_store(url: str, shown_url: str) -> list[CheckResult]:
+    """Check that the store can be read and written, without changing it."""
+    subject = f"store {shown_url}"
+    try:
+        outside = await look_at(url)
+        problem = (
+            outside.refusal or next(iter(outside.damage), None) or _write_problem(url, outside)
+        )
+    except HoldfastError as exc:
+        problem = exc.message
+    except (OSError, sqlite3.Error) as exc:
+        problem = str(exc)
+    if problem is not None:
+        return [CheckResult(subject=subject, is_ok=False, detail=problem)]
+    detail = "writable" if outside.exists else "does not exist yet, can be created"
+    if outside.exists and outside.pending:
+        detail += f"; the next start applies {len(outside.pending)} migration(s)"
+    if outside.kind == "memory":
+        detail = "in memory: lost when the process ends"
+    return [CheckResult(subject=subject, is_ok=True, detail=detail)]
+
+
+def _write_problem(url: str, outside: Outside) -> str | None:
+    """Return why the store cannot be written, if so."""
+    if outside.kind == "postgres":
+        is_read_only = outside.settings.get("transaction_read_only") == "on"
+        return "the database is read-only" if is_read_only else None
+    if outside.kind != "sqlite":
+        return None
+    path = sqlite_path(url)
+    if not outside.exists:
+        directory = _existing_parent(path.absolute())
+        is_writable = os.access(directory, os.W_OK | os.X_OK)
+        return None if is_writable else f"{directory} is not writable"
+    address = f"file:{quote(str(path.absolute()))}?mode=rw"
+    connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.execute("begin immediate")
+        connection.execute("rollback")
+    finally:
+        connection.close()
+    return None
+
+
+def _existing_parent(path: Path) -> Path:
+    return next(parent for parent in path.parents if parent.exists())
+
+
+async def check_upstreams(upstreams: Sequence[UpstreamSettings]) -> list[CheckResult]:
+    """List the models of every upstream, which shows that it answers and accepts its key."""
+    if not upstreams:
+        detail = "none configured: the demo model answers"
+        return [CheckResult(subject="upstream", is_ok=True, detail=detail)]
+    return list(await asyncio.gather(*(_check_upstream(upstream) for upstream in upstreams)))
+
+
+async def _check_upstream(settings: UpstreamSettings) -> CheckResult:
+    subject = f"upstream {settings.name}"
+    upstreams = Upstreams([settings], RandomIds().new)
+    try:
+        async with asyncio.timeout(UPSTREAM_SECONDS):
+            models = (await upstreams.models()).models
+    except ProviderFailure as failure:
+        # Some servers have no list of models: that they answered is all that can be checked.
+        is_ok = failure.status in (404, 405, 501)
+        detail = "reachable, but lists no models" if is_ok else _reason(settings, failure)
+        return CheckResult(subject=subject, is_ok=is_ok, detail=detail)
+    except TimeoutError:
+        detail = f"no answer within {UPSTREAM_SECONDS:.0f} s"
+        return CheckResult(subject=subject, is_ok=False, detail=detail)
+    finally:
+        await upstreams.close()
+    return CheckResult(subject=subject, is_ok=True, detail=f"answers, {len(models)} model(s)")
+
+
+def _reason(settings: UpstreamSettings, failure: ProviderFailure) -> str:
+    message = failure.message.removeprefix(f"upstream {settings.name}: ")
+    if failure.provider_code == "upstream_auth_failed":
+        source = settings.key_env or "HOLDFAST_UPSTREAM_KEY"
+        return f"the key of {source} is not accepted: {message}"
+    return message

@@ -1,0 +1,56 @@
+"""What a client request is known by while it is served, for logs and for upstream requests.
+
+The context variable is copied into every task that a request starts, so that a turn finds the
+request that submitted it. Work that no request started, such as recovery, has no context.
+"""
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from holdfast.core.model.session import Usage
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class RequestContext:
+    """One request: its ids, and what is learned about its turn while it is served."""
+
+    request_id: str
+    traceparent: str | None = None
+    tenant: str | None = None
+    model: str | None = None
+    upstream: str | None = None
+    usage: Usage | None = None
+    started_at: float = field(default_factory=time.monotonic)
+    first_token_at: float | None = None
+
+    def upstream_headers(self) -> bytes:
+        """Return the header lines that tie an upstream request to this one."""
+        lines = f"x-request-id: {self.request_id}\r\n"
+        if self.traceparent is not None:
+            lines += f"traceparent: {self.traceparent}\r\n"
+        return lines.encode()
+
+
+current_request: ContextVar[RequestContext | None] = ContextVar("holdfast_request", default=None)
+
+
+def note_first_token() -> None:
+    """Record that the upstream has begun to answer the current request."""
+    context = current_request.get()
+    if context is not None and context.first_token_at is None:
+        context.first_token_at = time.monotonic()
+
+
+def note_usage(usage: Usage | None) -> None:
+    """Record the tokens of the current request's answer."""
+    context = current_request.get()
+    if context is not None:
+        context.usage = usage
+
+
+def note_route(model: str, upstream: str) -> None:
+    """Record which upstream serves the current request."""
+    context = current_request.get()
+    if context is not None:
+        context.model, context.upstream = model, upstream

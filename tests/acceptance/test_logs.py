@@ -1,0 +1,139 @@
+"""The log of a running gateway: what happened, with ids and without content or keys."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast.testing.simulator.process import ProviderSimulator
+from tests.acceptance.gateway_process import GatewayProcess, running_gateway, sqlite_url
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+SECRET = "a very private sentence"
+
+
+@pytest.fixture
+def provider() -> Iterator[ProviderSimulator]:
+    """A simulated provider."""
+    with ProviderSimulator() as simulator:
+        yield simulator
+
+
+def serve(provider: ProviderSimulator, folder: Path, *options: str) -> GatewayProcess:
+    gateway = GatewayProcess(
+        sqlite_url(folder), "--upstream", provider.base_url, "--log-format", "json", *options,
+        env={
+            "HOLDFAST_UPSTREAM_KEY": "sk-private-upstream",
+            "HOLDFAST_HEALS_TRANSIENT_RETRIES": "0",
+        },
+    )  # fmt: skip
+    gateway.start()
+    return gateway
+
+
+def say(gateway: GatewayProcess, text: str = SECRET, **headers: str) -> httpx.Response:
+    return httpx.post(
+        f"{gateway.url}/v1/responses",
+        json={"model": "gpt-4.1", "input": text},
+        headers={"X-Session-Key": "k", **headers},
+        timeout=60,
+    )
+
+
+def events_of(gateway: GatewayProcess) -> list[dict[str, Any]]:
+    """Stop the gateway and return the events it logged."""
+    assert gateway.stop() == 0
+    return [json.loads(line) for line in gateway.output if line.startswith("{")]
+
+
+def test_each_request_is_one_line_with_its_ids(provider: ProviderSimulator, tmp_path: Path) -> None:
+    gateway = serve(provider, tmp_path, "--log-level", "info")
+    reply = say(gateway, **{"X-Request-Id": "client-7", "traceparent": TRACE})
+    assert reply.status_code == 200
+    assert reply.headers["x-request-id"] == "client-7"
+    log = "".join(gateway.output)
+    [line] = [one for one in events_of(gateway) if one["event"] == "request.served"]
+    assert line["ms"] > 0
+    assert {name: line[name] for name in line if name not in ("ms", "at")} == {
+        "level": "info",
+        "event": "request.served",
+        "request_id": "client-7",
+        "method": "POST",
+        "route": "/v1/responses",
+        "status": 200,
+        "tenant": "default",
+        "session_id": reply.headers["x-session-id"],
+        "turn_id": reply.headers["x-turn-id"],
+        "model": "gpt-4.1",
+        "upstream": "upstream",
+        "bytes_in": len(reply.request.content),
+        "bytes_out": len(reply.content),
+    }
+    assert SECRET not in log
+    assert "sk-private" not in log
+
+
+def test_request_id_and_trace_are_passed_upstream(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path)
+    say(gateway, **{"X-Request-Id": "client-7", "traceparent": TRACE})
+    generated = say(gateway, **{"X-Request-Id": "not valid (spaces)", "traceparent": "nonsense"})
+    assert gateway.stop() == 0
+    first, second = (dict(sent.headers) for sent in provider.requests() if sent.method == "POST")
+    assert (first["x-request-id"], first["traceparent"]) == ("client-7", TRACE)
+    assert re.fullmatch(r"req_\w+", generated.headers["x-request-id"])
+    assert second["x-request-id"] == generated.headers["x-request-id"]
+    assert "traceparent" not in second
+
+
+def test_an_outage_is_visible_at_the_default_level_without_the_key(
+    provider: ProviderSimulator, tmp_path: Path
+) -> None:
+    gateway = serve(provider, tmp_path)
+    message = "we are down; your key sk-private-upstream is fine"
+    provider.add_fault("error", status=503, message=message, times=1)
+    assert say(gateway).status_code == 503
+    log = "".join(gateway.output)
+    events = {one["event"]: one for one in events_of(gateway)}
+    failed = events["upstream.failed"]
+    assert (failed["level"], failed["upstream"], failed["status"]) == ("warning", "upstream", 503)
+    assert failed["reason"].startswith("we are down")
+    assert failed["request_id"] == events["request.served"]["request_id"]
+    assert events["request.served"]["level"] == "warning"
+    assert "sk-private" not in log
+    assert SECRET not in log
+
+
+def test_rejected_keys_and_limits_are_logged_at_the_default_level(tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[[key]]\nkey_env = "ADMIN"\n[limits]\nrequests_per_minute = 1\n')
+    gateway = GatewayProcess(
+        sqlite_url(tmp_path), "--config", str(config), "--log-format", "json",
+        env={"ADMIN": "hf_secret-key-of-an-admin"},
+    )  # fmt: skip
+    gateway.start()
+    wrong = httpx.get(
+        f"{gateway.url}/v1/sessions", headers={"authorization": "Bearer hf_wrong-one"}
+    )
+    good = {"authorization": "Bearer hf_secret-key-of-an-admin"}
+    statuses = [httpx.get(f"{gateway.url}/v1/sessions", headers=good).status_code for _ in range(3)]
+    log = "".join(gateway.output)
+    events = events_of(gateway)
+    assert wrong.status_code == 401
+    assert 429 in statuses
+    assert {one["status"] for one in events if one["event"] == "request.served"} == {401, 429}
+    assert "hf_" not in log
+
+
+def test_an_area_has_a_level_of_its_own(tmp_path: Path) -> None:
+    env = {"HOLDFAST_LOG_AREAS": "request=info"}
+    with running_gateway(sqlite_url(tmp_path), "--log-format", "text", env=env) as gateway:
+        httpx.get(f"{gateway.url}/healthz")
+        assert gateway.stop() == 0
+        events = [line.split()[2] for line in gateway.output if " info " in line]
+    assert events == ["request.served"]

@@ -1,0 +1,76 @@
+"""Files with conversations are for their owner only, whatever the umask."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.gateway_process import running_gateway
+from tests.cli.terminals import in_pipe, in_process
+
+
+@pytest.fixture(autouse=True)
+def open_umask() -> Iterator[None]:
+    """Use a umask that hides nothing."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> str:
+    return f"{stat.S_IMODE(path.stat().st_mode):04o}"
+
+
+def test_store_backup_and_export_are_private(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    store = f"sqlite:///{folder / 'holdfast.db'}"
+    with running_gateway(store) as gateway:
+        assert in_pipe("chat", "me", "--url", gateway.url, said="hello\n").code == 0
+        export = tmp_path / "export.jsonl"
+        exported = in_pipe(
+            "sessions", "export", "--all", "--output", str(export), "--url", gateway.url
+        )
+        assert exported.code == 0
+        assert in_pipe("backup", str(tmp_path / "copy.db"), "--store", store).code == 0
+        files = [path for path in folder.iterdir() if path.is_file()]
+        assert {path.name for path in files} == {
+            "holdfast.db",
+            "holdfast.db-wal",
+            "holdfast.db-shm",
+        }
+        assert {path.name: mode(path) for path in files} == dict.fromkeys(
+            (path.name for path in files), "0600"
+        )
+        assert mode(folder) == "0700"
+        assert mode(export) == "0600"
+        assert mode(tmp_path / "copy.db") == "0600"
+
+
+def test_doctor_reports_and_fixes_an_older_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    store = f"sqlite:///{folder / 'holdfast.db'}"
+    assert in_process(capsys, "keys", "create", "--store", store).code == 0
+    folder.chmod(0o755)
+    (folder / "holdfast.db").chmod(0o644)
+    found = in_process(capsys, "doctor", "--store", store)
+    assert found.out.count("warning: permissions_open: ") == 2
+    assert f"{folder / 'holdfast.db'} has mode 0644" in found.out
+    fixed = in_process(capsys, "doctor", "--store", store, "--fix")
+    assert fixed.out.count("  fixed\n") == 2
+    assert (mode(folder), mode(folder / "holdfast.db")) == ("0700", "0600")
+    assert in_process(capsys, "doctor", "--store", store).out == "no problems found\n"
+
+
+def test_a_directory_with_other_files_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o755)
+    (folder / "notes.txt").touch()
+    store = f"sqlite:///{folder / 'holdfast.db'}"
+    assert in_process(capsys, "keys", "create", "--store", store).code == 0
+    assert in_process(capsys, "doctor", "--store", store).out == "no problems found\n"

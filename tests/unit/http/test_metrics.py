@@ -1,0 +1,68 @@
+"""Prometheus metrics: turns by route, bounded labels, and the state of the queue."""
+
+import pytest
+
+from holdfast.core.model.session import Usage
+from holdfast.http.metrics import MAX_LABEL_SETS, PrometheusMeter
+from holdfast.ports.request_context import RequestContext, current_request
+
+
+@pytest.fixture
+def meter() -> PrometheusMeter:
+    """A meter with nothing counted."""
+    return PrometheusMeter()
+
+
+def text_of(meter: PrometheusMeter) -> str:
+    return meter.render().decode()
+
+
+def test_a_turn_is_counted_by_outcome_tenant_upstream_and_model(meter: PrometheusMeter) -> None:
+    context = RequestContext("req_1", tenant="acme", model="gpt-5", upstream="openai")
+    context.usage = Usage(100, 40, 7, 0)
+    context.first_token_at = context.started_at + 0.3
+    current_request.set(context)
+    meter.turn_accepted("user", "started")
+    assert "holdfast_turns_in_flight 1.0" in text_of(meter)
+    meter.run_ended("completed")
+    text = text_of(meter)
+    labels = 'model="gpt-5",{}tenant="acme",upstream="openai"}}'
+    outcome = labels.format('outcome="completed",')
+    assert f"holdfast_turns_total{{{outcome} 1.0" in text
+    assert f'holdfast_tokens_total{{kind="input",{labels.format("")} 100.0' in text
+    assert f'holdfast_tokens_total{{kind="cached",{labels.format("")} 40.0' in text
+    assert f'holdfast_tokens_total{{kind="output",{labels.format("")} 7.0' in text
+    assert f'holdfast_first_token_seconds_bucket{{le="0.25",{labels.format("")} 0.0' in text
+    assert f'holdfast_first_token_seconds_bucket{{le="0.5",{labels.format("")} 1.0' in text
+    assert "holdfast_turns_in_flight 0.0" in text
+
+
+def test_a_queued_turn_is_shown_until_it_runs(meter: PrometheusMeter) -> None:
+    context = RequestContext("req_1")
+    current_request.set(context)
+    meter.turn_accepted("user", "queued")
+    assert "holdfast_turns_queued 1.0" in text_of(meter)
+    assert "holdfast_oldest_queued_seconds 0.0\n" not in text_of(meter)
+    meter.lane_waited(2.0)
+    text = text_of(meter)
+    assert "holdfast_turns_queued 0.0" in text
+    assert "holdfast_oldest_queued_seconds 0.0\n" in text
+    assert "holdfast_turns_in_flight 1.0" in text
+
+
+def test_a_request_that_vanishes_leaves_the_queue(meter: PrometheusMeter) -> None:
+    context: RequestContext | None = RequestContext("req_1")
+    current_request.set(context)
+    meter.turn_accepted("user", "queued")
+    current_request.set(None)
+    context = None
+    assert "holdfast_turns_queued 0.0" in text_of(meter)
+
+
+def test_labels_are_bounded(meter: PrometheusMeter) -> None:
+    for number in range(MAX_LABEL_SETS + 50):
+        current_request.set(RequestContext("req", tenant="t", upstream="u", model=f"m{number}"))
+        meter.run_ended("completed")
+    lines = [line for line in text_of(meter).splitlines() if "holdfast_turns_total{" in line]
+    assert len(lines) == MAX_LABEL_SETS + 1
+    assert [line for line in lines if 'model="other"' in line and line.endswith(" 50.0")]
