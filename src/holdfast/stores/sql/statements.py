@@ -134,7 +134,7 @@ LIST_SESSIONS_DOWN = Statement(
     "list_sessions_down", _LISTED + "and (?4 = '' or s.id < ?4) order by s.id desc limit ?5"
 )
 
-# ── LaneCache and queues ────────────────────────────────────────────────────────────────────────
+# ── Lanes and queues ────────────────────────────────────────────────────────────────────
 
 HOLD_LANE = Statement(
     "hold_lane",
@@ -279,10 +279,6 @@ IDEMPOTENCY_BY_KEY = Statement(
     "idempotency_by_key",
     f"select {columns(IdempotencyRow)} from idempotency where tenant = ?1 and key = ?2",
 )
-IDEMPOTENCY_BY_KEY = Statement(
-    "idempotency_by_key",
-    f"select {columns(IdempotencyRow)} from idempotency where tenant = ?1 and key = ?2",
-)
 FORGET_IDEMPOTENCY = Statement(
     "forget_idempotency", "delete from idempotency where created_at < ?1"
 )
@@ -357,11 +353,6 @@ SAVE_COMPLETION = Statement(
     "update completions set metadata = ?3 where turn_id = ?1 and step = ?2",
     is_fenced=True,
 )
-SAVE_COMPLETION = Statement(
-    "save_completion",
-    "update completions set metadata = ?3 where turn_id = ?1 and step = ?2",
-    is_fenced=True,
-)
 # A completion that was deleted as a response is gone as a completion too.
 _COMPLETIONS = (
     f"select {columns(CompletionRow, 'c.')} from completions c "
@@ -399,11 +390,6 @@ TRAILS = Statement(
     + ") order by s.id desc, t.seq desc",
 )
 ADD_ITEM_PLACE = _insert("add_item_place", "item_places", ItemPlaceRow)
-ITEM_PLACES = Statement(
-    "item_places",
-    "select session_id from item_places where tenant = ?1 and item_id = ?2 "
-    "order by session_id desc limit 8",
-)
 ITEM_PLACES = Statement(
     "item_places",
     "select session_id from item_places where tenant = ?1 and item_id = ?2 "
@@ -449,9 +435,6 @@ ADD_API_KEY = _insert("add_api_key", "api_keys", ApiKeyRow)
 REVOKE_API_KEY = Statement(
     "revoke_api_key", "update api_keys set revoked_at = ?2 where id = ?1", is_fenced=True
 )
-REVOKE_API_KEY = Statement(
-    "revoke_api_key", "update api_keys set revoked_at = ?2 where id = ?1", is_fenced=True
-)
 API_KEY_BY_ID = Statement(
     "api_key_by_id", f"select {columns(ApiKeyRow)} from api_keys where id = ?1"
 )
@@ -482,48 +465,8 @@ WORKER_BY_ID = Statement("worker_by_id", "select alive_until from workers where 
 SAVE_WORKER = Statement(
     "save_worker", "update workers set alive_until = ?2 where id = ?1", is_fenced=True
 )
-SAVE_WORKER = Statement(
-    "save_worker", "update workers set alive_until = ?2 where id = ?1", is_fenced=True
-)
 DROP_WORKER = Statement("drop_worker", "delete from workers where id = ?1")
 WORKERS = Statement("workers", "select id, alive_until from workers order by id")
-
-# Sessions that a worker without a live lease still runs or waits in, or that were held too long.
-# Each part stops by itself: page after page of many orphans must not look at all of them again.
-ORPHANED_SESSIONS = Statement(
-    "orphaned_sessions",
-    "select id from (select s.id from sessions s left join workers w on w.id = s.owner "
-    "where s.owner is not null and (w.id is null or w.alive_until <= ?1) limit ?2) ran "
-    "union "
-    "select id from (select h.id from sessions h where h.hold_until <= ?1 limit ?2) held "
-    "union "
-    "select session_id from (select t.session_id from turns t "
-    "left join workers w on w.id = t.owner "
-    "where t.outcome is null and (w.id is null or w.alive_until <= ?1) "
-    "and not exists "
-    "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
-    "limit ?2) waited "
-    "limit ?2",
-)
-WORKERS = Statement("workers", "select id, alive_until from workers order by id")
-
-# Sessions that a worker without a live lease still runs or waits in, or that were held too long.
-# Each part stops by itself: page after page of many orphans must not look at all of them again.
-ORPHANED_SESSIONS = Statement(
-    "orphaned_sessions",
-    "select id from (select s.id from sessions s left join workers w on w.id = s.owner "
-    "where s.owner is not null and (w.id is null or w.alive_until <= ?1) limit ?2) ran "
-    "union "
-    "select id from (select h.id from sessions h where h.hold_until <= ?1 limit ?2) held "
-    "union "
-    "select session_id from (select t.session_id from turns t "
-    "left join workers w on w.id = t.owner "
-    "where t.outcome is null and (w.id is null or w.alive_until <= ?1) "
-    "and not exists "
-    "(select 1 from sessions h where h.id = t.session_id and h.active_turn_id = t.id) "
-    "limit ?2) waited "
-    "limit ?2",
-)
 
 # Sessions that a worker without a live lease still runs or waits in, or that were held too long.
 # Each part stops by itself: page after page of many orphans must not look at all of them again.
