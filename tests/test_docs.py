@@ -302,7 +302,7 @@ def _event_kinds(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
-        if node.func.attr != "tell":
+        if node.func.attr != "add_event":
             continue
         kind = node.args[0]
         if isinstance(kind, ast.Constant):

@@ -134,7 +134,7 @@ LIST_SESSIONS_DOWN = Statement(
     "list_sessions_down", _LISTED + "and (?4 = '' or s.id < ?4) order by s.id desc limit ?5"
 )
 
-# ── Lanes and queues ────────────────────────────────────────────────────────────────────
+# ── Lanes and queues ────────────────────────────────────────────────────────────────────────
 
 HOLD_LANE = Statement(
     "hold_lane",
