@@ -51,7 +51,8 @@ ACCESS = (
     Fault(
         "a key is read from a header that was sent twice",
         f"{HTTP}/request/session_headers.py",
-        "    if len(request.by_name) != len(request.headers):\n        _reject_duplicates(request)\n",
+        "    if len(request.by_name) != len(request.headers):\n"
+        "        _reject_duplicates(request)\n",
         "",
         ("tests/unit/http/request/test_session_headers.py",),
     ),
