@@ -64,8 +64,8 @@ DURABILITY = (
     Fault(
         "a fenced statement that changed nothing is taken for done",
         f"{STORES}/sqlite/driver.py",
-        "return cursor.execute(gate.text, parameters).rowcount == 1",
-        "return cursor.execute(gate.text, parameters).rowcount < 2",
+        "    except sqlite3.IntegrityError:\n        return False\n",
+        "    except sqlite3.IntegrityError:\n        return True\n",
         ("tests/unit/stores/sqlite/test_driver.py", f"{CONTRACT}::TestBlocks"),
     ),
 )
