@@ -1,1 +1,1 @@
-"""LaneCache, leases and runs: who may write to a session, and who waits for it."""
+"""Lanes, leases and runs: who may write to a session, and who waits for it."""

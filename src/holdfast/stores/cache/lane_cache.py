@@ -1,4 +1,4 @@
-"""LaneCache as this process left them: what it wrote last it need not read before it writes again.
+"""Lanes as this process left them: what it wrote last it need not read before it writes again.
 
 Whoever changes a lane, in any process, appends an entry to its session's log, and a decision on a
 lane from here is written only if the log still ends at the entry that the lane was left by. What
