@@ -15,6 +15,7 @@ from agents.extensions.memory import AdvancedSQLiteSession
 
 import holdfast
 from holdfast.agents_sdk import HoldfastSession
+from holdfast.cli.output.masking import mask_url
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.ports.store import ItemQuery
@@ -55,7 +56,10 @@ class Importer:
     def report(self, *arguments: str) -> dict[str, Any]:
         """Run the command and return what it did."""
         outcome = self.run(*arguments, "--json")
-        assert (outcome.code, outcome.err) == (0, "")
+        assert (outcome.code, outcome.err) == (
+            0,
+            f"holdfast: used store {mask_url(self.url)}\n",
+        )
         report: dict[str, Any] = json.loads(outcome.out)
         return report
 
@@ -465,7 +469,9 @@ def test_the_report_in_a_terminal_is_a_table_and_a_summary(sqlite_url: str) -> N
     again = in_pipe("sessions", "import", str(OPENCLAW), "--store", sqlite_url, "--dry-run")
     assert again.code == 0
     assert "8 unchanged: imported before, unchanged\ndry run: nothing was written\n" in again.out
-    assert len(again.err.splitlines()) == 2
+    *problems, used = again.err.splitlines()
+    assert len(problems) == 2
+    assert used == f"holdfast: used store {sqlite_url}"
 
 
 BAD = {
@@ -504,7 +510,10 @@ def test_an_empty_source_is_an_error(
 ) -> None:
     importer = Importer(capsys, sqlite_url)
     (tmp_path / "empty").mkdir()
-    for path, named in ((tmp_path / "missing", "does not exist"), (tmp_path / "empty", "no ses")):
+    for path, named in (
+        (tmp_path / "missing", "does not exist"),
+        (tmp_path / "empty", "no OpenClaw sessions"),
+    ):
         outcome = importer.run(str(path))
         assert outcome.code == 1
         assert named in outcome.err
