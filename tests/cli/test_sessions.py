@@ -1,8 +1,6 @@
 """`holdfast sessions` and `holdfast status`, in a terminal and in a pipe."""
 
-import contextlib
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from tests.acceptance.gateway_process import running_gateway, sqlite_url
 from tests.acceptance.stories import gateway_before
 from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal, lines_of
+from tests.cli.test_export import make_older
 
 ESCAPE = "\x1b"
 
@@ -269,11 +268,8 @@ def test_sessions_are_listed_by_last_activity(tmp_path: Path) -> None:
     with running_gateway(store) as process:
         for key in ("older", "newer"):
             GatewayUnderTest(process).say(key, "hello")
-    with contextlib.closing(sqlite3.connect(tmp_path / "holdfast.db")) as connection, connection:
-        connection.execute(
-            "update sessions set last_user_activity_at = last_user_activity_at - 1000 "
-            "where key = 'newer'"
-        )
+    make_older(tmp_path / "holdfast.db", seconds=1000)
     with running_gateway(store) as process:
+        GatewayUnderTest(process).say("older", "hello again")
         listed = in_pipe("sessions", "list", "--json", "--url", process.url)
     assert [session["key"] for session in json.loads(listed.out)] == ["older", "newer"]
