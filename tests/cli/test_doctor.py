@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import holdfast
+from holdfast.cli.output.masking import mask_url
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, TurnId, WorkerId
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import BLANK_RUN, BLANK_TURN
@@ -145,7 +146,7 @@ class Patient:
     def examine(self, *flags: str) -> list[dict[str, Any]]:
         """Return what the doctor finds, but for what the test's own server is known for."""
         outcome = in_process(self._capsys, "doctor", "--store", self.url, "--json", *flags)
-        assert outcome.err == ""
+        assert outcome.err == f"holdfast: used store {mask_url(self.url)}\n"
         found = [one for one in json.loads(outcome.out) if one["code"] not in OF_THE_TEST_SERVER]
         is_bad = any(
             one["severity"] == "problem" and not ("--fix" in flags and one["fixable"])
@@ -428,7 +429,7 @@ def test_findings_in_a_terminal_say_what_they_mean_and_what_to_do(sick: Patient)
     shown = in_terminal("doctor", "--store", sick.url)
     assert shown.code == 0
     assert "warning: lease_expired: worker wrk_gone" in shown.out
-    assert "it means: a worker is gone" in shown.out
+    assert "meaning: a worker is dead" in shown.out
     assert "remedy: any running gateway" in shown.out
     assert "0 problem(s), 1 warning(s), 0 note(s)" in shown.out
     fixed = in_pipe("doctor", "--store", sick.url, "--fix")
@@ -446,7 +447,9 @@ def test_what_could_not_be_mended_is_not_called_so(sick: Patient) -> None:
     told = in_pipe("doctor", "--store", sick.url, "--fix", "--json")
     mended = {one["code"]: one["mended"] for one in json.loads(told.out)}
     assert (told.code, mended) == (1, {"lease_expired": True, "projection_invalid": False})
-    assert (told.err.startswith("holdfast: projection_invalid "), told.err.count("\n")) == (True, 1)
+    failure, store = told.err.splitlines()
+    assert failure.startswith("holdfast: projection_invalid ")
+    assert store == f"holdfast: used store {sick.url}"
 
 
 def test_retired_generations_are_read_when_asked_to_look_deep(sick: Patient) -> None:

@@ -95,6 +95,8 @@ def exposed_paths(database: Path) -> list[Path]:
     The directory counts only if it belongs to the store alone. SQLite's log files have the mode
     of the database.
     """
+    if not database.exists():
+        return []
     paths = [database]
     directory = database.absolute().parent
     own_names = {f"{database.name}{suffix}" for suffix in ("", "-wal", "-shm", "-workers")}
