@@ -433,7 +433,7 @@ def test_findings_in_a_terminal_say_what_they_mean_and_what_to_do(sick: Patient)
     assert "remedy: any running gateway" in shown.out
     assert "0 problem(s), 1 warning(s), 0 note(s)" in shown.out
     fixed = in_pipe("doctor", "--store", sick.url, "--fix")
-    assert "  mended\n" in fixed.out
+    assert "  fixed\n" in fixed.out
     well = in_pipe("doctor", "--store", sick.url)
     assert (well.code, well.out) == (0, "nothing found: the store is well\n")
 
