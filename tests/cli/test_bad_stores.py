@@ -82,7 +82,7 @@ def test_the_doctor_and_the_backup_name_it_too(
     if kind == "older":
         # A backup precedes an upgrade.
         assert "holdfast upgrade" in looked.out
-        assert (copied.code, copied.err) == (0, "")
+        assert (copied.code, copied.err) == (0, f"holdfast: used store {url}\n")
     elif kind != "newer":
         assert (copied.code, copied.out, copied.err.count("\n")) == (1, "", 1)
         assert str(path) in copied.err

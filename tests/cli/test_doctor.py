@@ -40,7 +40,7 @@ OF_THE_TEST_SERVER = {"durability_weak"}
 """The tests' own PostgreSQL runs without fsync, and the doctor says so."""
 
 
-class Patient:
+class StoreUnderTest:
     """A store with one conversation in it, and somebody who plants faults in its tables."""
 
     def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +123,7 @@ class Patient:
         """Return the session as the store has it."""
 
         async def look(hf: Holdfast) -> Session:
-            view = await hf.gateway.store.read.session(DEFAULT_TENANT, key=Key("patient"))
+            view = await hf.gateway.store.read.session(DEFAULT_TENANT, key=Key("store_under_test"))
             assert view is not None
             return view.session
 
@@ -161,7 +161,7 @@ class Patient:
 
 
 async def _talk(hf: Holdfast) -> str:
-    session = await hf.session("patient")
+    session = await hf.session("store_under_test")
 
     async def model(items: list[dict[str, Any]]) -> str:
         return "well"
@@ -171,26 +171,26 @@ async def _talk(hf: Holdfast) -> str:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def patient(
+def store_under_test(
     request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Patient:
+) -> StoreUnderTest:
     """A healthy store, on each database."""
-    url = f"sqlite:///{tmp_path / 'patient.db'}"
+    url = f"sqlite:///{tmp_path / 'store_under_test.db'}"
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
-    return Patient(url, capsys)
+    return StoreUnderTest(url, capsys)
 
 
-def test_a_healthy_store_has_no_findings(patient: Patient) -> None:
-    assert patient.examine() == []
-    assert patient.examine("--deep", "--fix") == []
+def test_a_healthy_store_has_no_findings(store_under_test: StoreUnderTest) -> None:
+    assert store_under_test.examine() == []
+    assert store_under_test.examine("--deep", "--fix") == []
 
 
 class Fault(NamedTuple):
     """How a fault is planted by hand, and whether the doctor mends it."""
 
     code: str
-    plant: Callable[[Patient], None]
+    plant: Callable[[StoreUnderTest], None]
     is_mended: bool
 
 
@@ -202,19 +202,19 @@ STATE = (
 )
 
 
-def by_sql(*statements: str) -> Callable[[Patient], None]:
+def by_sql(*statements: str) -> Callable[[StoreUnderTest], None]:
     """Return how a fault is planted by statements alone."""
-    return lambda patient: patient.execute(*statements)
+    return lambda store_under_test: store_under_test.execute(*statements)
 
 
 def plant_turn(
-    patient: Patient,
+    store_under_test: StoreUnderTest,
     place: str = "nowhere",
     owner: str = "wrk_gone",
     session: Session | None = None,
 ) -> None:
     """Accept a turn by hand that runs, is held, waits, or is nowhere at all."""
-    before = session or patient.session()
+    before = session or store_under_test.session()
     worker = WorkerId(owner)
     turn = msgspec.structs.replace(
         BLANK_TURN, id=TurnId("turn_stuck"), session_id=before.id, tenant=before.tenant, number=2,
@@ -238,36 +238,36 @@ def plant_turn(
     changes: list[Change] = [LogAppended(after, before, (entry,))]
     if place == "queue":
         changes.append(QueueSaved(turn))
-    patient.write(changes)
+    store_under_test.write(changes)
 
 
-def plant_orphan(patient: Patient) -> None:
-    patient.execute(GONE)
-    plant_turn(patient, "lane")
+def plant_orphan(store_under_test: StoreUnderTest) -> None:
+    store_under_test.execute(GONE)
+    plant_turn(store_under_test, "lane")
 
 
-def take_lane_away(patient: Patient) -> None:
-    plant_turn(patient, "lane")
-    patient.execute("delete from lanes")
+def take_lane_away(store_under_test: StoreUnderTest) -> None:
+    plant_turn(store_under_test, "lane")
+    store_under_test.execute("delete from lanes")
 
 
-def fail_turn(patient: Patient) -> None:
+def fail_turn(store_under_test: StoreUnderTest) -> None:
     def edit(body: Body) -> None:
         assert body.turn is not None
         body.turn.outcome, body.turn.error_code = "failed", "upstream_error"
 
-    patient.edit_body(edit)
+    store_under_test.edit_body(edit)
 
 
-def break_item(patient: Patient) -> None:
+def break_item(store_under_test: StoreUnderTest) -> None:
     def edit(items: Items) -> None:
         items.listed[-1].body = b"{no"
 
-    patient.edit_items(edit)
+    store_under_test.edit_items(edit)
 
 
-def lose_item(patient: Patient) -> None:
-    patient.edit_items(lambda items: items.listed.clear())
+def lose_item(store_under_test: StoreUnderTest) -> None:
+    store_under_test.edit_items(lambda items: items.listed.clear())
 
 
 LANE = (
@@ -318,49 +318,53 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.code)
-def test_a_planted_fault_is_found_explained_and_mended_on_request_only(
-    patient: Patient, fault: Fault
+def test_a_planted_fault_is_found_explained_and_fixed_only_on_request(
+    store_under_test: StoreUnderTest, fault: Fault
 ) -> None:
-    fault.plant(patient)
+    fault.plant(store_under_test)
     try:
-        found = patient.examine()
+        found = store_under_test.examine()
         assert fault.code in {one["code"] for one in found}
         kind = next(one for one in found if one["code"] == fault.code)
         assert kind["meaning"]
         assert kind["remedy"]
-        assert fault.code in patient.codes(), "looking does not mend"
+        assert fault.code in store_under_test.codes(), "looking does not mend"
         if fault.is_mended:
             assert kind["fixable"]
-            patient.examine("--fix")
-            assert fault.code not in patient.codes()
-            patient.work(_talk)
+            store_under_test.examine("--fix")
+            assert fault.code not in store_under_test.codes()
+            store_under_test.work(_talk)
     finally:
         if fault.code.startswith("schema"):
             # The database is used again by other tests: it is dropped if it says it is changed.
-            patient.execute("insert into schema_versions values (9998, 'changed', 1)")
+            store_under_test.execute("insert into schema_versions values (9998, 'changed', 1)")
 
 
-def test_a_run_that_takes_too_long_is_told(patient: Patient) -> None:
+def test_a_run_that_takes_too_long_is_reported(store_under_test: StoreUnderTest) -> None:
     async def plant(hf: Holdfast) -> set[str]:
         worker = WorkerId("wrk_slow")
         await hf.gateway.store.enlist(worker, 3600)
-        view = await hf.gateway.store.read.session(DEFAULT_TENANT, key=Key("patient"))
+        view = await hf.gateway.store.read.session(DEFAULT_TENANT, key=Key("store_under_test"))
         assert view is not None
-        await asyncio.to_thread(plant_turn, patient, "lane", worker, view.session)
-        outcome = await asyncio.to_thread(in_pipe, "doctor", "--store", patient.url, "--json")
+        await asyncio.to_thread(plant_turn, store_under_test, "lane", worker, view.session)
+        outcome = await asyncio.to_thread(
+            in_pipe, "doctor", "--store", store_under_test.url, "--json"
+        )
         return {one["code"] for one in json.loads(outcome.out)} - OF_THE_TEST_SERVER
 
-    assert patient.work(plant) == {"run_stuck"}
+    assert store_under_test.work(plant) == {"run_stuck"}
 
 
-def test_a_provider_that_forgot_is_noted_with_its_turn(patient: Patient) -> None:
+def test_a_provider_that_lost_its_state_is_noted_with_its_turn(
+    store_under_test: StoreUnderTest,
+) -> None:
     heals = json.dumps([{"failure_class": "stale_state", "action": "dropped_state", "code": "x"}])
 
     def edit(body: Body) -> None:
         body.runs[-1].heals = heals.encode()
 
-    patient.edit_body(edit)
-    (found,) = patient.examine()
+    store_under_test.edit_body(edit)
+    (found,) = store_under_test.examine()
     assert (found["code"], found["severity"]) == ("provider_forgot", "note")
     assert found["subject"].startswith("turn_")
 
@@ -387,25 +391,23 @@ WELL = Outside(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_seen_from_outside_is_judged(change: dict[str, Any], code: str) -> None:
+def test_problems_visible_from_outside_are_reported(change: dict[str, Any], code: str) -> None:
     assert list(check_from_outside(WELL)) == []
     assert [one.code for one in check_from_outside(dataclasses.replace(WELL, **change))] == [code]
 
 
 def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    patient = Patient(f"sqlite:///{tmp_path / 'hurt.db'}", capsys)
+    store_under_test = StoreUnderTest(f"sqlite:///{tmp_path / 'hurt.db'}", capsys)
     path = tmp_path / "hurt.db"
     sqlite3.connect(path).execute("pragma wal_checkpoint(truncate)").fetchall()
     broken = bytearray(path.read_bytes())
     for page in range(2, len(broken) // 4096):
         broken[page * 4096 : page * 4096 + 64] = b"\xff" * 64
     path.write_bytes(broken)
-    assert patient.codes() == {"store_damaged"}
+    assert store_under_test.codes() == {"store_damaged"}
 
 
-def test_a_store_that_is_not_there_is_not_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_store_is_not_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "none.db"
     outcome = in_process(capsys, "doctor", "--store", f"sqlite:///{path}")
     assert outcome.code == 0
@@ -418,61 +420,71 @@ def test_a_store_that_is_not_there_is_not_made(
 
 
 @pytest.fixture
-def sick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Patient:
+def damaged_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> StoreUnderTest:
     """A store with a fault."""
-    patient = Patient(f"sqlite:///{tmp_path / 'patient.db'}", capsys)
-    patient.execute(GONE)
-    return patient
+    store_under_test = StoreUnderTest(f"sqlite:///{tmp_path / 'store_under_test.db'}", capsys)
+    store_under_test.execute(GONE)
+    return store_under_test
 
 
-def test_findings_in_a_terminal_say_what_they_mean_and_what_to_do(sick: Patient) -> None:
-    shown = in_terminal("doctor", "--store", sick.url)
+def test_findings_are_printed_with_meaning_and_remedy(
+    damaged_store: StoreUnderTest,
+) -> None:
+    shown = in_terminal("doctor", "--store", damaged_store.url)
     assert shown.code == 0
     assert "warning: lease_expired: worker wrk_gone" in shown.out
     assert "meaning: a worker is dead" in shown.out
     assert "remedy: any running gateway" in shown.out
     assert "0 problem(s), 1 warning(s), 0 note(s)" in shown.out
-    fixed = in_pipe("doctor", "--store", sick.url, "--fix")
+    fixed = in_pipe("doctor", "--store", damaged_store.url, "--fix")
     assert "  fixed\n" in fixed.out
-    well = in_pipe("doctor", "--store", sick.url)
-    assert (well.code, well.out) == (0, "nothing found: the store is well\n")
+    well = in_pipe("doctor", "--store", damaged_store.url)
+    assert (well.code, well.out) == (0, "no problems found\n")
 
 
-def test_what_could_not_be_mended_is_not_called_so(sick: Patient) -> None:
-    break_item(sick)
-    sick.execute(
+def test_a_failed_fix_is_not_reported_as_fixed(damaged_store: StoreUnderTest) -> None:
+    break_item(damaged_store)
+    damaged_store.execute(
         "create trigger stubborn before insert on log when new.record is not null "
         "begin select raise(abort, 'no'); end",
     )
-    told = in_pipe("doctor", "--store", sick.url, "--fix", "--json")
+    told = in_pipe("doctor", "--store", damaged_store.url, "--fix", "--json")
     mended = {one["code"]: one["mended"] for one in json.loads(told.out)}
     assert (told.code, mended) == (1, {"lease_expired": True, "projection_invalid": False})
     failure, store = told.err.splitlines()
     assert failure.startswith("holdfast: projection_invalid ")
-    assert store == f"holdfast: used store {sick.url}"
+    assert store == f"holdfast: used store {damaged_store.url}"
 
 
-def test_retired_generations_are_read_when_asked_to_look_deep(sick: Patient) -> None:
+def test_a_deep_check_reads_retired_generations(
+    damaged_store: StoreUnderTest,
+) -> None:
     async def reset(hf: Holdfast) -> None:
-        await (await hf.session("patient")).reset()
+        await (await hf.session("store_under_test")).reset()
 
-    sick.work(reset)
-    break_item(sick)
-    assert "projection_invalid" not in sick.codes()
-    deep = in_pipe("doctor", "--store", sick.url, "--deep", "--fix", "--json")
+    damaged_store.work(reset)
+    break_item(damaged_store)
+    assert "projection_invalid" not in damaged_store.codes()
+    deep = in_pipe("doctor", "--store", damaged_store.url, "--deep", "--fix", "--json")
     assert "projection_invalid" in {one["code"] for one in json.loads(deep.out) if one["mended"]}
-    assert in_pipe("doctor", "--store", sick.url, "--deep").code == 0
+    assert in_pipe("doctor", "--store", damaged_store.url, "--deep").code == 0
 
 
-def test_watching_reports_each_finding_once(sick: Patient) -> None:
-    with Terminal("doctor", "--store", sick.url, "--watch", "--every", "0.1") as terminal:
+def test_watching_reports_each_finding_once(damaged_store: StoreUnderTest) -> None:
+    with Terminal("doctor", "--store", damaged_store.url, "--watch", "--every", "0.1") as terminal:
         terminal.expect("warning: lease_expired: worker wrk_gone")
-        sick.execute("insert into workers (id, started_at, alive_until) values ('wrk_2', 1, 2)")
+        damaged_store.execute(
+            "insert into workers (id, started_at, alive_until) values ('wrk_2', 1, 2)"
+        )
         terminal.expect("warning: lease_expired: worker wrk_2")
-        sick.execute("delete from workers")
-        sick.execute("insert into workers (id, started_at, alive_until) values ('wrk_3', 1, 2)")
+        damaged_store.execute("delete from workers")
+        damaged_store.execute(
+            "insert into workers (id, started_at, alive_until) values ('wrk_3', 1, 2)"
+        )
         terminal.expect("warning: lease_expired: worker wrk_3")
-        sick.execute("insert into workers (id, started_at, alive_until) values ('wrk_2', 1, 2)")
+        damaged_store.execute(
+            "insert into workers (id, started_at, alive_until) values ('wrk_2', 1, 2)"
+        )
         terminal.expect("warning: lease_expired: worker wrk_2")
         terminal.type("\x03")
         outcome = terminal.wait()
@@ -481,14 +493,14 @@ def test_watching_reports_each_finding_once(sick: Patient) -> None:
     assert outcome.out.count("wrk_3") == 1
 
 
-def test_a_store_that_cannot_be_reached_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_store_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     url = "postgresql://nobody@127.0.0.1:1/none"
     outcome = in_process(capsys, "doctor", "--store", url)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
 
 
 @pytest.mark.parametrize("command", ["doctor", "keys list", "sessions import ."])
-def test_a_store_of_an_unknown_kind_is_one_line_without_its_password(
+def test_an_unknown_store_type_prints_one_line_without_its_password(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = in_process(capsys, *command.split(), "--store", "mysql://me:secret@db/x")

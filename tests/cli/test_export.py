@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from holdfast.stores.sql.entries import HEAD_FIELDS, pack_body, read_body
 from tests.acceptance.gateway_process import running_gateway
 from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import in_pipe, in_process, in_terminal
@@ -35,15 +37,27 @@ def list_everything(url: str) -> list[dict[str, Any]]:
 
 
 def make_older(store: Path, *, seconds: int) -> None:
-    """Have list_everything in a store that is at rest happened earlier."""
-    columns = {
-        "sessions": ("created_at", "last_user_activity_at"),
-        "turns": ("accepted_at", "started_at", "ended_at"),
-    }
+    """Move every time in a closed store into the past."""
+    activity = HEAD_FIELDS.index("last_user_activity_at")
     with contextlib.closing(sqlite3.connect(store)) as connection, connection:
-        for table, names in columns.items():
-            told = ", ".join(f"{name} = {name} - {seconds}" for name in names)
-            connection.execute(f"update {table} set {told}")
+        connection.execute(
+            "update sessions set created_at = created_at - ?1, retired_at = retired_at - ?1",
+            (seconds,),
+        )
+        for place, head, body in connection.execute("select pos, head, body from log").fetchall():
+            values, entry = msgspec.msgpack.decode(head), read_body(body)
+            if values[activity] is not None:
+                values[activity] -= seconds
+            for state in [*([entry.turn] if entry.turn else []), *entry.runs]:
+                for name in {"accepted_at", "started_at", "ended_at"} & set(
+                    state.__struct_fields__
+                ):
+                    if (at := getattr(state, name)) is not None:
+                        setattr(state, name, at - seconds)
+            connection.execute(
+                "update log set at = at - ?, head = ?, body = ? where pos = ?",
+                (seconds, msgspec.msgpack.encode(values), pack_body(entry), place),
+            )
 
 
 def test_an_export_can_be_imported_unchanged(

@@ -134,7 +134,7 @@ KINDS: dict[str, FindingKind] = {
     ),
     "run_without_lane": FindingKind(
         severity="problem",
-        meaning="a turn has not ended, and it neither holds its lane nor waits: nothing will end it",
+        meaning="a turn has not ended, holds no lane and does not wait: nothing will end it",
         remedy="report it with this line; its session still accepts turns",
     ),
     "lane_wrong": FindingKind(

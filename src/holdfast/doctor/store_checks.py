@@ -93,7 +93,7 @@ def exposed_paths(database: Path) -> list[Path]:
     """Return the database and its directory, if group or others may access them.
 
     The directory counts only if it belongs to the store alone. SQLite's log files have the mode
-    of the database.
+    of the database. Nothing is exposed if the database has been removed meanwhile.
     """
     if not database.exists():
         return []

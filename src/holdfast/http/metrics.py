@@ -198,9 +198,7 @@ class PrometheusMeter:
 
     def _route_labels(self, context: RequestContext) -> Labels:
         """Return tenant, upstream and model, or `other` where there are too many."""
-        labels = tuple(
-            value or UNKNOWN for value in (context.tenant, context.upstream, context.model)
-        )
+        labels = (context.tenant or UNKNOWN, context.upstream or UNKNOWN, context.model or UNKNOWN)
         if labels not in self._label_sets:
             if len(self._label_sets) >= MAX_LABEL_SETS:
                 return OTHER, OTHER, OTHER
