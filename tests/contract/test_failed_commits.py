@@ -58,11 +58,12 @@ async def _on_sqlite(url: str, *, is_on: bool) -> None:
         ).fetchall():
             connection.execute(f"drop trigger if exists refuse_{table}")
             columns = [row[1] for row in connection.execute(f"pragma table_info({table})")]
-            row = " || ' ' || ".join(f"coalesce(cast(new.[{one}] as text), '')" for one in columns)
+            # By their bytes: a text that is made of a blob ends at its first zero.
+            row = " || ' ' || ".join(f"hex(coalesce(new.[{one}], ''))" for one in columns)
             if is_on:
                 connection.execute(
                     f"create trigger refuse_{table} after insert on {table} "
-                    f"when {row} like '%{WORD}%' begin insert into refused values (1); end"
+                    f"when {row} like '%{WORD.encode().hex()}%' begin insert into refused values (1); end"
                 )
     finally:
         connection.close()
