@@ -63,7 +63,8 @@ async def _on_sqlite(url: str, *, is_on: bool) -> None:
             if is_on:
                 connection.execute(
                     f"create trigger refuse_{table} after insert on {table} "
-                    f"when {row} like '%{WORD.encode().hex()}%' begin insert into refused values (1); end"
+                    f"when {row} like '%{WORD.encode().hex()}%' "
+                    "begin insert into refused values (1); end"
                 )
     finally:
         connection.close()
