@@ -229,8 +229,8 @@ LOG = (
     Fault(
         "an entry is appended behind others than the decision saw",
         f"{STORES}/sql/statements.py",
-        "from log where session = ?1 having max(n) + 1 = ?2)",
-        "from log where session = ?1 having ?2 > 0)",
+        "and not exists (select 1 from log where session = ?1 and n >= ?2))",
+        "and ?2 > 0)",
         ("tests/unit/stores/sqlite/test_driver.py", "tests/contract/test_postgres.py"),
     ),
     Fault(

@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import sqlite3
 from pathlib import Path
 
 import asyncpg
 import pytest
 
 from tests.cli.terminals import Outcome, in_process
-from tests.migration.golden_store import install
-from tests.migration.test_migrations import install_on_postgres
+from tests.migration.first_schema_store import copy_to_postgres, create_file
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
 TABLES = "select tablename::text from pg_tables where schemaname = 'public' order by 1"
@@ -63,13 +61,15 @@ def test_an_empty_file_stays_empty(
 
 
 def test_a_dry_run_does_not_migrate_a_database(
-    bare_postgres_url: str, chat: Path, capsys: pytest.CaptureFixture[str]
+    bare_postgres_url: str, tmp_path: Path, chat: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asyncio.run(install_on_postgres(bare_postgres_url, 3))
+    old = tmp_path / "old.db"
+    create_file(old)
+    asyncio.run(copy_to_postgres(old, bare_postgres_url))
     before = tables_of(bare_postgres_url)
     told = dry_run(capsys, chat, bare_postgres_url)
     assert (told.code, told.out, told.err.count("\n")) == (1, "", 1)
-    assert "holdfast doctor --fix" in told.err
+    assert "holdfast upgrade" in told.err
     assert tables_of(bare_postgres_url) == before
 
 
@@ -77,14 +77,11 @@ def test_a_dry_run_does_not_migrate_a_file(
     tmp_path: Path, chat: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "old.db"
-    connection = sqlite3.connect(store)
-    install(connection, 3)
-    connection.commit()
-    connection.close()
+    create_file(store)
     before = store.read_bytes()
     told = dry_run(capsys, chat, f"sqlite:///{store}")
     assert (told.code, told.out, told.err.count("\n")) == (1, "", 1)
-    assert "holdfast doctor --fix" in told.err
+    assert "holdfast upgrade" in told.err
     assert store.read_bytes() == before
 
 

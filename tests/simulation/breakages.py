@@ -55,7 +55,7 @@ Wrap = Callable[[SimulatedDriver], SqlDriver]
 
 UNGATED = sql.APPEND_ENTRY._replace(
     text=re.sub(
-        r"\(select max.*?\?2\)",
+        r"\(select n \+ 1.*?\?2\)\)",
         "(select coalesce(max(n), 0) + 1 from log where session = ?1 and ?2 is not null)",
         sql.APPEND_ENTRY.text,
     )

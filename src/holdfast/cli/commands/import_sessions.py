@@ -120,6 +120,8 @@ async def _store_exists(url: str) -> bool:
     inspection = await look_at(url)
     if not inspection.exists or inspection.is_bare:
         return False
+    if inspection.refusal is not None:
+        raise CommandFailed(inspection.refusal)
     if inspection.pending:
         raise CommandFailed(
             f"a dry run changes nothing, and the store needs {len(inspection.pending)} "

@@ -32,7 +32,11 @@ _ENTRY = (
 # The gate: no number, and so no row, unless the log still ends where the decision saw it end.
 APPEND_ENTRY = Statement(
     "append_entry",
-    _ENTRY.format(n="(select max(n) + 1 from log where session = ?1 having max(n) + 1 = ?2)"),
+    _ENTRY.format(
+        # Two looks at the index, however long the log is; an aggregate would read all of it.
+        n="(select n + 1 from log where session = ?1 and n = ?2 - 1 "
+        "and not exists (select 1 from log where session = ?1 and n >= ?2))"
+    ),
     is_fenced=True,
 )
 # The first entry of a session, and those behind another one of the same commit.
