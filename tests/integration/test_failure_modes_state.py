@@ -123,7 +123,9 @@ async def test_f37_a_model_that_cannot_be_asked_this_is_passed_over() -> None:
         ]
         simulator.add_fault("quota", when={"model": "gpt-4.1"})
         async with open_upstream_gateway(*settings, heals=QUICK) as gateway:
-            said = await gateway.respond("one", model="gpt-4.1", tools=[{"type": "web_search"}])
+            said = await gateway.respond(
+                "one", model="gpt-4.1", tools=[{"type": "web_search"}], tool_choice="required"
+            )
             assert said["model"] == "o3"
             assert [request.model for request in simulator.requests()] == ["gpt-4.1", "o3"]
 
