@@ -17,7 +17,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.core.transaction.commands import Queued, Started
-from holdfast.stores.commit.group_commit import FEW
+from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH
 from holdfast.stores.postgres import open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.sql.store import SqlStore
@@ -375,7 +375,7 @@ async def test_batches_about_different_sessions_are_at_the_database_side_by_side
     open_another: Opener, postgres_url: str
 ) -> None:
     caller = Caller(await open_another())
-    keys = [f"k{n}" for n in range(2 * FEW)]
+    keys = [f"k{n}" for n in range(2 * MIN_SPLIT_BATCH)]
     held, *_ = [(await caller.append("a", key=key)).session for key in keys]
     blocker = await asyncpg.connect(postgres_url)
     try:
@@ -384,8 +384,8 @@ async def test_batches_about_different_sessions_are_at_the_database_side_by_side
             writing = [asyncio.create_task(caller.append("b", key=key)) for key in keys]
             async with asyncio.timeout(SECONDS):
                 # The second half does not wait for the first one.
-                await asyncio.gather(*writing[FEW:])
-            assert not any(one.done() for one in writing[:FEW])
+                await asyncio.gather(*writing[MIN_SPLIT_BATCH:])
+            assert not any(one.done() for one in writing[:MIN_SPLIT_BATCH])
         await asyncio.gather(*writing)
     finally:
         await blocker.close()

@@ -9,9 +9,9 @@ import pytest
 from holdfast.core.errors import RunFenced
 from holdfast.core.transaction.commands import (
     Accept,
-    Bury,
     Command,
     Compact,
+    ExpireWorker,
     Extend,
     Finish,
     RecordHeal,
@@ -113,7 +113,7 @@ async def _stop_at(url: str, place: int, context: ContextSettings, *, is_done_fi
         store.stops_at, store.is_done_first = place, is_done_first
         lost = asyncio.create_task(first.respond(f"now {LONG}", **ONCE))
         await store.stopped.wait()
-        await second.engine.submit(Bury(worker=first.engine.worker.id))
+        await second.engine.submit(ExpireWorker(worker=first.engine.worker.id))
         answer = await second.respond(f"now {LONG}", **ONCE)
         assert answer.status_code == 200, (place, answer.text)
         session, made = await listed(second)

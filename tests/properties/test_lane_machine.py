@@ -13,9 +13,9 @@ from holdfast.core.model.items import write_item
 from holdfast.core.model.turn import RUN_AGAIN, Fence, OnBusy, Source
 from holdfast.core.transaction.commands import (
     Accept,
-    Bury,
     Cancel,
     Claim,
+    ExpireWorker,
     Finish,
     LaneLimits,
     Queued,
@@ -336,7 +336,7 @@ class LaneMachine(RuleBasedStateMachine):
     @rule()
     def die(self) -> None:
         worker = self.house.callers["b"].worker
-        self.house.ask(Bury(worker=worker))
+        self.house.ask(ExpireWorker(worker=worker))
         self.gone.add("b")
 
     def is_survived(self) -> bool:
@@ -348,7 +348,7 @@ class LaneMachine(RuleBasedStateMachine):
     def come_back(self) -> None:
         """Another process takes the dead one's place, under a new name."""
         caller = self.house.callers["b"]
-        self.house.ask(Bury(worker=caller.worker, drop=True))
+        self.house.ask(ExpireWorker(worker=caller.worker, drop=True))
         caller.worker = WorkerId(caller.ids.new("wrk"))
         self.house.ask(Renew(worker=caller.worker, lease_seconds=FOREVER, is_new=True))
         self.gone.discard("b")

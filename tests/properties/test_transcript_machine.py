@@ -20,7 +20,7 @@ from holdfast.core.ids import SessionId, WorkerId
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import (
     Accept,
-    Bury,
+    ExpireWorker,
     Extend,
     Finish,
     Fork,
@@ -142,7 +142,7 @@ class TranscriptMachine(RuleBasedStateMachine):
             self.house.ask(Extend(fence=run.fence, partial=partial))
             book.entries.append(Entry(f"h{self.count}", turn, is_partial=True))
         dead, heir = self.house.callers["b"], self.house.callers["a"]
-        self.house.ask(Bury(worker=dead.worker))
+        self.house.ask(ExpireWorker(worker=dead.worker))
         self.house.ask(Recover(session_id=SessionId(book.id), worker=heir.worker))
         dead.worker = WorkerId(dead.ids.new("wrk"))
         self.house.ask(Renew(worker=dead.worker, lease_seconds=FOREVER, is_new=True))

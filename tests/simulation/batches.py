@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.ids import Key, Tenant, TurnId
 from holdfast.core.model.items import message
-from holdfast.core.transaction.commands import Appended, Continue
+from holdfast.core.transaction.commands import AppendBatch, Appended
 from holdfast.engine.sessions.appending import append_batch
 from tests.simulation.plan import Op
 from tests.simulation.replica import Replica
@@ -42,7 +42,7 @@ async def _add(
         nonlocal sent
         sent += 1
         gateway = replica.gateway
-        command = Continue(
+        command = AppendBatch(
             tenant=Tenant(op.tenant),
             turn_id=TurnId(f"turn_of_{op.id}"),
             ordinal=ordinal,

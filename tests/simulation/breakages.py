@@ -19,7 +19,7 @@ from holdfast.core.decisions import compact as compacting
 from holdfast.core.decisions import idempotency as repeats
 from holdfast.core.decisions import recovery as succession
 from holdfast.core.decisions import run as run_end
-from holdfast.core.decisions.lane import Settled, settle_gone
+from holdfast.core.decisions.lane import Settled, end_dead_owner
 from holdfast.core.errors import HoldfastError, StoreUnavailable, TurnCancelled
 from holdfast.core.ids import RunId
 from holdfast.core.model.session import Session
@@ -221,7 +221,7 @@ def _settle_own(draft: Draft, facts: Facts, *, worker: Any, **more: Any) -> Sett
     """Know of the lanes of one's own process alone."""
     if facts.active is not None and draft.session.owner not in (None, worker):
         return Settled(True, Waiting())
-    return settle_gone(draft, facts, worker=worker, **more)
+    return end_dead_owner(draft, facts, worker=worker, **more)
 
 
 # ── idempotency ─────────────────────────────────────────────────────────────────────────────
@@ -231,7 +231,7 @@ def _late_memory() -> tuple[tuple[Any, str, Any], ...]:
     """Bind idempotency keys when their turn is completed, and not when it is accepted."""
     rows: dict[str, IdempotencyRow] = {}
 
-    def remember(command: Any, draft: Draft, turn: Turn) -> None:
+    def bind_idempotency_key(command: Any, draft: Draft, turn: Turn) -> None:
         if command.idempotency_key is not None:
             rows[turn.id] = IdempotencyRow(
                 turn.tenant,
@@ -253,7 +253,10 @@ def _late_memory() -> tuple[tuple[Any, str, Any], ...]:
 
     decided: dict[type[Command[Any]], Any] = dict(planning._DECIDED)
     decided[cmd.Finish] = (decided[cmd.Finish][0], finish)
-    return ((admission, "remember", remember), (planning, "_DECIDED", decided))
+    return (
+        (admission, "bind_idempotency_key", bind_idempotency_key),
+        (planning, "_DECIDED", decided),
+    )
 
 
 # ── summaries ───────────────────────────────────────────────────────────────────────────────
@@ -282,7 +285,7 @@ def _unfenced_summaries() -> tuple[tuple[Any, str, Any], ...]:
 def _believed_lanes() -> tuple[tuple[Any, str, Any], ...]:
     """Take lanes for what this process left them as: nobody is asked, and no version is read."""
     return (
-        (SqliteDriver, "_doubt_lanes", lambda *_: None),
+        (SqliteDriver, "_invalidate_lane_cache", lambda *_: None),
         (sql, "APPEND_ENTRY", UNGATED),
     )
 
@@ -309,9 +312,9 @@ def breakage(name: str) -> Breakage:
             return Breakage(name=name, wrap=ForgetfulDriver)
         case "lane of one process":
             patches = (
-                (admission, "settle_gone", _settle_own),
-                (repeats, "settle_gone", _settle_own),
-                (succession, "settle_gone", _settle_own),
+                (admission, "end_dead_owner", _settle_own),
+                (repeats, "end_dead_owner", _settle_own),
+                (succession, "end_dead_owner", _settle_own),
             )
             return Breakage(name=name, patches=patches, without=WITHOUT_GUARDS)
         case "idempotency at the end":

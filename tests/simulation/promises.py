@@ -13,7 +13,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, USER_ACTIVITY, Turn
 from holdfast.core.projection.project import project
-from holdfast.core.transaction.commands import Appended, Continue
+from holdfast.core.transaction.commands import AppendBatch, Appended
 from tests.simulation.batches import words
 from tests.simulation.clients import Heard, said_by
 from tests.simulation.disk import outcome_of
@@ -382,7 +382,7 @@ def no_inner_errors(story: Story) -> Breaches:
     """Nothing was answered that blames the store or the engine itself."""
     for written in story.journal:
         outcome, command = outcome_of(written), written.command
-        if isinstance(command, Continue) and not command.again and not command.ordinal:
+        if isinstance(command, AppendBatch) and not command.again and not command.ordinal:
             continue  # one that was begun by its own repeat is looked for, and sent again
         if isinstance(outcome, BaseException) and not isinstance(outcome, HoldfastError):
             yield f"inner error: {type(written.command).__name__} got {outcome!r}"

@@ -17,11 +17,11 @@ from holdfast.core.errors import (
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import (
     Accept,
+    AppendBatch,
     Appended,
     Claim,
     Command,
     Compact,
-    Continue,
     Delete,
     Ended,
     Extend,
@@ -153,7 +153,7 @@ def _written(written: Written) -> Iterator[str]:
     match command, outcome:
         case Accept(), Started() | Queued() | Repeated():
             yield from _admitted(command, outcome)
-        case Continue(), Appended():
+        case AppendBatch(), Appended():
             yield "a batch was added to a turn that runs elsewhere"
             if not outcome.session.is_live:
                 yield "a batch was added to a retired session"

@@ -18,7 +18,15 @@ import pytest
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import RunId, SessionId
-from holdfast.core.transaction.commands import Bury, Claim, Command, Queued, Recover, Reset, Started
+from holdfast.core.transaction.commands import (
+    Claim,
+    Command,
+    ExpireWorker,
+    Queued,
+    Recover,
+    Reset,
+    Started,
+)
 from holdfast.ports.store import SessionQuery
 from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.sql.store import SqlStore
@@ -224,7 +232,7 @@ def test_an_end_that_meets_a_reset_is_whole_or_changes_nothing() -> None:
 def test_an_end_that_meets_its_own_recovery_is_written_once() -> None:
     async def recovers(race: Race) -> None:
         heir, session = race.callers[1], race.started[0].session
-        await heir.store.submit(Bury(worker=race.callers[0].worker))
+        await heir.store.submit(ExpireWorker(worker=race.callers[0].worker))
         await race.ask(1, Recover(session_id=session.id, worker=heir.worker))
 
     def is_right(race: Race) -> bool:

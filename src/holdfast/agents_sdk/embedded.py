@@ -8,7 +8,7 @@ from holdfast.agents_sdk.shared_store import StoreHandle, StoreName
 from holdfast.core.errors import InvalidInput, SessionChanged
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem
-from holdfast.core.transaction.commands import Continue, Pop, Reserve, Reset
+from holdfast.core.transaction.commands import AppendBatch, Pop, Reserve, Reset
 from holdfast.engine.embedded.external_lane import (
     CompletedRun,
     ExternalLane,
@@ -84,7 +84,7 @@ class EmbeddedBackend:
         candidate_id, block.candidate_id = block.candidate_id or gateway.new_session_id(), None
         if block.spare_turn_id is None and block.is_standalone and block.ordinal:
             block.spare_turn_id = TurnId(gateway.ids.new("turn"))
-        command = Continue(
+        command = AppendBatch(
             tenant=self.tenant,
             turn_id=block.turn_id,
             ordinal=block.ordinal,

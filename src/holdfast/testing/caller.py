@@ -12,10 +12,10 @@ from holdfast.core.model.turn import Fence, Turn
 from holdfast.core.transaction.commands import (
     Accept,
     Append,
+    AppendBatch,
     Appended,
     Claim,
     Command,
-    Continue,
     Ended,
     Extend,
     Finish,
@@ -168,9 +168,9 @@ class Caller:
         key: str | None = "k",
         session_id: str | None = None,
         **more: Any,
-    ) -> Continue:
+    ) -> AppendBatch:
         """Return the command that appends a batch to the external turn `name`."""
-        return Continue(
+        return AppendBatch(
             tenant=self.tenant,
             turn_id=TurnId(f"turn_{name}"),
             ordinal=ordinal,

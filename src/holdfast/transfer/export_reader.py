@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.core.ids import SessionId
-from holdfast.core.model.import_rows import Order, PastTurn
+from holdfast.core.model.import_rows import ImportedTurn, Order
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.records import Span, merge_spans
 from holdfast.transfer.export_records import SessionRecord, TurnRecord, read_session, read_turn
@@ -145,14 +145,14 @@ class _Session:
             by_turn.setdefault(entry.turn, []).append(entry)
         return by_turn
 
-    def _turn(self, ref: TurnRef, entries: list[_Entry]) -> PastTurn:
+    def _turn(self, ref: TurnRef, entries: list[_Entry]) -> ImportedTurn:
         items = [entry.item for entry in entries]
         partial = frozenset(index for index, entry in enumerate(entries) if entry.is_partial)
         record = self.turns.get(ref)
         if record is not None:
             return record.to_imported(items, partial, self.id)
         is_by_user = any(entry.is_by_user for entry in entries)
-        return PastTurn(items=tuple(items), partial=partial, is_by_user=is_by_user)
+        return ImportedTurn(items=tuple(items), partial=partial, is_by_user=is_by_user)
 
     def _order(self, refs: list[TurnRef]) -> Order:
         positions = {ref: index for index, ref in enumerate(refs)}

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.core.healing.policy import Heal, write_heals
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
-from holdfast.core.model.import_rows import PastRun, PastTurn
+from holdfast.core.model.import_rows import ImportedRun, ImportedTurn
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Usage
 from holdfast.core.model.turn import Outcome, Source, storable
@@ -83,10 +83,10 @@ class RunRecord(_TimedRecord, frozen=True, kw_only=True):
     heals: tuple[Heal, ...] | None = None
     late: msgspec.Raw | None = None
 
-    def to_imported(self) -> PastRun:
+    def to_imported(self) -> ImportedRun:
         """Return the run for the importer."""
         started, ended = self.times()
-        return PastRun(
+        return ImportedRun(
             id=RunId(self.id) if _ID.fullmatch(self.id) else None,
             epoch=self.epoch,
             worker=WorkerId(storable(self.worker) or ""),
@@ -116,13 +116,13 @@ class TurnRecord(_TimedRecord, frozen=True, kw_only=True):
 
     def to_imported(
         self, items: list[NewItem], partial: frozenset[int], owner: SessionId
-    ) -> PastTurn:
+    ) -> ImportedTurn:
         """Return the turn with its items; it keeps its id only in its own session."""
         is_own = self.session_id == owner and _ID.fullmatch(self.id) is not None
         runs = tuple(run.to_imported() for run in self.runs)
         started, ended = self.times()
         at = started if started is not None else self.accepted_at
-        return PastTurn(
+        return ImportedTurn(
             items=tuple(items),
             partial=partial,
             at=at,

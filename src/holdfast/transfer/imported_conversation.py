@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.core.errors import InvalidInput, InvalidItem
-from holdfast.core.model.import_rows import Order, PastTurn
+from holdfast.core.model.import_rows import ImportedTurn, Order
 from holdfast.core.model.items import NewItem, write_item
 from holdfast.core.model.records import Span, merge_spans
 from holdfast.core.model.session import Usage
@@ -26,7 +26,7 @@ class ImportedSession:
 
     source: str
     generation: int = 1
-    turns: tuple[PastTurn, ...] = ()
+    turns: tuple[ImportedTurn, ...] = ()
     order: Order = ()
     hidden: tuple[Span, ...] = ()
     created_at: float = 0.0
@@ -67,7 +67,7 @@ class ItemGroup:
     is_hidden: bool = False
 
 
-def group_turns(groups: Iterable[ItemGroup]) -> tuple[tuple[PastTurn, ...], tuple[Span, ...]]:
+def group_turns(groups: Iterable[ItemGroup]) -> tuple[tuple[ImportedTurn, ...], tuple[Span, ...]]:
     """Return the groups as turns, and the hidden ranges of the log that the turns form."""
     turns: list[list[ItemGroup]] = []
     spans: list[Span] = []
@@ -84,8 +84,8 @@ def group_turns(groups: Iterable[ItemGroup]) -> tuple[tuple[PastTurn, ...], tupl
     return tuple(_turn(groups) for groups in turns), tuple(merge_spans(spans))
 
 
-def _turn(groups: list[ItemGroup]) -> PastTurn:
-    return PastTurn(
+def _turn(groups: list[ItemGroup]) -> ImportedTurn:
+    return ImportedTurn(
         items=tuple(item for group in groups for item in group.items),
         at=next((group.at for group in groups if group.at is not None), None),
         ended_at=next((group.ended_at for group in groups if group.ended_at is not None), None),

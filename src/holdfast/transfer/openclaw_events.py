@@ -7,7 +7,7 @@ hidden. A compaction hides what it summarizes; a reset starts the next generatio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.core.model.import_rows import PastTurn
+from holdfast.core.model.import_rows import ImportedTurn
 from holdfast.core.model.records import Span
 from holdfast.transfer.imported_conversation import Converter, Item, ItemGroup, group_turns, seconds
 from holdfast.transfer.openclaw_messages import message_items, summary_items, user_items
@@ -27,7 +27,7 @@ class Segment:
     groups: list[ItemGroup] = field(default_factory=list)
     started_at: float | None = None
 
-    def to_turns(self) -> tuple[tuple[PastTurn, ...], tuple[Span, ...]]:
+    def to_turns(self) -> tuple[tuple[ImportedTurn, ...], tuple[Span, ...]]:
         """Return the segment as turns, and its hidden ranges."""
         return group_turns(self.groups)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from holdfast.core.transaction.commands import Bury, Command, Extend
+from holdfast.core.transaction.commands import Command, ExpireWorker, Extend
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.store import Store
 from tests.in_process import RunningGateway, open_gateway
@@ -294,7 +294,7 @@ async def test_a_background_stream_continues_on_another_worker(
         name = told[0]["response"]["id"]
         elsewhere = follow(second, name)
         assert await elsewhere.take(7) == told
-        await second.engine.store.submit(Bury(worker=first.engine.worker.id))
+        await second.engine.store.submit(ExpireWorker(worker=first.engine.worker.id))
         await second.engine.worker.sweep()
         rest = await elsewhere.rest()
         assert numbers(told + rest) == list(range(len(told + rest)))

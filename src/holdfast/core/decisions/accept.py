@@ -16,10 +16,10 @@ from holdfast.core.decisions.idempotency import (
 from holdfast.core.decisions.identity import new_draft, tenant_full, unexpected, unusable
 from holdfast.core.decisions.lane import (
     begin,
+    end_dead_owner,
     front_position,
     pack_items,
     queued,
-    settle_gone,
     started,
     stop_active,
     tail_position,
@@ -42,7 +42,7 @@ from holdfast.core.transaction.changes import (
     TurnJoined,
     refuse,
 )
-from holdfast.core.transaction.commands import Accept, Append, Brought, Parent
+from holdfast.core.transaction.commands import Accept, Append, ImportedPrefix, Parent
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
 
@@ -62,7 +62,9 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     if command.parent is not None and facts.session is not None:
         return _accept_child(command, facts, facts.session, command.parent)
     refusal = (
-        unusable(command, facts) or _moved(command, facts) or tenant_full(command.limits, facts)
+        unusable(command, facts)
+        or _stale_view(command, facts)
+        or tenant_full(command.limits, facts)
     )
     if refusal is not None:
         return refuse(refusal)
@@ -88,7 +90,7 @@ def _repeated(command: Accept, facts: Facts) -> Decision[Admission] | None:
     return None
 
 
-def _moved(command: Accept, facts: Facts) -> HoldfastError | None:
+def _stale_view(command: Accept, facts: Facts) -> HoldfastError | None:
     """What was worked out by looking at the log holds only for the log that was looked at."""
     session = facts.session
     if session is not None and command.after_turn not in (None, session.turn_count):
@@ -168,12 +170,12 @@ def _admit(
     """Put a new turn into the lane: at once, at the end, or at the front, as it asked."""
     is_free, waiting = True, facts.waiting
     if facts.active is not None:
-        is_free, waiting, _ = settle_gone(
+        is_free, waiting, _ = end_dead_owner(
             draft, facts, worker=command.worker, limits=command.limits
         )
     is_first = is_free and waiting.count == 0
     if command.brought is not None and is_first and draft.head_seq == 0:
-        command = bring(command, draft, command.brought)
+        command = write_prefix(command, draft, command.brought)
     session = draft.session
     position = tail_position(session.turn_count, waiting, facts.active)
     if not is_first:
@@ -183,7 +185,7 @@ def _admit(
         if command.on_busy in ("interrupt", "rollback"):
             position = front_position(facts, waiting)
             if not is_free:
-                facts = _cut_in(command, facts, draft)
+                facts = _preempt(command, facts, draft)
             is_first = True
     session = draft.session
     turn = new_turn(command, session, position, facts.now)
@@ -192,7 +194,7 @@ def _admit(
         turn_count=turn.number,
         last_user_activity_at=facts.now if is_activity else session.last_user_activity_at,
     )
-    remember(command, draft, turn)
+    bind_idempotency_key(command, draft, turn)
     if not is_first:
         turn = replace(turn, input=pack_items(command.items))
         draft.add_turn(turn)
@@ -215,7 +217,7 @@ def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastErr
     return None
 
 
-def _cut_in(command: Accept, facts: Facts, draft: Draft) -> Facts:
+def _preempt(command: Accept, facts: Facts, draft: Draft) -> Facts:
     """Cancel the turn that holds the lane; a rollback also takes its items out of the view."""
     message = f"another turn asked to {command.on_busy}"
     stopped = stop_active(
@@ -259,7 +261,7 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     )
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
-    remember(command, draft, turn)
+    bind_idempotency_key(command, draft, turn)
     draft.add(TurnJoined(command.turn_id, turn.id, command.run_id, draft.before.id))
     turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
     draft.save_turn(turn)
@@ -282,7 +284,7 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     draft = Draft(hidden, now=facts.now, is_new=True)
     turn = new_turn(command, hidden, 1, facts.now)
     draft.set(turn_count=1)
-    remember(command, draft, turn)
+    bind_idempotency_key(command, draft, turn)
     alone = Facts(now=facts.now)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=alone, items=command.items
@@ -316,7 +318,7 @@ def new_turn(command: Accept | Append, session: Session, position: int, now: flo
     )
 
 
-def remember(command: Accept | Append, draft: Draft, turn: Turn) -> None:
+def bind_idempotency_key(command: Accept | Append, draft: Draft, turn: Turn) -> None:
     """Bind the caller's idempotency key to the turn, in the commit that makes it durable."""
     if command.idempotency_key is None:
         return
@@ -352,7 +354,7 @@ def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> 
     return turn
 
 
-def bring(command: Accept, draft: Draft, brought: Brought) -> Accept:
+def write_prefix(command: Accept, draft: Draft, brought: ImportedPrefix) -> Accept:
     """Write the history that a client brings as a turn that is complete; return what is new.
 
     So whoever comes while the new part runs finds that history in the log, and repeats none of it.

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.decisions.accept import add_completed, remember
+from holdfast.core.decisions.accept import add_completed, bind_idempotency_key
 from holdfast.core.decisions.idempotency import claimed, is_implicit_repeat
 from holdfast.core.decisions.identity import new_draft, tenant_full, unusable
 from holdfast.core.errors import IdempotencyMismatch, SessionBusy, SessionDeleted
@@ -34,7 +34,7 @@ def append(command: Append, facts: Facts) -> Decision[Appended]:
     if command.source in USER_ACTIVITY:
         draft.set(last_user_activity_at=facts.now)
     turn = add_completed(command, draft, source=command.source)
-    remember(command, draft, turn)
+    bind_idempotency_key(command, draft, turn)
     return draft.decide(Appended(draft.session, turn))
 
 

@@ -7,7 +7,7 @@ the same: where others came behind it, its block moves to the head with what is 
 from msgspec.structs import replace
 
 from holdfast.core.decisions.identity import unexpected
-from holdfast.core.decisions.lane import still_seen, tail_position
+from holdfast.core.decisions.lane import tail_position, visible_items
 from holdfast.core.errors import (
     HoldfastError,
     IdempotencyMismatch,
@@ -20,12 +20,12 @@ from holdfast.core.errors import (
 from holdfast.core.model.session import Session, begin_session
 from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Turn
 from holdfast.core.transaction.changes import Decision, IdempotencyAdded, IdempotencyRow, refuse
-from holdfast.core.transaction.commands import Appended, Continue, Pop, Popped
+from holdfast.core.transaction.commands import AppendBatch, Appended, Pop, Popped
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
 
-def continue_turn(command: Continue, facts: Facts) -> Decision[Appended]:
+def continue_turn(command: AppendBatch, facts: Facts) -> Decision[Appended]:
     """Add a batch to its turn, once, in the session that the turn began in."""
     turn, session = facts.turn, facts.session
     if facts.repeat is not None:
@@ -53,7 +53,7 @@ def continue_turn(command: Continue, facts: Facts) -> Decision[Appended]:
     return _write(command, facts, draft)
 
 
-def foreseen(command: Continue, now: float) -> Decision[Appended] | None:
+def foreseen(command: AppendBatch, now: float) -> Decision[Appended] | None:
     """Return the decision as it is if nobody has touched the session since the batch before.
 
     Every write to a session or its lane changes its version: that of the first change tells.
@@ -71,7 +71,7 @@ def foreseen(command: Continue, now: float) -> Decision[Appended] | None:
     return decision if decision.changes else None
 
 
-def _repeated(command: Continue, facts: Facts, row: IdempotencyRow) -> Decision[Appended]:
+def _repeated(command: AppendBatch, facts: Facts, row: IdempotencyRow) -> Decision[Appended]:
     if row.body_hash != (command.body_hash or b""):
         return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
     if facts.turn is None or facts.session is None or facts.session.deleted_at is not None:
@@ -79,7 +79,7 @@ def _repeated(command: Continue, facts: Facts, row: IdempotencyRow) -> Decision[
     return Decision(Appended(facts.session, facts.turn, is_repeat=True))
 
 
-def _refusal(command: Continue, facts: Facts) -> HoldfastError | None:
+def _refusal(command: AppendBatch, facts: Facts) -> HoldfastError | None:
     session = facts.session
     if session is None:
         if command.session_id is None:
@@ -94,7 +94,7 @@ def _refusal(command: Continue, facts: Facts) -> HoldfastError | None:
     return None
 
 
-def _write(command: Continue, facts: Facts, draft: Draft) -> Decision[Appended]:
+def _write(command: AppendBatch, facts: Facts, draft: Draft) -> Decision[Appended]:
     if command.replaces_upto:
         draft.hide("replace", (1, command.replaces_upto), facts.hidden, command.turn_id)
     turn = facts.turn
@@ -130,11 +130,13 @@ def _moved_to_head(draft: Draft, facts: Facts, turn: Turn) -> Turn:
     if first <= last:
         draft.hide("move", (first, last), facts.hidden, turn.id)
     first = draft.head_seq + 1
-    draft.append([item.anew() for item in still_seen(facts.turn_items, facts.hidden)], turn.number)
+    draft.append(
+        [item.anew() for item in visible_items(facts.turn_items, facts.hidden)], turn.number
+    )
     return replace(turn, first_seq=first)
 
 
-def _begun(command: Continue, session: Session, facts: Facts) -> Turn:
+def _begun(command: AppendBatch, session: Session, facts: Facts) -> Turn:
     """Return the turn as its first batch begins it: there is nothing that would tell its end."""
     return replace(
         BLANK_TURN,

@@ -10,8 +10,8 @@ from holdfast.core.decisions.lane import (
     WORKER_LOST,
     Settled,
     begin,
+    end_dead_owner,
     queued,
-    settle_gone,
     started,
     tail_position,
 )
@@ -100,7 +100,7 @@ def claimed(turn: Turn, facts: Facts) -> tuple[RetryClaimed, ...]:
 
 def _take_up(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision[Admission]:
     """Go on with a turn that was torn off, also if nobody has noticed yet; else wait for it."""
-    settled = settle_gone(draft, facts, worker=command.worker, limits=command.limits)
+    settled = end_dead_owner(draft, facts, worker=command.worker, limits=command.limits)
     is_noticed = settled.turn is not None and settled.turn.id == turn.id
     if settled.turn is not None and is_noticed:
         turn = replace(settled.turn, retry_claim=turn.retry_claim)

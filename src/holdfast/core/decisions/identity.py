@@ -10,7 +10,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.model.session import Session, begin_session
 from holdfast.core.transaction.changes import Decision
-from holdfast.core.transaction.commands import Accept, Append, Continue, LaneLimits, Reserve
+from holdfast.core.transaction.commands import Accept, Append, AppendBatch, LaneLimits, Reserve
 from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
@@ -39,7 +39,7 @@ def unusable(command: Accept | Append, facts: Facts) -> HoldfastError | None:
     return None
 
 
-def unexpected(command: Accept | Continue, facts: Facts) -> HoldfastError | None:
+def unexpected(command: Accept | AppendBatch, facts: Facts) -> HoldfastError | None:
     """Return an error if the live session is not the one that the caller expects."""
     session = facts.session
     if command.expected_id is None or (session is not None and _is_foreign(command, session)):
@@ -50,7 +50,7 @@ def unexpected(command: Accept | Continue, facts: Facts) -> HoldfastError | None
     return None
 
 
-def _is_foreign(command: Accept | Continue, session: Session) -> bool:
+def _is_foreign(command: Accept | AppendBatch, session: Session) -> bool:
     """Return whether the session is answered as one that does not exist."""
     return session.tenant != command.tenant or session.deleted_at is not None
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core.decisions.lifecycle import retire
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
-from holdfast.core.model.import_rows import Imported, ImportStatus, Order, PastRun, PastTurn
+from holdfast.core.model.import_rows import Imported, ImportedRun, ImportedTurn, ImportStatus, Order
 from holdfast.core.model.records import Span, visible_spans
 from holdfast.core.model.session import Session, Usage, begin_session
 from holdfast.core.model.turn import Run, Turn
@@ -160,7 +160,7 @@ def _write_turns(draft: Draft, command: Import, known: int) -> None:
         _write_turn(draft, turn, blocks.get(index))
 
 
-def _append(draft: Draft, past: PastTurn, number: int, start: int, count: int) -> int:
+def _append(draft: Draft, past: ImportedTurn, number: int, start: int, count: int) -> int:
     """Append a block of a turn; what was cut off there is so here."""
     last = draft.session.head_seq
     for is_partial, places in groupby(range(start, start + count), past.partial.__contains__):
@@ -168,7 +168,7 @@ def _append(draft: Draft, past: PastTurn, number: int, start: int, count: int) -
     return last
 
 
-def _write_turn(draft: Draft, past: PastTurn, block: Span | None) -> None:
+def _write_turn(draft: Draft, past: ImportedTurn, block: Span | None) -> None:
     session = draft.session
     number = session.turn_count + 1
     first, last = block if block is not None else (None, None)
@@ -212,7 +212,7 @@ def _write_turn(draft: Draft, past: PastTurn, block: Span | None) -> None:
         _write_run(draft, turn_id, run, block)
 
 
-def _write_run(draft: Draft, turn_id: TurnId, past: PastRun, block: Span | None) -> None:
+def _write_run(draft: Draft, turn_id: TurnId, past: ImportedRun, block: Span | None) -> None:
     """Tell of an attempt; epochs go on behind it, so that nothing it could still write counts."""
     session = draft.session
     usage = past.usage
@@ -271,7 +271,7 @@ def _digest(session_id: SessionId, name: str) -> str:
     return hashlib.blake2b(f"{session_id}\0{name}".encode(), digest_size=15).hexdigest()
 
 
-def _hash(past: PastTurn) -> bytes:
+def _hash(past: ImportedTurn) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for item in past.items:
         digest.update(item.fingerprint + b"\0")

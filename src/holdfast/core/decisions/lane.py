@@ -123,14 +123,14 @@ def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> 
         return turn.first_seq, turn.kept_seq, turn.last_seq
     # Later turns stand behind the old block, or hid it: it is written anew, never interleaved.
     # Where all of it is hidden, who asks again means what was asked.
-    kept = still_seen(block, hidden) if is_seen else _asked(block, turn.kept_seq)
+    kept = visible_items(block, hidden) if is_seen else _asked(block, turn.kept_seq)
     draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id)
     first = draft.head_seq + 1
     last = draft.append([item.anew() for item in kept if not item.is_partial], turn.number)
     return first, last, last
 
 
-def still_seen(block: Sequence[StoredItem], hidden: Sequence[Span]) -> list[StoredItem]:
+def visible_items(block: Sequence[StoredItem], hidden: Sequence[Span]) -> list[StoredItem]:
     """Return the items of a turn's block that nothing hides."""
     return [item for item in block if not any(first <= item.seq <= last for first, last in hidden)]
 
@@ -214,7 +214,7 @@ class Settled(NamedTuple):
     turn: Turn | None = None
 
 
-def settle_gone(
+def end_dead_owner(
     draft: Draft, facts: Facts, *, worker: WorkerId, limits: LaneLimits, is_forsaken: bool = False
 ) -> Settled:
     """Free the lane if its holder is gone.

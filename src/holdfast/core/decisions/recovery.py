@@ -2,7 +2,13 @@
 
 from msgspec.structs import replace
 
-from holdfast.core.decisions.lane import WORKER_LOST, end_turn, queued, settle_gone, start_waiting
+from holdfast.core.decisions.lane import (
+    WORKER_LOST,
+    end_dead_owner,
+    end_turn,
+    queued,
+    start_waiting,
+)
 from holdfast.core.errors import (
     RunFenced,
     SessionDeleted,
@@ -37,7 +43,7 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
     if command.again and run is not None:
         return refuse(RunFenced(f"run {run.id} of turn {turn.id} was begun, and lost its lane"))
     draft = Draft(session, now=facts.now)
-    is_free, waiting, settled = settle_gone(
+    is_free, waiting, settled = end_dead_owner(
         draft, facts, worker=command.worker, limits=command.limits
     )
     if session.active_turn_id == turn.id:
@@ -57,7 +63,7 @@ def recover(command: Recover, facts: Facts) -> Decision[Session]:
         return refuse(SessionNotFound(f"no session {command.session_id}"))
     draft = Draft(session, now=facts.now)
     is_forsaken = session.owner == command.worker and session.active_run_id in command.forsaken
-    settled = settle_gone(
+    settled = end_dead_owner(
         draft, facts, worker=command.worker, limits=command.limits, is_forsaken=is_forsaken
     )
     is_touched = settled.turn is not None

@@ -11,7 +11,7 @@ from holdfast.core.model.session import Usage
 from holdfast.core.model.turn import Outcome, Source
 
 
-class PastRun(msgspec.Struct, frozen=True, kw_only=True):
+class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt at a turn that another store tells of."""
 
     id: RunId | None = None
@@ -28,7 +28,7 @@ class PastRun(msgspec.Struct, frozen=True, kw_only=True):
     late: bytes | None = None
 
 
-class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
+class ImportedTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that was taken somewhere else: what it left in its transcript, and when.
 
     What only another store of ours can tell has the defaults of a turn that went well.
@@ -49,10 +49,10 @@ class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
     error_message: str | None = None
     accepted_at: float | None = None
     has_begun: bool = True
-    runs: tuple[PastRun, ...] = ()
+    runs: tuple[ImportedRun, ...] = ()
 
 
-def nameless(turn: PastTurn) -> PastTurn:
+def nameless(turn: ImportedTurn) -> ImportedTurn:
     """Return a turn that gets ids of its own, because those it had are somebody else's."""
     return replace(turn, id=None, runs=tuple(replace(run, id=None) for run in turn.runs))
 

@@ -26,7 +26,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Outcome, Turn
 from holdfast.core.transaction.commands import (
     Accept,
-    Continue,
+    AppendBatch,
     Finish,
     Hide,
     Queued,
@@ -299,7 +299,7 @@ class ExternalLane:
         self._late_batches += 1
         await append_batch(
             gateway,
-            Continue(
+            AppendBatch(
                 tenant=turn.tenant,
                 turn_id=turn.id,
                 ordinal=turn.step + self._late_batches,

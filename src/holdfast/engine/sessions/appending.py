@@ -18,8 +18,8 @@ from holdfast.core.model.turn import OnBusy
 from holdfast.core.transaction.commands import (
     Accept,
     Append,
+    AppendBatch,
     Appended,
-    Continue,
     Finish,
     Repeated,
 )
@@ -41,7 +41,7 @@ async def append_items(
     return await _append_in_turn(gateway, command, on_busy)
 
 
-async def append_batch(gateway: Gateway, command: Continue) -> Appended:
+async def append_batch(gateway: Gateway, command: AppendBatch) -> Appended:
     """Append a batch to a turn that runs outside this gateway; wait while the lane is taken."""
     try:
         return await gateway.submit(command)

@@ -20,9 +20,9 @@ from holdfast.core.transaction.commands import (
     Accept,
     Cancel,
     Command,
-    Deliver,
     Finish,
     LaneLimits,
+    MarkDelivered,
     Queued,
     Recover,
     Repeated,
@@ -308,7 +308,7 @@ class Gateway:
     async def _flush_delivered(self) -> None:
         if self._delivered:
             steps, self._delivered = self._delivered, set()
-            await self.submit(Deliver(steps=tuple(sorted(steps))))
+            await self.submit(MarkDelivered(steps=tuple(sorted(steps))))
 
     # ── everything else ─────────────────────────────────────────────────────────────────────
 

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.core.errors import HoldfastError, RunFenced, StoreUnavailable
 from holdfast.core.ids import RunId, SessionId, TurnId, WorkerId
 from holdfast.core.model.turn import RUN_AGAIN, Turn
-from holdfast.core.transaction.commands import Bury, Cancel, Finish, Recover, Renew
+from holdfast.core.transaction.commands import Cancel, ExpireWorker, Finish, Recover, Renew
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.engine.settings import LaneSettings
@@ -108,7 +108,7 @@ class Worker:
         for worker in await self._store.gone_workers():
             if worker.id == self.id:
                 continue
-            command = Bury(worker=worker.id, alive_until=worker.alive_until)
+            command = ExpireWorker(worker=worker.id, alive_until=worker.alive_until)
             if await self._store.submit(command):
                 expired.append(worker.id)
         return expired

@@ -13,7 +13,7 @@ from holdfast.core.errors import InvalidInput, SessionChanged, TurnNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId, read_idempotency_key
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.turn import Outcome
-from holdfast.core.transaction.commands import Continue, Pop, Reserve
+from holdfast.core.transaction.commands import AppendBatch, Pop, Reserve
 from holdfast.engine.embedded.external_lane import ExternalLane, LaneEnd, LaneRequest
 from holdfast.engine.sessions.active_run import Batch
 from holdfast.engine.sessions.appending import append_batch
@@ -113,10 +113,10 @@ class TranscriptApi:
         fields: Fields,
         items: tuple[NewItem, ...],
         digest: bytes,
-    ) -> Continue:
+    ) -> AppendBatch:
         gateway = self._gateway
         turn_id = pop_field(fields, "turn_id", str)
-        return Continue(
+        return AppendBatch(
             tenant=request.tenant,
             turn_id=_turn_id(turn_id) if turn_id else TurnId(gateway.ids.new("turn")),
             ordinal=_ordinal(pop_field(fields, "ordinal", int, 0)),

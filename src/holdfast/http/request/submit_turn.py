@@ -23,7 +23,7 @@ from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Source
 from holdfast.core.projection.project import project
-from holdfast.core.transaction.commands import Accept, Brought, Parent
+from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.response_records import shown_records
@@ -201,10 +201,10 @@ class TurnSubmitter:
             reset=self._reset,
         )
 
-    def _imported_prefix(self, prefix: PrefixHash, trail: bytes) -> Brought:
+    def _imported_prefix(self, prefix: PrefixHash, trail: bytes) -> ImportedPrefix:
         """Return the history that the request brings, indexed if others may share it."""
         turn_id = TurnId(self.gateway.ids.new("turn"))
-        return Brought(turn_id, prefix.count, prefix.trail if trail else NO_TRAIL)
+        return ImportedPrefix(turn_id, prefix.count, prefix.trail if trail else NO_TRAIL)
 
     async def history(self, request: Request, target: Target) -> list[bytes]:
         """Return the projection that a turn's input would be appended to."""

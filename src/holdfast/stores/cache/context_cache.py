@@ -15,7 +15,7 @@ from holdfast.core.model.items import StoredItem
 from holdfast.core.model.session import Session
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.changes import Change, ContentErased, ItemErased, LogAppended
-from holdfast.stores.cache.transcript_cache import Readings
+from holdfast.stores.cache.transcript_cache import TranscriptCache
 
 MAX_BYTES = 24 * 1024 * 1024
 ITEM_BYTES = 512
@@ -37,14 +37,14 @@ class _Entry:
         self.size = _size(items)
 
 
-class Transcripts:
+class ContextCache:
     """The transcripts of the sessions that spoke last, bounded in bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[SessionId, _Entry] = OrderedDict()
         self._bytes = 0
-        self.readings = Readings()
+        self.readings = TranscriptCache()
         """What clients read, who are shown the log as it is stored."""
 
     @property

@@ -23,7 +23,7 @@ class Reading(NamedTuple):
     listed: bytes
 
 
-class Readings:
+class TranscriptCache:
     """The transcripts that were read last, bounded in bytes."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:

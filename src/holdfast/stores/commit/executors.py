@@ -43,11 +43,11 @@ class ThreadExecutor:
         """Run `work` in the thread and tell `settle`, for whom no task has to be woken."""
         self._put((work, settle, asyncio.get_running_loop(), None))
 
-    def step_in(self) -> bool:
+    def try_acquire(self) -> bool:
         """Whether the caller may work in the thread's place, which has to be left again."""
         return not self._is_closed and self._jobs.empty() and self._at_work.acquire(blocking=False)
 
-    def step_out(self) -> None:
+    def give_back(self) -> None:
         """Give the thread its place back."""
         self._at_work.release()
 

@@ -11,7 +11,7 @@ from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Command
 
 MAX_BATCH = 256
-FEW = 16
+MIN_SPLIT_BATCH = 16
 """Fewer commands than this are not worth two transactions beside each other."""
 
 Result = Decision[Any] | BaseException
@@ -120,7 +120,7 @@ class Committer:
 
     def _commit_some(self) -> None:
         count = len(self._queue)
-        if count >= FEW:
+        if count >= MIN_SPLIT_BATCH:
             count = -(-count // (self._lines - self._under_way))
         count = self._last_count = min(count, MAX_BATCH)
         jobs = [self._queue.popleft() for _ in range(count)]

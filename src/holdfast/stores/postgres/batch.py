@@ -24,7 +24,7 @@ from holdfast.stores.postgres.dialect import (
     together,
 )
 from holdfast.stores.postgres.errors import LostUpdate, meaning
-from holdfast.stores.postgres.row_locks import Locked, names_of
+from holdfast.stores.postgres.row_locks import Locked, lock_keys
 from holdfast.stores.sql.command_plans import Planned, plan
 from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
 
@@ -45,7 +45,7 @@ async def carry_out(
     return [one.decision for one in planned]
 
 
-async def write_foreseen(connection: Connection, chosen: Writes) -> float | None:
+async def write_from_cache(connection: Connection, chosen: Writes) -> float | None:
     """Write what was decided without looking, in one statement that is its own transaction.
 
     Return the database's time; none, if that cannot be: nothing was written then.
@@ -194,7 +194,7 @@ def waves(commands: Sequence[Command[Any]], locked: Locked) -> list[Wave]:
     found: list[Wave] = []
     order: dict[int, str] = {}
     for index, command in enumerate(commands):
-        names = names_of(command)
+        names = lock_keys(command)
         things = {*names, *(one for name in names for one in locked.sessions_of(name))}
         wave = max((last[thing] + 1 for thing in things if thing in last), default=0)
         for thing in things:

@@ -12,15 +12,15 @@ from holdfast.core.errors import StoreClosed, StoreError, StoreUnavailable
 from holdfast.core.transaction.commands import Command
 from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.commit.group_commit import Result
-from holdfast.stores.postgres.batch import carry_out, waves, write_foreseen
+from holdfast.stores.postgres.batch import carry_out, waves, write_from_cache
 from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
 from holdfast.stores.postgres.connect import CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars, spelled
 from holdfast.stores.postgres.errors import explain, meaning
-from holdfast.stores.postgres.listener import CHANNEL, NOTIFY, Presence, messages
-from holdfast.stores.postgres.optimistic_batch import Foreseen, foresee_all
+from holdfast.stores.postgres.listener import CHANNEL, NOTIFY, NotificationListener, messages
+from holdfast.stores.postgres.optimistic_batch import CachedDecisions, decide_batch_from_cache
 from holdfast.stores.postgres.row_locks import lock
-from holdfast.stores.postgres.rw_gate import Passage
+from holdfast.stores.postgres.rw_gate import ReadWriteGate
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask, Plan, Row
 
@@ -47,7 +47,12 @@ class PostgresDriver:
     lines = WRITERS
 
     def __init__(
-        self, connector: Connector, clock: ServerClock, presence: Presence, *, origin: str
+        self,
+        connector: Connector,
+        clock: ServerClock,
+        presence: NotificationListener,
+        *,
+        origin: str,
     ) -> None:
         self._connector = connector
         self._clock = clock
@@ -55,9 +60,9 @@ class PostgresDriver:
         self._origin = origin
         self._writers: list[asyncpg.Connection] = []
         """Connections for writing that nobody uses now."""
-        self._passage = Passage()
+        self._passage = ReadWriteGate()
         self._lanes = LaneCache()
-        self._wary = 0
+        self._skip_cache_batches = 0
         self._doubts = 0
         self._readers: asyncpg.Pool | None = None
 
@@ -82,7 +87,7 @@ class PostgresDriver:
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out a batch in one transaction, or each on its own where that fails."""
         try:
-            foreseen = await self._write_foreseen(commands)
+            foreseen = await self._write_from_cache(commands)
             return foreseen or await self._transact(commands)
         except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
             if _is_out_of_reach(exc):
@@ -127,16 +132,16 @@ class PostgresDriver:
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────
 
-    async def _write_foreseen(self, commands: Sequence[Command[Any]]) -> list[Result] | None:
+    async def _write_from_cache(self, commands: Sequence[Command[Any]]) -> list[Result] | None:
         """Write a batch that needs no reading, in one round trip; none, if it has to be read."""
         foreseen = await self._foresee(commands)
         if foreseen is None:
             return None
         known, lanes = self._lanes, self._lanes.detach_uncommitted()
-        with self._passage.beside_others():
+        with self._passage.shared():
             connection = await self._writing()
             try:
-                told = await write_foreseen(connection, foreseen.writes)
+                told = await write_from_cache(connection, foreseen.writes)
             except BaseException:
                 self._forget_writer(connection)
                 raise
@@ -144,7 +149,7 @@ class PostgresDriver:
             if told is None:
                 self._lanes.clear()
                 self._doubts = min(2 * self._doubts + 1, MOST_DOUBTS)
-                self._wary = self._doubts
+                self._skip_cache_batches = self._doubts
                 return None
             self._doubts = 0
             self._clock.hear(told)
@@ -152,14 +157,14 @@ class PostgresDriver:
             known.keep(lanes)
             return list(foreseen.decisions)
 
-    async def _foresee(self, commands: Sequence[Command[Any]]) -> Foreseen | None:
+    async def _foresee(self, commands: Sequence[Command[Any]]) -> CachedDecisions | None:
         """Decide on a batch from memory; for lanes that are under way it waits."""
         while True:
-            if self._wary:
-                self._wary -= 1
+            if self._skip_cache_batches:
+                self._skip_cache_batches -= 1
                 return None
             if not self._passage.is_taken:
-                foreseen = foresee_all(commands, self._clock.now(), self._lanes)
+                foreseen = decide_batch_from_cache(commands, self._clock.now(), self._lanes)
                 if foreseen is not None or self._passage.is_empty:
                     return foreseen
             await self._passage.change()

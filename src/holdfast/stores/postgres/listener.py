@@ -82,7 +82,7 @@ def lock_number(worker: WorkerId) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-class Presence:
+class NotificationListener:
     """Our ears and our tokens. Implements `WorkerTokens`."""
 
     def __init__(self, connector: Connector, clock: ServerClock, *, origin: str) -> None:

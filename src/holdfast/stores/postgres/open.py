@@ -8,7 +8,7 @@ from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.connect import ANSWER_SECONDS, Connector
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.postgres.dsn import read_target
-from holdfast.stores.postgres.listener import Presence
+from holdfast.stores.postgres.listener import NotificationListener
 from holdfast.stores.sql.store import SqlStore
 
 
@@ -29,7 +29,7 @@ async def open_postgres(
     )
     server_clock = ServerClock(clock)
     origin = secrets.token_hex(8)
-    presence = Presence(connector, server_clock, origin=origin)
+    presence = NotificationListener(connector, server_clock, origin=origin)
     driver = PostgresDriver(connector, server_clock, presence, origin=origin)
     store = SqlStore(driver, presence)
     try:

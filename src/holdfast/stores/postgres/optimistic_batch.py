@@ -23,18 +23,20 @@ from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.postgres.batch import Writes, next_writes, only_adds
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import marks
-from holdfast.stores.sql.optimistic import foresee
+from holdfast.stores.sql.optimistic import decide_from_cache
 from holdfast.stores.sql.plan import Ask, Statement
 
 
-class Foreseen(NamedTuple):
+class CachedDecisions(NamedTuple):
     """A decision on each command of a batch, and what is to be written at once for all."""
 
     decisions: list[Decision[Any]]
     writes: Writes
 
 
-def foresee_all(commands: Sequence[Command[Any]], now: float, lanes: LaneCache) -> Foreseen | None:
+def decide_batch_from_cache(
+    commands: Sequence[Command[Any]], now: float, lanes: LaneCache
+) -> CachedDecisions | None:
     """Return what a batch writes; none, if any of it needs reading or more than one statement.
 
     How it leaves its lanes is noted in them, for the caller to set aside until it is committed.
@@ -48,18 +50,18 @@ def foresee_all(commands: Sequence[Command[Any]], now: float, lanes: LaneCache) 
             lanes.rollback()
             return None
         decisions.append(decision)
-    return Foreseen(decisions, batch.gathered())
+    return CachedDecisions(decisions, batch.gathered())
 
 
 def _decide(
     command: Command[Any], now: float, lanes: LaneCache, batch: "_Batch"
 ) -> Decision[Any] | None:
-    if type(command) is cmd.Deliver:
+    if type(command) is cmd.MarkDelivered:
         turn_ids = [turn_id for turn_id, _ in command.steps]
         if not batch.mark(turn_ids, marks(command, now)):
             return None
         return Decision(None)
-    planned = foresee(command, now, lanes)
+    planned = decide_from_cache(command, now, lanes)
     if planned is None:
         return None
     decision = planned.decision

@@ -77,12 +77,12 @@ class Locked:
         return self._sessions.get(name, [])
 
 
-def names_of(command: Command[Any]) -> list[Name]:
+def lock_keys(command: Command[Any]) -> list[Name]:
     """Return what a command calls the things that it is about by."""
     match command:
         case cmd.Accept() | cmd.Append():
             return list(_names_of_arrival(command))
-        case cmd.Continue():
+        case cmd.AppendBatch():
             names = [*_names_of_arrival(command), Name("turn", command.turn_id)]
             if command.known is not None:
                 names.append(Name("session", command.known.session.id))
@@ -92,21 +92,21 @@ def names_of(command: Command[Any]) -> list[Name]:
         case cmd.Import():
             keys = [Name("key", command.tenant, command.key)] if command.key is not None else []
             return [Name("session", command.session_id), *keys]
-        case cmd.Deliver():
+        case cmd.MarkDelivered():
             return [Name("turn", turn_id) for turn_id, _ in command.steps]
         case cmd.Delete():
             return [Name("below", command.session_id)]
         case cmd.Reset() | cmd.Restore():
             rivals = [Name("session", command.session_id), Name("rival", command.session_id)]
             return [*rivals, *_names_of_repeat(command)]
-        case cmd.Renew() | cmd.Bury() | cmd.Prune():
+        case cmd.Renew() | cmd.ExpireWorker() | cmd.Prune():
             return [Name("worker", command.worker)]
         case _:
             return list(_names_in_fields(command))
 
 
 def _names_of_arrival(
-    command: cmd.Accept | cmd.Append | cmd.Continue,
+    command: cmd.Accept | cmd.Append | cmd.AppendBatch,
 ) -> Iterable[Name]:
     if command.session_id is not None:
         yield Name("session", command.session_id)
@@ -139,7 +139,7 @@ def _names_in_fields(command: Command[Any]) -> Iterable[Name]:
 
 async def lock(connection: asyncpg.Connection, commands: Sequence[Command[Any]]) -> Locked:
     """Lock the sessions that `commands` are about, then the workers."""
-    names = {name for command in commands for name in names_of(command)}
+    names = {name for command in commands for name in lock_keys(command)}
     by_kind: dict[str, list[Name]] = {}
     for name in names:
         by_kind.setdefault(name.kind, []).append(name)

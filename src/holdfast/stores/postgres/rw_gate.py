@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 
-class Passage:
+class ReadWriteGate:
     """A way in, for many at once or for one alone."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Passage:
         return not self._inside and not self._is_taken
 
     @contextmanager
-    def beside_others(self) -> Iterator[None]:
+    def shared(self) -> Iterator[None]:
         """Be in beside others; nobody may be in alone."""
         self._inside += 1
         try:

@@ -41,7 +41,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.Accept: (facts.accept_facts, admission.accept),
     cmd.Reserve: (facts.reserve_facts, identity.reserve),
     cmd.Append: (facts.accept_facts, appending.append),
-    cmd.Continue: (facts.continue_facts, blocks.continue_turn),
+    cmd.AppendBatch: (facts.continue_facts, blocks.continue_turn),
     cmd.Pop: (facts.pop_facts, blocks.pop),
     cmd.Import: (facts.import_facts, importing.take_over),
     cmd.Claim: (facts.claim_facts, succession.claim),
@@ -100,23 +100,23 @@ def plan(command: Command[Any], now: float, lanes: LaneCache) -> Plan[Planned]:
 
 def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
     """Commands that are about no session's facts."""
-    if isinstance(command, cmd.Renew | cmd.Bury):
+    if isinstance(command, cmd.Renew | cmd.ExpireWorker):
         return (yield from _plan_worker(command, now))
     if isinstance(command, cmd.Prune):
         return Planned(*(yield from queries.prune(command, now)))
-    assert isinstance(command, cmd.Deliver), command
+    assert isinstance(command, cmd.MarkDelivered), command
     return Planned(Decision(None), marks(command, now))
 
 
-def marks(command: cmd.Deliver, now: float) -> list[Ask]:
+def marks(command: cmd.MarkDelivered, now: float) -> list[Ask]:
     """Return the marks on answers that arrived."""
     return [(sql.MARK_DELIVERED, (*step, now)) for step in command.steps]
 
 
-def _plan_worker(command: cmd.Renew | cmd.Bury, now: float) -> Plan[Planned]:
+def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Planned]:
     """Leases: a worker that was taken for dead may not come back under its name."""
     row = yield from one(sql.WORKER_BY_ID, command.worker)
-    if isinstance(command, cmd.Bury):
+    if isinstance(command, cmd.ExpireWorker):
         return _plan_burial(command, row)
     alive_until = now + command.lease_seconds
     if row is not None and row[0] != BURIED:
@@ -131,7 +131,7 @@ def _plan_worker(command: cmd.Renew | cmd.Bury, now: float) -> Plan[Planned]:
     return Planned(Decision(alive_until), [(sql.ADD_WORKER, (command.worker, now, alive_until))])
 
 
-def _plan_burial(command: cmd.Bury, row: Row | None) -> Planned:
+def _plan_burial(command: cmd.ExpireWorker, row: Row | None) -> Planned:
     if row is None:
         return Planned(Decision(True), [])
     if command.drop:

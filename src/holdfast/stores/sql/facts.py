@@ -14,10 +14,10 @@ from holdfast.core.transaction.commands import (
     Annotate,
     AnnotateCompletion,
     Append,
+    AppendBatch,
     Cancel,
     Claim,
     Compact,
-    Continue,
     Delete,
     DropProviderState,
     DropResponse,
@@ -87,7 +87,7 @@ def accept_facts(command: Accept | Append, now: float) -> Plan[Facts]:
     return (yield from _more_for_accept(command, facts))
 
 
-def continue_facts(command: Continue, now: float) -> Plan[Facts]:
+def continue_facts(command: AppendBatch, now: float) -> Plan[Facts]:
     """The turn and its session; before its first batch, the session that it is to begin in."""
     if command.idempotency_key is not None:
         found = yield from one(sql.IDEMPOTENCY_BY_KEY, command.tenant, command.idempotency_key)
@@ -117,7 +117,7 @@ def continue_facts(command: Continue, now: float) -> Plan[Facts]:
     return facts
 
 
-def _turn_to_continue(command: Continue) -> Plan[Turn | None]:
+def _turn_to_continue(command: AppendBatch) -> Plan[Turn | None]:
     """Return the turn of a batch; one that may be begun anew is only looked for if it was."""
     if command.spare_turn_id is not None:
         if not command.again:
@@ -228,7 +228,7 @@ def with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
     return replace(facts, hidden=hidden, turn_items=tuple(items))
 
 
-def _with_generation(facts: Facts, command: Accept | Append | Continue | Reserve) -> Plan[Facts]:
+def _with_generation(facts: Facts, command: Accept | Append | AppendBatch | Reserve) -> Plan[Facts]:
     if command.key is None:
         return facts
     last = yield from one(sql.LAST_GENERATION, command.tenant, command.key)

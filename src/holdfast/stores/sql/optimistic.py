@@ -23,7 +23,7 @@ from holdfast.stores.sql.change_writer import writes
 from holdfast.stores.sql.command_plans import Planned
 
 
-def foresee(command: Command[Any], now: float, lanes: LaneCache) -> Planned | None:
+def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Planned | None:
     """Return what needs no reading, for a command of which enough is known."""
     decide = _FORESIGHT.get(type(command))
     if decide is None or command.again:
@@ -37,7 +37,7 @@ def foresee(command: Command[Any], now: float, lanes: LaneCache) -> Planned | No
     return Planned(decision, asks)
 
 
-def _continue(command: cmd.Continue, now: float, _: LaneCache) -> Decision[Any] | None:
+def _continue(command: cmd.AppendBatch, now: float, _: LaneCache) -> Decision[Any] | None:
     return blocks.foreseen(command, now)
 
 
@@ -99,7 +99,7 @@ def _of_turn(command: cmd.Accept, now: float, lanes: LaneCache) -> Facts | None:
 _FORESIGHT: dict[type[Command[Any]], Callable[[Any, float, LaneCache], Decision[Any] | None]] = {
     cmd.Accept: _accept,
     cmd.Append: _append,
-    cmd.Continue: _continue,
+    cmd.AppendBatch: _continue,
     cmd.Extend: _extend,
     cmd.Finish: _finish,
 }

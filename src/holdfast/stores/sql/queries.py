@@ -33,7 +33,7 @@ from holdfast.ports.store import (
     Transcript,
     TurnView,
 )
-from holdfast.stores.cache.transcript_cache import NOTHING, Readings, listed
+from holdfast.stores.cache.transcript_cache import NOTHING, TranscriptCache, listed
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
     ItemState,
@@ -159,7 +159,7 @@ class Long(NamedTuple):
 
 def transcript(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None,
-    known: Readings, at_most: int = EVERYTHING,
+    known: TranscriptCache, at_most: int = EVERYTHING,
 ) -> Plan[Transcript | Long | None]:  # fmt: skip
     """Return the end of what is visible, as bytes, if it takes no more rows than `at_most`."""
     if session_id is not None:

@@ -13,7 +13,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
-from holdfast.core.transaction.commands import Bury, Command, Renew
+from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
 from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,
@@ -32,7 +32,7 @@ from holdfast.ports.store import (
     Transcript,
     TurnView,
 )
-from holdfast.stores.cache.context_cache import Transcripts, is_as_stored
+from holdfast.stores.cache.context_cache import ContextCache, is_as_stored
 from holdfast.stores.commit.group_commit import Committer, Result
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
@@ -45,7 +45,7 @@ OutcomeT = TypeVar("OutcomeT")
 ResultT = TypeVar("ResultT")
 
 
-FEW = 64
+INLINE_READ_ROWS = 64
 """Rows that may be read on the event loop itself."""
 
 
@@ -83,14 +83,14 @@ class SqlReader:
     def __init__(
         self,
         run: Reading,
-        transcripts: Transcripts | None = None,
+        transcripts: ContextCache | None = None,
         *,
         briefly: Reading | None = None,
     ) -> None:
         self._run = run
         self._briefly = briefly
         """For what is a few rows, where there is a shorter way to them."""
-        self._transcripts = transcripts or Transcripts()
+        self._transcripts = transcripts or ContextCache()
 
     async def session(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
@@ -160,7 +160,7 @@ class SqlReader:
         found: Transcript | queries.Long | None = queries.Long(0)
         if self._briefly is not None:
             found = await self._briefly(
-                lambda _: queries.transcript(tenant, session_id, key, last, known, FEW)
+                lambda _: queries.transcript(tenant, session_id, key, last, known, INLINE_READ_ROWS)
             )
         if isinstance(found, queries.Long):
             found = await self._run(
@@ -252,7 +252,7 @@ class SqlStore:
         self._tokens = tokens
         self._committer = Committer(driver)
         self._listeners: list[Listener] = []
-        self._transcripts = Transcripts()
+        self._transcripts = ContextCache()
         self._read_briefly: Reading = getattr(driver, "read_briefly", None) or driver.read
         briefly = self._look_briefly if hasattr(driver, "read_briefly") else None
         self.read: Reader = SqlReader(self.look, self._transcripts, briefly=briefly)
@@ -347,7 +347,7 @@ class SqlStore:
 
     async def dismiss(self, worker: WorkerId) -> None:
         """End a worker's life."""
-        await self.submit(Bury(worker=worker, drop=True))
+        await self.submit(ExpireWorker(worker=worker, drop=True))
         await self._tokens.drop(worker)
 
     def abandon(self) -> None:

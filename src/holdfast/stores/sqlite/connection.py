@@ -98,7 +98,7 @@ class DatabaseFile:
         return found.st_dev, found.st_ino
 
 
-class Link:
+class ManagedConnection:
     """One connection: made when it is needed, checked to be still of the file that is there."""
 
     def __init__(

@@ -22,10 +22,10 @@ from holdfast.stores.commit.executors import Settle, ThreadExecutor
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.command_plans import plan
-from holdfast.stores.sql.optimistic import foresee
+from holdfast.stores.sql.optimistic import decide_from_cache
 from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
-from holdfast.stores.sqlite.connection import CHECKPOINT_PAGES, Connect, Link
-from holdfast.stores.sqlite.inline_commit import Pace, is_short
+from holdfast.stores.sqlite.connection import CHECKPOINT_PAGES, Connect, ManagedConnection
+from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
 
 ResultT = TypeVar("ResultT")
 
@@ -84,23 +84,23 @@ class SqliteDriver:
         reader: Executor | None = None,
         identity: Callable[[], object] = lambda: None,
         is_in_memory: bool = False,
-        pace: Pace | None = None,
+        pace: DiskLatencyGate | None = None,
     ) -> None:
         self._clock = clock
         self._writer = writer
         self._reader = reader or writer
-        self._write_link = Link(connect, identity, is_only_copy=is_in_memory)
+        self._write_link = ManagedConnection(connect, identity, is_only_copy=is_in_memory)
         self._read_link = self._write_link
         if reader is not None:
-            self._read_link = Link(connect, identity, is_read_only=True)
+            self._read_link = ManagedConnection(connect, identity, is_read_only=True)
         self._data_version: int | None = None
         # A driver that is made to commit in a way of its own is to be asked for that one.
         is_plain = isinstance(writer, ThreadExecutor) and type(self).commit is SqliteDriver.commit
         self.commit_then = self._commit_then if is_plain else None
         self._lanes = LaneCache()
         self._lanes_version: int | None = None
-        self._pace = pace or Pace()
-        self._reading = pace or Pace()
+        self._pace = pace or DiskLatencyGate()
+        self._reading = pace or DiskLatencyGate()
         self._rows = self._rows_moved = 0
         """Written by this connection, and by it before the log was last moved."""
 
@@ -125,14 +125,14 @@ class SqliteDriver:
             settle(results, error)
             if self._rows - self._rows_moved >= CHECKPOINT_ROWS:
                 self._rows_moved = self._rows
-                writer.post(self._move_log, _ignore)
+                writer.post(self._checkpoint_wal, _ignore)
 
         work: _Work = partial(self._commit, commands)
-        if self._pace.is_quick() and is_short(commands) and writer.step_in():
+        if self._pace.is_quick() and is_short(commands) and writer.try_acquire():
             try:
                 done = self._commit_in_place(commands)
             finally:
-                writer.step_out()
+                writer.give_back()
             if isinstance(done, list):
                 settled(done, None)
                 return
@@ -148,11 +148,11 @@ class SqliteDriver:
         reader = self._reader
         if isinstance(reader, ThreadExecutor) and self._reading.is_quick():
             await asyncio.sleep(0)  # who reads over and over lets others go on
-            if reader.step_in():
+            if reader.try_acquire():
                 try:
                     found = self._read_in_place(query)
                 finally:
-                    reader.step_out()
+                    reader.give_back()
                 if found is not None:
                     return found[0]
         return await self.read(query)
@@ -235,7 +235,7 @@ class SqliteDriver:
         self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]
     ) -> list[Result]:
         try:
-            self._doubt_lanes(connection)
+            self._invalidate_lane_cache(connection)
             now = self._clock.now()
             # One for all statements: to make one for each would cost a third of a short one.
             cursor = connection.cursor()
@@ -249,7 +249,7 @@ class SqliteDriver:
         self._rows = connection.total_changes
         return results
 
-    def _doubt_lanes(self, connection: sqlite3.Connection) -> None:
+    def _invalidate_lane_cache(self, connection: sqlite3.Connection) -> None:
         """Forget every lane if anybody else has written since; nobody can while we do."""
         (version,) = connection.execute("pragma data_version").fetchone()
         if version != self._lanes_version:
@@ -277,7 +277,7 @@ class SqliteDriver:
         self._lanes.clear()
         self._write_link.cut()
 
-    def _move_log(self) -> None:
+    def _checkpoint_wal(self) -> None:
         """Move the log into the database, so that it begins anew and does not grow."""
         try:
             connection = self._write_link.connection()
@@ -298,7 +298,7 @@ class SqliteDriver:
             self._forget_writer()
 
     def _carry_out(self, cursor: sqlite3.Cursor, command: Command[Any], now: float) -> Any:
-        foreseen = foresee(command, now, self._lanes)
+        foreseen = decide_from_cache(command, now, self._lanes)
         if foreseen is not None:
             decision, writes = foreseen.decision, foreseen.writes
             gate, parameters = writes[0]

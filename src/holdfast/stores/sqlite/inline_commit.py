@@ -19,9 +19,9 @@ FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 16.0
 _WEIGHT = 0.125
 
-_SHORT = frozenset({cmd.Accept, cmd.Append, cmd.Continue, cmd.Extend, cmd.Finish})
+_SHORT = frozenset({cmd.Accept, cmd.Append, cmd.AppendBatch, cmd.Extend, cmd.Finish})
 """Commands that add to one session, and are decided on by the state of its lane."""
-_MARKS = frozenset({cmd.Deliver, cmd.Renew})
+_MARKS = frozenset({cmd.MarkDelivered, cmd.Renew})
 
 
 def is_short(commands: Sequence[Command[Any]]) -> bool:
@@ -38,7 +38,7 @@ def is_short(commands: Sequence[Command[Any]]) -> bool:
     return rows <= MAX_ROWS
 
 
-class Pace:
+class DiskLatencyGate:
     """How long the disk has transactions in place wait; if it is long, there are none for a while.
 
     Only what was waited for counts, not what was worked: that has to be done anyhow.

@@ -12,9 +12,9 @@ from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import (
     Cancel,
     Delete,
-    Deliver,
     Hide,
     LaneLimits,
+    MarkDelivered,
     Queued,
     Repeated,
     Started,
@@ -307,4 +307,4 @@ class ImplicitRetryContract:
 
 
 async def _deliver(caller: Caller, turn: Turn) -> None:
-    await caller.submit(Deliver(steps=((turn.id, turn.step),)))
+    await caller.submit(MarkDelivered(steps=((turn.id, turn.step),)))

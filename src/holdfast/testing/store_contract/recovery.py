@@ -7,7 +7,14 @@ import pytest
 from holdfast.core.errors import RunFenced
 from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.core.model.turn import Source
-from holdfast.core.transaction.commands import Bury, LaneLimits, Queued, Recover, Renew, Started
+from holdfast.core.transaction.commands import (
+    ExpireWorker,
+    LaneLimits,
+    Queued,
+    Recover,
+    Renew,
+    Started,
+)
 from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
 from holdfast.testing.clock import HandClock
 from holdfast.testing.store_contract.lanes import HOLD_SECONDS, ask_the_client, output, state_of
@@ -19,7 +26,7 @@ NOT_AGAIN = LaneLimits(can_run_again=False)
 
 async def bury(heir: Caller, dead: Caller) -> None:
     """Do what a sweep does about a worker that is gone."""
-    await heir.submit(Bury(worker=dead.worker))
+    await heir.submit(ExpireWorker(worker=dead.worker))
 
 
 async def recover(heir: Caller, session_id: SessionId, limits: LaneLimits = AGAIN) -> None:
@@ -82,13 +89,13 @@ class RecoveryContract:
         clock.advance(LEASE_SECONDS)
         [judged] = [one for one in await other.store.gone_workers() if one.id == caller.worker]
         await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
-        late = Bury(worker=caller.worker, alive_until=judged.alive_until)
+        late = ExpireWorker(worker=caller.worker, alive_until=judged.alive_until)
         assert await other.submit(late) is False
         assert caller.worker not in await gone(other)
         await caller.finish(run, "b")
         clock.advance(LEASE_SECONDS)
         [judged] = [one for one in await other.store.gone_workers() if one.id == caller.worker]
-        in_time = Bury(worker=caller.worker, alive_until=judged.alive_until)
+        in_time = ExpireWorker(worker=caller.worker, alive_until=judged.alive_until)
         assert await other.submit(in_time) is True
 
     async def test_without_a_live_owner_nothing_runs(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.core.compaction.records import Compaction, Elision
 from holdfast.core.healing.policy import Heal
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
-from holdfast.core.model.import_rows import PastTurn
+from holdfast.core.model.import_rows import ImportedTurn
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction import commands as cmd
@@ -70,7 +70,7 @@ async def _accept_resuming(caller: Caller, _: HandClock) -> Command[Any]:
 
 async def _import(caller: Caller, _: HandClock) -> Command[Any]:
     await caller.converse("a", "b", key="k")
-    past = PastTurn(items=(*said("c"), *answered("d")))
+    past = ImportedTurn(items=(*said("c"), *answered("d")))
     return cmd.Import(
         tenant=caller.tenant, session_id=SessionId(caller.ids.new("ses")), key=Key("k"),
         turns=(past,), hidden=((1, 1),),
@@ -244,7 +244,7 @@ async def _undo_compaction(caller: Caller, clock: HandClock) -> Command[Any]:
 
 async def _deliver(caller: Caller, _: HandClock) -> Command[Any]:
     ended = await caller.converse("a", "b", key="k")
-    return cmd.Deliver(steps=((ended.turn.id, 0),))
+    return cmd.MarkDelivered(steps=((ended.turn.id, 0),))
 
 
 async def _drop_response(caller: Caller, _: HandClock) -> Command[Any]:
@@ -286,7 +286,7 @@ async def _renew(caller: Caller, _: HandClock) -> Command[Any]:
 
 
 async def _bury(caller: Caller, _: HandClock) -> Command[Any]:
-    return cmd.Bury(worker=caller.worker, drop=True)
+    return cmd.ExpireWorker(worker=caller.worker, drop=True)
 
 
 PREPARATIONS: dict[str, Prepare] = {

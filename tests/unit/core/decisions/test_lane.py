@@ -1,7 +1,7 @@
 """The lane: places in the queue, taking it over, giving it up."""
 
 from holdfast.core.decisions.accept import accept
-from holdfast.core.decisions.lane import settle_gone
+from holdfast.core.decisions.lane import end_dead_owner
 from holdfast.core.transaction.commands import Queued
 from holdfast.core.transaction.session_draft import Draft
 from tests.unit.core.scenes import (
@@ -27,5 +27,5 @@ def test_a_turn_that_goes_back_does_not_overtake_one_that_cut_in_before_it() -> 
     facts = running(lost, waiting=waiting(0, 2), has_live_owner=False)
     assert facts.session is not None
     draft = Draft(facts.session, now=facts.now)
-    settled = settle_gone(draft, facts, worker=WORKER, limits=LIMITS)
+    settled = end_dead_owner(draft, facts, worker=WORKER, limits=LIMITS)
     assert (settled.waiting.count, settled.waiting.first_position) == (3, 0)

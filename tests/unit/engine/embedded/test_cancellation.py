@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.core.errors import RunFenced, StoreUnavailable, TurnCancelled
 from holdfast.core.ids import DEFAULT_TENANT, SessionId, TurnId
-from holdfast.core.transaction.commands import Bury, Cancel, Finish, Recover, Reset
+from holdfast.core.transaction.commands import Cancel, ExpireWorker, Finish, Recover, Reset
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.settings import LaneSettings
 from holdfast.testing.caller import Caller
@@ -41,7 +41,7 @@ async def cancel_turn(hf: Holdfast, _: SessionHandle, turn_id: str) -> None:
 async def take_over(hf: Holdfast, session: SessionHandle, _: str) -> None:
     heir = Caller(hf.gateway.store, "heir")
     await heir.enlist()
-    await hf.gateway.store.submit(Bury(worker=hf.gateway.worker.id))
+    await hf.gateway.store.submit(ExpireWorker(worker=hf.gateway.worker.id))
     await hf.gateway.store.submit(Recover(session_id=SessionId(session.id), worker=heir.worker))
 
 

@@ -20,7 +20,7 @@ from holdfast.core.errors import (
 from holdfast.core.ids import SessionId, WorkerId
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Usage
-from holdfast.core.transaction.commands import Bury, Cancel, Recover
+from holdfast.core.transaction.commands import Cancel, ExpireWorker, Recover
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.embedded.turn_handle import Item, TurnHandle
 from holdfast.engine.settings import LaneSettings
@@ -354,7 +354,7 @@ async def test_a_run_that_another_worker_took_over_is_fenced(
         async with session.turn("one") as turn:
             turn.add("too late")
             mine = hf.gateway.worker.id
-            await hf.gateway.store.submit(Bury(worker=WorkerId(mine)))
+            await hf.gateway.store.submit(ExpireWorker(worker=WorkerId(mine)))
             await hf.gateway.store.submit(
                 Recover(session_id=SessionId(session.id), worker=heir.worker)
             )

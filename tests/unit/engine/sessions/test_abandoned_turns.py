@@ -11,7 +11,15 @@ from msgspec.structs import replace
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, TurnId, WorkerId
 from holdfast.core.model.reset_policy import NEVER
-from holdfast.core.transaction.commands import Accept, Bury, Claim, Command, Extend, Finish, Renew
+from holdfast.core.transaction.commands import (
+    Accept,
+    Claim,
+    Command,
+    ExpireWorker,
+    Extend,
+    Finish,
+    Renew,
+)
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.engine.sessions import submission
@@ -194,7 +202,7 @@ async def test_a_turn_whose_handler_keeps_breaking_is_given_up() -> None:
         await store.submit(Renew(worker=dead, lease_seconds=60, is_new=True))
         accept = session.turn("job", source="background")._accept
         accepted = await store.submit(replace(accept, worker=dead))
-        await store.submit(Bury(worker=dead))
+        await store.submit(ExpireWorker(worker=dead))
         await hf.gateway.worker.sweep()
         async with asyncio.timeout(IN_TIME):
             view = await hf.gateway.wait_until_ended(DEFAULT_TENANT, accepted.turn.id)

@@ -7,7 +7,15 @@ import pytest
 from holdfast.core.errors import StoreUnavailable, TurnCancelled, TurnInterrupted
 from holdfast.core.ids import SessionId
 from holdfast.core.model.reset_policy import ResetPolicy
-from holdfast.core.transaction.commands import Accept, Bury, Delete, Fork, Queued, Repeated, Started
+from holdfast.core.transaction.commands import (
+    Accept,
+    Delete,
+    ExpireWorker,
+    Fork,
+    Queued,
+    Repeated,
+    Started,
+)
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
@@ -139,7 +147,7 @@ async def test_attempts_that_came_to_their_end_do_not_count_against_a_turn() -> 
             run = await engine.enter("one", idempotency_key="i", body_hash=b"b")
             await engine.finish(run, outcome="interrupted", is_retryable=True)
         run = await engine.enter("one", idempotency_key="i", body_hash=b"b")
-        await engine.store.submit(Bury(worker=engine.gateway.worker.id))
+        await engine.store.submit(ExpireWorker(worker=engine.gateway.worker.id))
         engine.clock.advance(1.0)
         assert isinstance(await engine.caller.accept("two", key="k"), Started)
         turn = await engine.turn(run.turn)

@@ -17,7 +17,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.commands import Compact, Fork, Hide
 from holdfast.engine.clock import SystemClock
-from holdfast.stores.cache.context_cache import ITEM_BYTES, Transcripts
+from holdfast.stores.cache.context_cache import ITEM_BYTES, ContextCache
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlReader, SqlStore
 from holdfast.testing.caller import Caller, text_of
@@ -154,7 +154,7 @@ async def test_what_is_held_is_bounded_in_bytes_and_the_oldest_goes_first(
 ) -> None:
     like = await callers[0].reserve("k")
     each = 1000 + ITEM_BYTES
-    held = Transcripts(max_bytes=10 * each)
+    held = ContextCache(max_bytes=10 * each)
     for number in range(30):
         session = _session(like, f"s{number}")
         held.keep(session, SharedPrefix([_item(session.id, 1, 1000)]))
@@ -167,7 +167,7 @@ async def test_a_transcript_that_would_push_out_all_others_is_not_held(
     callers: tuple[Caller, Caller],
 ) -> None:
     session = _session(await callers[0].reserve("k"), "s")
-    held = Transcripts(max_bytes=4000)
+    held = ContextCache(max_bytes=4000)
     held.keep(session, SharedPrefix([_item("s", 1, 5000)]))
     assert held.find(session) is None
     assert held.held_bytes == 0

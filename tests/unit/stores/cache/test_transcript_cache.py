@@ -6,7 +6,7 @@ from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.session import Session, begin_session
 from holdfast.engine.clock import SystemClock
 from holdfast.ports.store import Transcript
-from holdfast.stores.cache.transcript_cache import Reading, Readings, listed
+from holdfast.stores.cache.transcript_cache import Reading, TranscriptCache, listed
 from holdfast.stores.open import open_store
 from holdfast.stores.sql import queries
 from holdfast.testing.caller import Caller
@@ -32,7 +32,7 @@ async def test_who_reads_again_reads_only_what_is_new() -> None:
         caller = Caller(store)
         await caller.enlist()
         before = await caller.converse("a", "b", key="k")
-        known = Readings()
+        known = TranscriptCache()
         known.keep(before.session, b"[1]")
         after = await caller.converse("c", "d", key="k")
         again = await store.look(
@@ -47,7 +47,7 @@ async def test_who_reads_again_reads_only_what_is_new() -> None:
 
 
 def test_a_reading_holds_for_later_heads_under_as_many_records() -> None:
-    known = Readings()
+    known = TranscriptCache()
     known.keep(_session(head_seq=4, record_no=2), b"[1]")
     assert known.find(_session(head_seq=4, record_no=2)) == Reading(2, 4, b"[1]")
     assert known.find(_session(head_seq=9, record_no=2)) == Reading(2, 4, b"[1]")
@@ -57,7 +57,7 @@ def test_a_reading_holds_for_later_heads_under_as_many_records() -> None:
 
 
 def test_an_older_reading_does_not_take_the_place_of_a_newer_one() -> None:
-    known = Readings()
+    known = TranscriptCache()
     known.keep(_session(head_seq=4, record_no=2), b"[1]")
     known.keep(_session(head_seq=3, record_no=2), b"[]")
     known.keep(_session(head_seq=4, record_no=1), b"[]")
@@ -65,14 +65,14 @@ def test_an_older_reading_does_not_take_the_place_of_a_newer_one() -> None:
 
 
 def test_what_a_fork_shows_is_not_kept() -> None:
-    known = Readings()
+    known = TranscriptCache()
     fork = replace(_session(head_seq=4), parent_id=SessionId("ses_b"), parent_seq=3)
     known.keep(fork, b"[1]")
     assert known.find(fork) is None
 
 
 def test_readings_are_bounded_and_the_one_read_longest_ago_goes_first() -> None:
-    known = Readings(max_bytes=10)
+    known = TranscriptCache(max_bytes=10)
     first, second, third = (_session(name) for name in ("ses_a", "ses_b", "ses_c"))
     known.keep(first, b"[11]")
     known.keep(second, b"[22]")

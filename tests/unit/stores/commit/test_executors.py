@@ -74,14 +74,14 @@ async def test_one_works_in_the_threads_place_only_while_the_thread_does_not(
 
     first = asyncio.ensure_future(executor.run(work))
     await asyncio.to_thread(begun.wait)
-    assert not executor.step_in()
+    assert not executor.try_acquire()
     gate.set()
     await first
-    assert executor.step_in()
+    assert executor.try_acquire()
     done: list[str] = []
     second = asyncio.ensure_future(executor.run(lambda: done.append("thread")))
     await asyncio.sleep(0.02)  # Time enough to do it too early.
     done.append("here")
-    executor.step_out()
+    executor.give_back()
     await second
     assert done == ["here", "thread"]

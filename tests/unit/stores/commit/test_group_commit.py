@@ -11,7 +11,7 @@ from holdfast.core.errors import InvalidInput, StoreClosed
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Command, Reserve
-from holdfast.stores.commit.group_commit import FEW, Committer, Result
+from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH, Committer, Result
 
 
 def command(name: str) -> Command[Any]:
@@ -68,15 +68,17 @@ class TwoLines(Held):
 async def test_a_driver_of_two_lines_is_given_many_commands_in_halves() -> None:
     driver = TwoLines()
     committer = Committer(driver)
-    some = [asyncio.create_task(submitted(committer, f"s{n}")) for n in range(2 * FEW)]
+    some = [asyncio.create_task(submitted(committer, f"s{n}")) for n in range(2 * MIN_SPLIT_BATCH)]
     await asyncio.to_thread(driver.begun.wait)
     rest = [asyncio.create_task(submitted(committer, f"r{n}")) for n in range(5)]
     await asyncio.sleep(0)
-    assert driver.batches == [FEW, FEW]
+    assert driver.batches == [MIN_SPLIT_BATCH, MIN_SPLIT_BATCH]
     driver.may_end.set()
     found = await asyncio.gather(*some, *rest)
-    assert driver.batches == [FEW, FEW, 5], "what comes meanwhile shares the next one"
-    assert len({id(one) for one in found}) == 2 * FEW + 5
+    assert driver.batches == [MIN_SPLIT_BATCH, MIN_SPLIT_BATCH, 5], (
+        "what comes meanwhile shares the next one"
+    )
+    assert len({id(one) for one in found}) == 2 * MIN_SPLIT_BATCH + 5
     await committer.close()
 
 

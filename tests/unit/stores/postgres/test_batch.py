@@ -2,9 +2,9 @@
 
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
 from holdfast.core.model.turn import Fence
-from holdfast.core.transaction.commands import Command, Deliver, Extend, Renew, Reserve, Reset
+from holdfast.core.transaction.commands import Command, Extend, MarkDelivered, Renew, Reserve, Reset
 from holdfast.stores.postgres.batch import waves
-from holdfast.stores.postgres.row_locks import Locked, Name, names_of
+from holdfast.stores.postgres.row_locks import Locked, Name, lock_keys
 
 _NOTHING = Locked([], 0.0)
 
@@ -56,12 +56,12 @@ def test_a_worker_is_a_thing_too() -> None:
 
 def test_a_reset_names_the_session_and_its_rival() -> None:
     command = Reset(tenant=DEFAULT_TENANT, session_id=SessionId("ses_1"), new_id=SessionId("ses_2"))
-    assert names_of(command) == [Name("session", "ses_1"), Name("rival", "ses_1")]
+    assert lock_keys(command) == [Name("session", "ses_1"), Name("rival", "ses_1")]
 
 
 def test_deliveries_name_their_turns() -> None:
-    command = Deliver(steps=((TurnId("turn_1"), 0), (TurnId("turn_2"), 1)))
-    assert names_of(command) == [Name("turn", "turn_1"), Name("turn", "turn_2")]
+    command = MarkDelivered(steps=((TurnId("turn_1"), 0), (TurnId("turn_2"), 1)))
+    assert lock_keys(command) == [Name("turn", "turn_1"), Name("turn", "turn_2")]
 
 
 def test_every_command_names_something() -> None:

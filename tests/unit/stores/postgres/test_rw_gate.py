@@ -2,11 +2,11 @@
 
 import asyncio
 
-from holdfast.stores.postgres.rw_gate import Passage
+from holdfast.stores.postgres.rw_gate import ReadWriteGate
 
 
 async def test_one_that_goes_alone_waits_for_all_others_to_have_gone() -> None:
-    passage = Passage()
+    passage = ReadWriteGate()
     is_alone = asyncio.Event()
 
     async def alone() -> None:
@@ -14,8 +14,8 @@ async def test_one_that_goes_alone_waits_for_all_others_to_have_gone() -> None:
             assert passage.is_taken
             is_alone.set()
 
-    with passage.beside_others():
-        with passage.beside_others():
+    with passage.shared():
+        with passage.shared():
             waiting = asyncio.create_task(alone())
             await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -27,7 +27,7 @@ async def test_one_that_goes_alone_waits_for_all_others_to_have_gone() -> None:
 
 
 async def test_two_that_go_alone_follow_each_other_also_where_one_fails() -> None:
-    passage = Passage()
+    passage = ReadWriteGate()
     inside = 0
 
     async def alone(fails: bool) -> None:
@@ -46,13 +46,13 @@ async def test_two_that_go_alone_follow_each_other_also_where_one_fails() -> Non
 
 
 async def test_one_that_is_cancelled_while_it_waits_is_in_nobodys_way() -> None:
-    passage = Passage()
+    passage = ReadWriteGate()
 
     async def alone() -> None:
         async with passage.alone():
             pass
 
-    with passage.beside_others():
+    with passage.shared():
         waiting = asyncio.create_task(alone())
         await asyncio.sleep(0)
         waiting.cancel()

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.errors import RunFenced
 from holdfast.core.ids import WorkerId
-from holdfast.core.transaction.commands import Bury, Renew
+from holdfast.core.transaction.commands import ExpireWorker, Renew
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.clock import HandClock
@@ -52,7 +52,7 @@ async def test_a_worker_that_renewed_after_it_was_judged_is_not_buried(
     clock.advance(11)
     (judged,) = await store.gone_workers()
     await store.submit(Renew(worker=MINE, lease_seconds=10))
-    assert not await store.submit(Bury(worker=judged.id, alive_until=judged.alive_until))
+    assert not await store.submit(ExpireWorker(worker=judged.id, alive_until=judged.alive_until))
     assert await gone(store) == []
 
 
@@ -62,7 +62,7 @@ async def test_a_worker_that_was_taken_for_dead_does_not_come_back_under_its_nam
     await store.enlist(MINE, 10)
     clock.advance(11)
     (judged,) = await store.gone_workers()
-    assert await store.submit(Bury(worker=judged.id, alive_until=judged.alive_until))
+    assert await store.submit(ExpireWorker(worker=judged.id, alive_until=judged.alive_until))
     with pytest.raises(RunFenced, match="taken for dead"):
         await store.submit(Renew(worker=MINE, lease_seconds=10))
     await store.dismiss(MINE)
@@ -74,9 +74,9 @@ async def test_burying_twice_and_burying_the_unknown_are_harmless(
     store: SqlStore, clock: HandClock
 ) -> None:
     await store.enlist(MINE, 10)
-    assert await store.submit(Bury(worker=MINE))
-    assert await store.submit(Bury(worker=MINE, alive_until=0.0))
-    assert await store.submit(Bury(worker=OTHER))
+    assert await store.submit(ExpireWorker(worker=MINE))
+    assert await store.submit(ExpireWorker(worker=MINE, alive_until=0.0))
+    assert await store.submit(ExpireWorker(worker=OTHER))
     await store.dismiss(MINE)
     assert await gone(store) == []
 

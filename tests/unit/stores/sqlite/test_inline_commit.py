@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.core.ids import DEFAULT_TENANT, Key, SessionId, TurnId, WorkerId
-from holdfast.core.transaction.commands import Append, Command, Deliver, Prune, Renew
+from holdfast.core.transaction.commands import Append, Command, MarkDelivered, Prune, Renew
 from holdfast.stores.commit.executors import ThreadExecutor
-from holdfast.stores.sql.store import FEW, SqlStore
+from holdfast.stores.sql.store import INLINE_READ_ROWS, SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite import driver as sqlite
 from holdfast.stores.sqlite.connection import DatabaseFile
@@ -24,7 +24,7 @@ from holdfast.stores.sqlite.inline_commit import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     MAX_ROWS,
-    Pace,
+    DiskLatencyGate,
     is_short,
 )
 from holdfast.testing.caller import Caller, said
@@ -66,7 +66,7 @@ class TellingCursor(sqlite3.Cursor):
         return self
 
 
-class Unhurried(Pace):
+class Unhurried(DiskLatencyGate):
     """However busy the machine is, its disk is taken for quick."""
 
     def is_quick(self) -> bool:
@@ -76,7 +76,7 @@ class Unhurried(Pace):
 
 @asynccontextmanager
 async def a_store(
-    path: Path, kind: type[Witness], pace: Pace | None = None
+    path: Path, kind: type[Witness], pace: DiskLatencyGate | None = None
 ) -> AsyncIterator[SqlStore]:
     """Open a store as `open_store` does, with connections of a kind."""
     file = DatabaseFile(str(path))
@@ -122,7 +122,7 @@ def an_append(count: int = 1, *, key: str = "k", turn: str = "turn_1") -> Append
     ("commands", "expected"),
     [
         ([an_append()], True),
-        ([an_append(), Deliver(steps=((TurnId("turn_1"), 1),))], True),
+        ([an_append(), MarkDelivered(steps=((TurnId("turn_1"), 1),))], True),
         ([Renew(worker=WorkerId("wrk"), lease_seconds=1.0)], True),
         ([an_append(MAX_ROWS - 1)], True),
         ([an_append(MAX_ROWS)], False),
@@ -137,7 +137,7 @@ def test_short_is_what_adds_a_few_rows(commands: list[Command[Any]], expected: b
 
 def test_a_disk_that_is_slow_on_average_is_left_alone_for_longer_each_time() -> None:
     now = 0.0
-    pace = Pace(lambda: now)
+    pace = DiskLatencyGate(lambda: now)
     for _ in range(100):
         pace.note(0.0005)
     pace.note(0.003)
@@ -169,7 +169,7 @@ async def test_a_few_rows_are_read_in_place_once_there_is_a_connection(
         caller = Caller(store)
         await caller.append("a", key="k")
         found = []
-        for last in (1, 1, FEW, FEW + 1, None):
+        for last in (1, 1, INLINE_READ_ROWS, INLINE_READ_ROWS + 1, None):
             kind.asked.clear()
             found.append(await store.read.transcript(caller.tenant, key=Key("k"), last=last))
             places = {thread == here for sql, thread in kind.asked if sql == "begin"}
@@ -214,7 +214,7 @@ async def test_short_transactions_are_made_in_place_and_long_ones_are_not(
 async def test_a_disk_that_is_slow_is_waited_for_elsewhere(
     tmp_path: Path, kind: type[Witness]
 ) -> None:
-    async with a_store(tmp_path / "a.db", kind, Pace(lambda: 1.0)) as store:
+    async with a_store(tmp_path / "a.db", kind, DiskLatencyGate(lambda: 1.0)) as store:
         caller = Caller(store)
         kind.before = staticmethod(lambda sql: time.sleep(0.05) if sql == "commit" else None)
         for text in "abc":
@@ -338,7 +338,7 @@ async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
         caller = Caller(store)
-        await store.submit(an_append(FEW + 1, key="long"))
+        await store.submit(an_append(INLINE_READ_ROWS + 1, key="long"))
         appended = await caller.append("a", key="short")
         await store.read.session(DEFAULT_TENANT, session_id=appended.session.id)
 
@@ -350,6 +350,6 @@ async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
             return {thread == here for sql, thread in kind.asked if "items from log" in sql}
 
         assert await readers("short", None) == {True}
-        assert await readers("long", FEW) == {True}
+        assert await readers("long", INLINE_READ_ROWS) == {True}
         assert await readers("long", None) == {False}
-        assert await readers("long", FEW + 1) == {False}
+        assert await readers("long", INLINE_READ_ROWS + 1) == {False}

@@ -1,7 +1,7 @@
 """Commands about whole sessions and the access to them: reserve, reset, restore, fork, delete."""
 
 from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
-from holdfast.core.model.import_rows import Imported, Order, PastTurn
+from holdfast.core.model.import_rows import Imported, ImportedTurn, Order
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.transaction.changes import ApiKeyRow
 from holdfast.core.transaction.commands.command import Command
@@ -74,7 +74,7 @@ class Import(Command[Imported], frozen=True, kw_only=True):
     key: Key | None = None
     generation: int = 1
     """Its number where it comes from: the least that it gets here."""
-    turns: tuple[PastTurn, ...] = ()
+    turns: tuple[ImportedTurn, ...] = ()
     order: Order = ()
     """The blocks of the log; where there are none, each turn is one, in their own order."""
     hidden: tuple[tuple[int, int], ...] = ()

@@ -38,7 +38,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     is_repeat: bool = False  # if so, others may have come since
 
 
-class Continue(Command["Appended"], frozen=True, kw_only=True):
+class AppendBatch(Command["Appended"], frozen=True, kw_only=True):
     """Add a batch to a turn whose run is somebody else's, at its block, in one piece.
 
     The first batch begins the turn. The same (turn, ordinal) is added once. A turn stays in the

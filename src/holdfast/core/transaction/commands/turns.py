@@ -54,7 +54,7 @@ class Parent(msgspec.Struct, frozen=True, gc=False):
     record_no: int
 
 
-class Brought(msgspec.Struct, frozen=True, gc=False):
+class ImportedPrefix(msgspec.Struct, frozen=True, gc=False):
     """A history that a first request brings: its first `count` items, complete in themselves."""
 
     turn_id: TurnId
@@ -93,7 +93,7 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """The session that the caller believes to be live; with any other nothing is stored."""
     same_as: tuple[TurnId, int] | None = None
     """The turn and step of this session that took these very tool outputs in before."""
-    brought: Brought | None = None
+    brought: ImportedPrefix | None = None
     """What becomes a turn of its own, completed, should the log be empty."""
     limits: LaneLimits = LaneLimits()
     reset: ResetPolicy = NEVER
@@ -212,7 +212,7 @@ class DropResponse(Command[bool], frozen=True, kw_only=True):
     step: int
 
 
-class Deliver(Command[None], frozen=True, kw_only=True):
+class MarkDelivered(Command[None], frozen=True, kw_only=True):
     """Note that the answers of these steps of turns have reached their clients."""
 
     steps: tuple[tuple[TurnId, int], ...]

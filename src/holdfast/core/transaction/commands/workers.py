@@ -23,7 +23,7 @@ class Renew(Command[float], frozen=True, kw_only=True):
     is_new: bool = False
 
 
-class Bury(Command[bool], frozen=True, kw_only=True):
+class ExpireWorker(Command[bool], frozen=True, kw_only=True):
     """Say that a worker is gone: its lease is over for good. Answers whether it is."""
 
     worker: WorkerId
