@@ -242,7 +242,7 @@ async def _undo_compaction(caller: Caller, clock: HandClock) -> Command[Any]:
     return cmd.UndoCompaction(tenant=caller.tenant, session_id=session.id, compaction_id="cmp_1")
 
 
-async def _deliver(caller: Caller, _: HandClock) -> Command[Any]:
+async def _mark_delivered(caller: Caller, _: HandClock) -> Command[Any]:
     ended = await caller.converse("a", "b", key="k")
     return cmd.MarkDelivered(steps=((ended.turn.id, 0),))
 
@@ -285,7 +285,7 @@ async def _renew(caller: Caller, _: HandClock) -> Command[Any]:
     return cmd.Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS)
 
 
-async def _bury(caller: Caller, _: HandClock) -> Command[Any]:
+async def _expire_worker(caller: Caller, _: HandClock) -> Command[Any]:
     return cmd.ExpireWorker(worker=caller.worker, drop=True)
 
 
@@ -322,7 +322,7 @@ class ResubmissionContract:
 
     def test_every_command_is_tried(self) -> None:
         tried = {name.split("_")[0] for name in PREPARATIONS} | set(PREPARATIONS)
-        names = {"DropProviderState": "forget"}
+        names = {"DropProviderState": "forget", "AppendBatch": "continue"}
         for command in Command.__subclasses__():
             words = re.findall("[A-Z][a-z]+", command.__name__)
             expected = names.get(command.__name__, "_".join(words).lower())

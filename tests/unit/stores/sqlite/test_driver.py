@@ -283,7 +283,7 @@ async def test_what_another_process_did_to_a_lane_is_seen(
 ) -> None:
     if not is_doubting:
         # Without the question whether anybody wrote, the fence alone has to tell.
-        monkeypatch.setattr(SqliteDriver, "_doubt_lanes", lambda *_: None)
+        monkeypatch.setattr(SqliteDriver, "_invalidate_lane_cache", lambda *_: None)
     path = tmp_path / "a.db"
     async with a_store(path, witness()) as ours, a_store(path, witness()) as theirs:
         one, two = Caller(ours, "one"), Caller(theirs, "two")
