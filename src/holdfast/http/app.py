@@ -50,7 +50,7 @@ class Application:
     def __init__(
         self,
         gateway: Gateway,
-        desk: TurnService,
+        turn_service: TurnService,
         upstreams: Upstreams,
         config: HttpConfig = DEFAULT_CONFIG,
         *,
@@ -58,7 +58,7 @@ class Application:
         compactor: Compactor | None = None,
     ) -> None:
         self._gateway = gateway
-        self._desk = desk
+        self._turn_service = turn_service
         self._config = config
         limiter = RateLimiter(config.requests_per_minute)
         self._authenticator = Authenticator(gateway.read, config, limiter)
@@ -67,7 +67,7 @@ class Application:
         self._budget = BodyBudget(max(config.body_bytes_in_flight, config.body_bytes))
         self._decoder = BodyDecoder(config.items)
         self._routes = Routes()
-        turns = TurnSubmitter(gateway, desk, config.reset, streams=streams)
+        turns = TurnSubmitter(gateway, turn_service, config.reset, streams=streams)
         compactor = compactor or Compactor(gateway, upstreams.provider)
         self._relay = RelayService(
             upstreams,
@@ -93,7 +93,7 @@ class Application:
         health = self._health = HealthApi(gateway)
         add("GET", "/healthz", health.healthz)
         add("GET", "/readyz", health.readyz)
-        self._add_completion_routes(gateway, desk)
+        self._add_completion_routes(gateway, turn_service)
         self._add_session_routes(gateway)
         transcript = self._transcript = TranscriptApi(
             gateway, self._decoder, self._authenticator.until_revoked
@@ -108,8 +108,8 @@ class Application:
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
 
-    def _add_completion_routes(self, gateway: Gateway, desk: TurnService) -> None:
-        completions = CompletionsApi(gateway, desk)
+    def _add_completion_routes(self, gateway: Gateway, turn_service: TurnService) -> None:
+        completions = CompletionsApi(gateway, turn_service)
         add = self._routes.add
         add("GET", "/v1/chat/completions", completions.list_page)
         add("GET", "/v1/chat/completions/{id}", completions.get)
@@ -162,14 +162,14 @@ class Application:
     def begin_stop(self) -> None:
         """Accept no new turns; let running turns finish and clients read their streams."""
         self.drain()
-        self._desk.begin_stop()
+        self._turn_service.begin_stop()
         self._events.close()
         self._transcript.close()
 
     async def stop(self, grace_seconds: float) -> None:
         """Let running turns finish for `grace_seconds`, then cancel them."""
         self.begin_stop()
-        await self._desk.stop(grace_seconds)
+        await self._turn_service.stop(grace_seconds)
         await self._decoder.close()
 
     def reload_keys(self) -> None:

@@ -38,7 +38,7 @@ class CompactionsApi:
         self._decoder = decoder
         self._gateway = turns.gateway
         self._compactor = compactor
-        self._targets = TargetResolver(turns.gateway, turns.desk)
+        self._targets = TargetResolver(turns.gateway, turns.turn_service)
         self._items = SessionItems(turns.gateway)
         self._in_turn = CompactionTurns(turns.gateway, compactor)
 

@@ -47,7 +47,7 @@ class ResponsesApi:
         self._turns = turns
         self.decoder = decoder
         self._relay = relay
-        self._targets = TargetResolver(turns.gateway, turns.desk)
+        self._targets = TargetResolver(turns.gateway, turns.turn_service)
         self._items = SessionItems(turns.gateway)
         self._references = ReferenceResolver(turns.gateway.read)
 
@@ -120,7 +120,7 @@ class ResponsesApi:
                 facts = msgspec.structs.replace(facts, shows_encrypted=True)
             return Reply(write_response(facts))
         first = -1 if after is None else after
-        reader = self._turns.desk.reader(request.tenant, response_id, first)
+        reader = self._turns.turn_service.reader(request.tenant, response_id, first)
         headers = answer_headers(view.session, view.turn.id)
         return EventReply(reader, self._turns.streams.keep_alive_seconds, headers)
 
@@ -131,7 +131,7 @@ class ResponsesApi:
             raise InvalidInput("Only responses created with background=true can be cancelled.")
         facts = await self._facts(view)
         if facts.status in ("queued", "in_progress"):
-            await self._turns.desk.cancel(view.turn)
+            await self._turns.turn_service.cancel(view.turn)
             facts = await self._facts(await self._view(request, facts.id))
         return Reply(write_response(facts))
 
@@ -166,11 +166,11 @@ class ResponsesApi:
         return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def _facts(self, view: ResponseView) -> ResponseFacts:
-        return await self._turns.desk.records.facts(view)
+        return await self._turns.turn_service.records.facts(view)
 
     async def _view(self, request: Request, name: str) -> ResponseView:
         """Return the stored response with this id."""
-        view = await self._turns.desk.records.find(request.tenant, name)
+        view = await self._turns.turn_service.records.find(request.tenant, name)
         if view is None or not read_request(view.turn.request).is_stored:
             raise ResponseNotFound(f"Response with id '{name}' not found.")
         return view

@@ -25,9 +25,9 @@ from holdfast.ports.store import CompletionQuery, ItemQuery
 class CompletionsApi:
     """Stored completions under /v1/chat/completions."""
 
-    def __init__(self, gateway: Gateway, desk: TurnService) -> None:
+    def __init__(self, gateway: Gateway, turn_service: TurnService) -> None:
         self._gateway = gateway
-        self._desk = desk
+        self._turn_service = turn_service
 
     async def list_page(self, request: Request) -> AnyReply:
         """Return a page of stored completions, oldest first by default."""
@@ -125,7 +125,7 @@ class CompletionsApi:
         session = await self._gateway.read.session(request.tenant, session_id=row.session_id)
         if session is None:
             raise CompletionNotFound("no such stored completion")
-        facts = await self._desk.facts_of(turn, run, session.session)
+        facts = await self._turn_service.facts_of(turn, run, session.session)
         return {**completion(facts), "metadata": msgspec.Raw(row.metadata)}
 
     async def _messages(self, request: Request, row: CompletionRow) -> list[dict[str, Any]]:

@@ -15,9 +15,9 @@ from holdfast.ports.store import ResponseView
 class TargetResolver:
     """Resolve the session that a request continues."""
 
-    def __init__(self, gateway: Gateway, desk: TurnService) -> None:
+    def __init__(self, gateway: Gateway, turn_service: TurnService) -> None:
         self._gateway = gateway
-        self._desk = desk
+        self._turn_service = turn_service
 
     async def resolve(
         self, tenant: Tenant, headers: SessionHeaders, parsed: ResponseRequest
@@ -56,7 +56,7 @@ class TargetResolver:
 
         A background request waits for its parent in the lane instead.
         """
-        find = self._desk.records.find
+        find = self._turn_service.records.find
         view = await find(tenant, name)
         if view is not None and view.turn.is_open and view.turn.step == view.step:
             if parsed.turn_request.is_background and await self._is_last(view):

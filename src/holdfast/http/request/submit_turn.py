@@ -70,12 +70,12 @@ class TurnSubmitter:
     def __init__(
         self,
         gateway: Gateway,
-        desk: TurnService,
+        turn_service: TurnService,
         reset: ResetPolicy = NEVER,
         streams: StreamSettings | None = None,
     ) -> None:
         self.gateway = gateway
-        self.desk = desk
+        self.turn_service = turn_service
         self.streams = streams or StreamSettings()
         self._reset = reset
 
@@ -104,7 +104,7 @@ class TurnSubmitter:
                 accept = replace(accept, limits=limits)
             try:
                 is_live = turn_request.is_stream or turn_request.is_background
-                ticket = await self.desk.accept(accept, turn_request, is_live=is_live)
+                ticket = await self.turn_service.accept(accept, turn_request, is_live=is_live)
             except HoldfastError as exc:
                 await self._reraise_or_retry(exc, request, target, matched)
                 continue
