@@ -14,6 +14,7 @@ from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.model.turn import Run, Turn, TurnStatus
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.transaction.commands import Command
+from holdfast.ports.outbox import ChannelReader
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -308,6 +309,11 @@ class Store(Protocol):
     @property
     def read(self) -> Reader:
         """The reading side."""
+        ...
+
+    @property
+    def channels(self) -> ChannelReader:
+        """The reading side of channels."""
         ...
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:

@@ -5,6 +5,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.decisions.channels.bursts import collects
 from holdfast.core.decisions.hide import is_changed, without_hidden
 from holdfast.core.decisions.lane import (
     end_turn,
@@ -44,6 +45,7 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.outgoing import queue_parts
 from holdfast.core.transaction.session_draft import Draft
 
 OutcomeT = TypeVar("OutcomeT")
@@ -144,6 +146,10 @@ def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started
     if not is_free or turn is None or named is None or not is_next(turn, session, facts.waiting):
         draft.wake()
         return None
+    if collects(turn):
+        # It may have to wait for the rest of its burst, which only a claim looks for.
+        draft.wake()
+        return None
     return start_waiting(draft, turn, run_id=named.run_id, worker=run.worker, facts=facts)
 
 
@@ -159,6 +165,8 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
         draft.index_history(command.trail)
     if command.provider_state is not None:
         _keep_state(draft, command.provider_state, command, facts)
+    if command.outbox:
+        queue_parts(draft, command.outbox, turn.id)
 
 
 def _keep_state(draft: Draft, state: ProviderState, command: Finish, facts: Facts) -> None:

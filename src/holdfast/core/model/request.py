@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.ids import TurnId
+from holdfast.core.model.delivery import Delivery
 
 Api = Literal["responses", "chat"]
 RESPONSE_PREFIX = "resp_"
@@ -34,6 +35,10 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Whether its input ends with a `compaction_trigger`: then it wants nothing else."""
     trail: bytes = b""
     """Of the history that the request brought or repeated, where its answer may be found by it."""
+    delivery: Delivery | None = None
+    """Where the answer is sent, for turns of channels and schedules."""
+    fixed_answer: str | None = None
+    """The text that the turn adds to the transcript instead of calling a model."""
 
 
 write_request: Callable[[TurnRequest], bytes] = msgspec.json.Encoder().encode

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from holdfast.core.compaction.records import expand
 from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.history.history_hash import extend_hash
-from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.model.delivery import Delivery, OutboxMessage
+from holdfast.core.model.items import NewItem, message, read_item
 from holdfast.core.model.request import TurnRequest, conversation_id, response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, Turn
@@ -27,6 +28,7 @@ from holdfast.core.openai.response import (
     usage_value,
 )
 from holdfast.core.transaction.commands import Finish, StoredCompletion
+from holdfast.core.transaction.outgoing import output_text, to_message
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.caller import Fallbacks, ModelCaller, Route
 from holdfast.engine.model_call.compaction_events import compaction_events
@@ -37,6 +39,7 @@ from holdfast.engine.settings import HealSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
 from holdfast.engine.streaming.live_response import LiveResponse
 from holdfast.engine.streaming.response_records import ResponseRecords, parent_of
+from holdfast.ports.channel import MessageSplitter
 from holdfast.ports.provider import Answer, ModelCall
 
 _NOT_SENT = frozenset({"item_reference", "compaction_trigger"})
@@ -48,6 +51,11 @@ CLIENT_CALLS = frozenset(
     }
 )  # fmt: skip
 """Kinds of calls that the client's own tools answer."""
+
+
+NO_REPLY = "NO_REPLY"
+"""The answer by which a scheduled turn says that there is nothing to tell."""
+EMPTY_ANSWER = "(The answer has no text.)"
 
 
 class TurnResult(msgspec.Struct, frozen=True):
@@ -69,7 +77,9 @@ class TurnExecutor:
         *,
         fallbacks: Fallbacks | None = None,
         fitter: ContextFitter | None = None,
+        splitter: MessageSplitter | None = None,
     ) -> None:
+        self._splitter = splitter
         self._gateway = gateway
         self._route = route
         self._caller = ModelCaller(gateway, route, heals, fallbacks=fallbacks, fitter=fitter)
@@ -111,7 +121,9 @@ class TurnExecutor:
                     writer.start()
                 if request.waits_for_parent:
                     await self._check_parent(run, request)
-                if request.is_compaction and self._fitter is not None:
+                if request.fixed_answer is not None:
+                    answer = Answer(items=[message("assistant", request.fixed_answer).body])
+                elif request.is_compaction and self._fitter is not None:
                     answer = await self._compact(self._fitter, run, request, writer)
                 else:
                     answer = await self._caller.call(run, request, writer)
@@ -176,11 +188,24 @@ class TurnExecutor:
             command = replace(command, completion=StoredCompletion(request.model, metadata))
         if request.trail:
             command = replace(command, trail=_extend_trail(request.trail, items))
+        if request.delivery is not None and not command.pending_calls:
+            command = replace(command, outbox=self._messages(request.delivery, answer))
         ended = await run.finish(command)
         facts = response_facts(run, request, recorded.status, answer.items, recorded)
         if writer is not None:
             writer.end(journal, facts)
         return TurnResult(ended.turn, ended.session, facts)
+
+    def _messages(self, delivery: Delivery, answer: Answer) -> tuple[OutboxMessage, ...]:
+        """Return the messages that a channel sends for an answer."""
+        text = output_text(answer.items).strip()
+        if delivery.is_quiet and text == NO_REPLY:
+            return ()
+        text = text or EMPTY_ANSWER
+        parts: Sequence[str] = [text]
+        if self._splitter is not None:
+            parts = self._splitter.split(delivery.channel, text)
+        return tuple(to_message(delivery, part) for part in parts)
 
     async def _end_unanswered(
         self,

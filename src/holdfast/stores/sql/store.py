@@ -14,6 +14,7 @@ from holdfast.core.model.turn import Run, Turn
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
+from holdfast.ports.outbox import ChannelReader
 from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,
@@ -37,8 +38,9 @@ from holdfast.stores.commit.group_commit import Committer, Result
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
-from holdfast.stores.sql.plan import Plan, every
+from holdfast.stores.sql.plan import Plan, Reading, every
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
@@ -66,14 +68,6 @@ class SqlDriver(Protocol):
 
     async def close(self) -> None:
         """Let go of every connection."""
-        ...
-
-
-class Reading(Protocol):
-    """Runs a read in one snapshot."""
-
-    async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Return what the query finds; it is given the database's time."""
         ...
 
 
@@ -257,6 +251,8 @@ class SqlStore:
         briefly = self._look_briefly if hasattr(driver, "read_briefly") else None
         self.read: Reader = SqlReader(self.look, self._transcripts, briefly=briefly)
         """The reading side."""
+        self.channels: ChannelReader = SqlChannelReader(self.look)
+        """The reading side of channels."""
         self._is_closed = False
 
     async def look(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:

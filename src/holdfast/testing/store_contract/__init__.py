@@ -20,6 +20,11 @@ from holdfast.testing.store_contract.lanes import HoldContract, LaneContract
 from holdfast.testing.store_contract.lifecycle import LifecycleContract
 from holdfast.testing.store_contract.listings import ListingContract
 from holdfast.testing.store_contract.once import ImplicitRetryContract, OnceContract
+from holdfast.testing.store_contract.outbox import (
+    BurstContract,
+    ChannelAccessContract,
+    OutboxContract,
+)
 from holdfast.testing.store_contract.provider_state import ProviderStateContract
 from holdfast.testing.store_contract.recovery import RecoveryContract
 from holdfast.testing.store_contract.resubmission import ResubmissionContract
@@ -28,6 +33,8 @@ from holdfast.testing.store_contract.transcript import TranscriptContract
 
 __all__ = [
     "BlockContract",
+    "BurstContract",
+    "ChannelAccessContract",
     "CompactionContract",
     "FencingContract",
     "ForkContract",
@@ -40,6 +47,7 @@ __all__ = [
     "LifecycleContract",
     "ListingContract",
     "OnceContract",
+    "OutboxContract",
     "ProviderStateContract",
     "RecoveryContract",
     "ResubmissionContract",
