@@ -1,6 +1,7 @@
 """Compose the parts: open a store, start the engine on it, put the HTTP API in front."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings, RetentionSettings
 from holdfast.engine.turns.executor import TurnExecutor
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.providers.settings import proxy_for
 from holdfast.settings import Settings
 from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.http.metrics import PrometheusMeter
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
+    from holdfast.providers.http.proxy import Proxy
 
 
 @asynccontextmanager
@@ -107,7 +110,10 @@ async def open_configured_store(settings: Settings) -> SqlStore:
 @asynccontextmanager
 async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     """Open a gateway with its HTTP application until the block ends."""
+    from holdfast.channels.open import open_channels
+    from holdfast.channels.service import ChannelService, Splitter
     from holdfast.http.app import Application
+    from holdfast.providers.http.plain_calls import PlainHttpCaller
     from holdfast.providers.routing import Upstreams
 
     clock, ids = SystemClock(), RandomIds()
@@ -129,17 +135,29 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
+        http = PlainHttpCaller(_platform_proxy)
+        opened = open_channels(settings.channels, http)
         executor = TurnExecutor(
             gateway,
             upstreams.provider,
             settings.heals,
             fallbacks=upstreams.fallbacks,
             fitter=compactor,
+            splitter=Splitter([channel for _, channel in opened]),
         )
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
         retention = _start_retention(gateway, settings.retention)
+        channels = ChannelService(
+            gateway,
+            turns,
+            opened,
+            people=settings.people,
+            reset=settings.reset_policy,
+            triggers=settings.reset.triggers,
+        )
         try:
+            await channels.start()
             application = Application(
                 gateway,
                 turns,
@@ -147,6 +165,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
                 _http_config(settings),
                 streams=settings.sessions,
                 compactor=compactor,
+                channels=channels,
             )
             # Before anybody can connect: a request must never find the keys unread.
             await application.load_keys()
@@ -154,13 +173,24 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         finally:
             retention.cancel()
             await asyncio.gather(retention, return_exceptions=True)
+            await channels.stop_receiving()
             await turns.stop(settings.server.grace_seconds)
+            await channels.stop()
+            await http.close()
             await gateway.stop()
             # Exporting waits for the network: not on the event loop.
             await asyncio.to_thread(meter.shutdown)
     finally:
         await upstreams.close()
         await store.close()
+
+
+def _platform_proxy(url: str) -> "Proxy | None":
+    """Return the forward proxy for a chat platform or webhook, from the usual variables."""
+    from holdfast.providers.http.proxy import Proxy
+
+    proxy = proxy_for(url, os.environ)
+    return Proxy.parse(proxy) if proxy is not None else None
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

@@ -16,6 +16,7 @@ from holdfast.http.api.conversations import ConversationsApi
 from holdfast.http.api.events import EventsApi
 from holdfast.http.api.health import HealthApi
 from holdfast.http.api.openapi import document
+from holdfast.http.api.operations.channels import ChannelsApi
 from holdfast.http.api.relay import RelayService
 from holdfast.http.api.responses import ResponsesApi
 from holdfast.http.api.responses_websocket import ResponsesWebSocket
@@ -41,6 +42,7 @@ from holdfast.http.server.types import (
     json_reply,
 )
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
+from holdfast.ports.channel import ChannelDirectory
 from holdfast.ports.provider import Upstreams
 
 
@@ -56,6 +58,7 @@ class Application:
         *,
         streams: StreamSettings | None = None,
         compactor: Compactor | None = None,
+        channels: ChannelDirectory | None = None,
     ) -> None:
         self._gateway = gateway
         self._turn_service = turn_service
@@ -107,6 +110,20 @@ class Application:
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
+        if channels is not None:
+            self._add_channel_routes(ChannelsApi(gateway, channels))
+
+    def _add_channel_routes(self, channels: ChannelsApi) -> None:
+        add = self._routes.add
+        add("GET", "/v1/channels", channels.list_page)
+        add("POST", "/v1/channels/{name}/messages", channels.send)
+        add("POST", "/v1/channels/{name}/webhook", channels.webhook)
+        add("GET", "/v1/channels/{name}/pairings", channels.pairings)
+        add("POST", "/v1/channels/{name}/pairings/{code}/approve", channels.approve)
+        add("DELETE", "/v1/channels/{name}/pairings/{sender}", channels.revoke)
+        add("GET", "/v1/outbox", channels.outbox)
+        add("POST", "/v1/outbox/{id}/retry", channels.retry)
+        add("POST", "/v1/outbox/{id}/drop", channels.drop)
 
     def _add_completion_routes(self, gateway: Gateway, turn_service: TurnService) -> None:
         completions = CompletionsApi(gateway, turn_service)

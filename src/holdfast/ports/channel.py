@@ -11,6 +11,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.model.channels import PairingRow
+from holdfast.core.model.delivery import OutboxRow
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -202,4 +204,34 @@ class MessageSplitter(Protocol):
 
     def split(self, channel: str, text: str) -> Sequence[str]:
         """Return the parts of an answer, each short enough for the channel."""
+        ...
+
+
+class ChannelDirectory(Protocol):
+    """The channels of a process, as operators and platforms reach them over HTTP."""
+
+    async def listing(self) -> list[dict[str, object]]:
+        """Return every channel with what it does."""
+        ...
+
+    async def send(
+        self, name: str, chat: str, text: str, *, thread: str = "", key: str | None = None
+    ) -> list[str]:
+        """Queue a message to a chat; return the ids of its parts in the outbox."""
+        ...
+
+    async def approve(self, name: str, code: str) -> PairingRow:
+        """Approve a pairing."""
+        ...
+
+    async def revoke(self, name: str, sender: str) -> bool:
+        """Revoke a pairing."""
+        ...
+
+    async def revise(self, message_id: str, action: Literal["retry", "drop"]) -> OutboxRow:
+        """Retry or drop a message."""
+        ...
+
+    async def webhook(self, name: str, headers: Mapping[str, str], body: bytes) -> bytes:
+        """Handle a webhook request of a platform."""
         ...

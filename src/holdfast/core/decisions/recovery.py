@@ -11,6 +11,7 @@ from holdfast.core.decisions.lane import (
     start_waiting,
 )
 from holdfast.core.errors import (
+    HoldfastError,
     RunFenced,
     SessionDeleted,
     SessionNotFound,
@@ -37,10 +38,8 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
         fence = Fence(session.id, run.generation, run.id, run.epoch)
         if fence.holds(session):
             return Decision(Started(turn, session, run, fence))
-    if turn.outcome == "cancelled":
-        return refuse(TurnCancelled(turn.id, turn.error_code))
     if not turn.is_open:
-        return refuse(TurnInterrupted(f"turn {turn.id} ended as {turn.outcome}"))
+        return refuse(_why_ended(turn))
     if command.again and run is not None:
         return refuse(RunFenced(f"run {run.id} of turn {turn.id} was begun, and lost its lane"))
     draft = Draft(session, now=facts.now)
@@ -59,6 +58,12 @@ def claim(command: Claim, facts: Facts) -> Decision[Started | Queued]:
         draft, gathered, run_id=command.run_id, worker=command.worker, facts=facts
     )
     return draft.decide(begun)
+
+
+def _why_ended(turn: Turn) -> HoldfastError:
+    if turn.outcome == "cancelled":
+        return TurnCancelled(turn.id, turn.error_code)
+    return TurnInterrupted(f"turn {turn.id} ended as {turn.outcome}")
 
 
 def _waits(draft: Draft, outcome: Queued, settled: Turn | None) -> Decision[Started | Queued]:

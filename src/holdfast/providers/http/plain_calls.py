@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import cast
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.ports.http_client import HttpResult, HttpUnavailable
@@ -110,11 +111,12 @@ class _LineSink:
         """Return the next line; None at the end."""
         while not self._lines:
             self._news.clear()
-            waiting = asyncio.ensure_future(self._news.wait())
+            news: asyncio.Future[object] = asyncio.ensure_future(self._news.wait())
+            both: set[asyncio.Future[object]] = {news, cast("asyncio.Future[object]", copying)}
             try:
-                await asyncio.wait({waiting, copying}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                waiting.cancel()
+                news.cancel()
             if copying.done() and not self._lines:
                 copying.result()
                 return None

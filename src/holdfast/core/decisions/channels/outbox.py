@@ -67,7 +67,8 @@ def open_placeholder(command: OpenPlaceholder, facts: Facts) -> Decision[OutboxR
 def keep_placeholder(command: KeepPlaceholder, facts: Facts) -> Decision[bool]:
     """Record a placeholder's id, unless its turn has ended meanwhile without knowing it."""
     row = facts.messages[0] if facts.messages else None
-    if row is None or row.owner != command.worker or row.state not in ("open", "pending"):
+    is_waiting = row is not None and row.state in ("open", "pending", "sending")
+    if row is None or not is_waiting or row.owner != command.worker:
         return Decision(False)
     if row.external_id is not None:
         return Decision(row.state == "open" and row.external_id == command.external_id)

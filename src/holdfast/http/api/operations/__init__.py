@@ -1,0 +1,1 @@
+"""Endpoints for operators: channels, the outbox and schedules."""
