@@ -4,6 +4,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.acceptance.gateway_process import GatewayProcess
 from tests.acceptance.stories import HttpUser, store_url
 from tests.acceptance.telegram_story import QUICK, telegram_story
 
@@ -28,12 +29,19 @@ def test_the_yes_after_an_idle_night_meets_the_same_conversation(
         assert len(telegram.sent) == 2
 
 
+def until_sent(gateway: GatewayProcess, count: int) -> None:
+    """Wait until the outbox knows that so many messages arrived."""
+    while len(HttpUser(gateway).get("/v1/outbox?state=sent")["data"]) < count:
+        pass
+
+
 def test_messages_that_wait_while_the_gateway_is_killed_are_answered_once(
     store_url: str, tmp_path: Path
 ) -> None:
     with telegram_story(store_url, tmp_path) as (telegram, provider, gateway):
         telegram.say("one")
         telegram.wait_for_text("Messages seen: 1")
+        until_sent(gateway, 1)
         gateway.kill()
         telegram.say("two")
         telegram.say("three", user=8)
@@ -46,6 +54,19 @@ def test_messages_that_wait_while_the_gateway_is_killed_are_answered_once(
         assert len(telegram.texts(7)) == 2
         assert len(telegram.texts(8)) == 2
         assert len(provider.requests()) == 4
+
+
+def test_a_send_whose_outcome_is_unknown_is_repeated_and_says_so(
+    store_url: str, tmp_path: Path
+) -> None:
+    more = 'direct = "open"\ncollect_seconds = 0\nreply = "whole"'
+    with telegram_story(store_url, tmp_path, more=more) as (telegram, _, gateway):
+        telegram.fail_next("sendMessage", after=True)
+        telegram.say("hello")
+        until_sent(gateway, 1)
+        assert telegram.texts() == ["Messages seen: 1. Last text: hello"] * 2
+        (row,) = HttpUser(gateway).get("/v1/outbox")["data"]
+        assert row["is_maybe_duplicate"]
 
 
 def test_a_platform_that_is_away_delays_and_loses_nothing(store_url: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model.delivery import OutboxRow
@@ -149,24 +150,14 @@ class Deliverer:
         try:
             if self._before_send is not None:
                 row = await self._before_send(row)
-            outcome, external_id, error, delay = await self._attempt(row)
-            self._on_settled(row, outcome)
-            await self._settle(
-                SettleDelivery(
-                    id=row.id,
-                    worker=row.owner or self._gateway.worker.id,
-                    outcome=outcome,
-                    external_id=external_id,
-                    error=error,
-                    delay_seconds=delay,
-                    expire_seconds=self._expire_seconds.get(row.channel, 24 * 3600.0),
-                )
-            )
+            command = await self._attempt(row)
+            self._on_settled(row, command.outcome)
+            await self._settle(command)
         finally:
             self._in_flight.pop(row.id, None)
             self._news.set()
 
-    async def _attempt(self, row: OutboxRow) -> tuple[DeliveryOutcome, str | None, str, float]:
+    async def _attempt(self, row: OutboxRow) -> SettleDelivery:
         """Send one message; return what became of it and when to try again."""
         try:
             external_id = await self._senders[row.channel](row)
@@ -174,19 +165,31 @@ class Deliverer:
             moved = RememberChat(channel=row.channel, chat=row.chat, successor=exc.successor)
             await self._gateway.submit(moved)
             self._on_moved(row.channel, row.chat, exc.successor)
-            return "delayed", None, exc.message, 0.0
+            return self._settlement(row, "delayed", error=exc.message, delay_seconds=0.0)
         except DeliveryDelayed as exc:
-            return "delayed", None, exc.message, self._delay(row, exc.retry_after)
+            return self._settlement(
+                row, "delayed", error=exc.message, is_uncertain=exc.is_uncertain,
+                delay_seconds=self._delay(row, exc.retry_after),
+            )  # fmt: skip
         except DeliveryImpossible as exc:
-            return "impossible", None, exc.message, 0.0
+            return self._settlement(row, "impossible", error=exc.message)
         except DeliveryRefused as exc:
-            wait = min(FIRST_DELAY_SECONDS * 2**row.refusals, MAX_DELAY_SECONDS)
-            return "refused", None, exc.message, wait
+            delay = min(FIRST_DELAY_SECONDS * 2**row.refusals, MAX_DELAY_SECONDS)
+            return self._settlement(row, "refused", error=exc.message, delay_seconds=delay)
         except Exception as exc:  # noqa: BLE001 - a bug of an adapter must not stop the others
             log.exception("outbox.send_failed", message_id=row.id, channel=row.channel)
-            return "refused", None, type(exc).__name__, FIRST_DELAY_SECONDS
+            return self._settlement(row, "refused", error=type(exc).__name__)
         self._delays.pop(row.channel, None)
-        return "sent", external_id, "", 0.0
+        return self._settlement(row, "sent", external_id=external_id)
+
+    def _settlement(self, row: OutboxRow, outcome: DeliveryOutcome, **more: Any) -> SettleDelivery:
+        return SettleDelivery(
+            id=row.id,
+            worker=row.owner or self._gateway.worker.id,
+            outcome=outcome,
+            expire_seconds=self._expire_seconds.get(row.channel, 24 * 3600.0),
+            **more,
+        )
 
     def _delay(self, row: OutboxRow, retry_after: float | None) -> float:
         """Return how long to wait for a platform that is away: longer each time, with jitter."""

@@ -89,9 +89,13 @@ class DeliveryDelayed(DeliveryError):
     code = "delivery_delayed"
     retryable = True
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, retry_after: float | None = None, *, is_uncertain: bool = False
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.is_uncertain = is_uncertain
+        """Whether the message may have arrived all the same."""
 
 
 class DeliveryRefused(DeliveryError):

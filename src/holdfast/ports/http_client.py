@@ -14,6 +14,11 @@ class HttpUnavailable(HoldfastError):
     code = "http_unavailable"
     retryable = True
 
+    def __init__(self, message: str, *, is_sent: bool = True) -> None:
+        super().__init__(message)
+        self.is_sent = is_sent
+        """Whether the server may have seen the request."""
+
 
 class HttpResult(msgspec.Struct, frozen=True):
     """A complete answer; names of headers are in lower case."""

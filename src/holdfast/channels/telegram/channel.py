@@ -196,7 +196,7 @@ class TelegramChannel:
                 may_repeat=method.startswith("get"),
             )
         except HttpUnavailable as exc:
-            raise DeliveryDelayed(f"{method}: {exc.message}") from exc
+            raise DeliveryDelayed(f"{method}: {exc.message}", is_uncertain=exc.is_sent) from exc
         try:
             reply = _read_reply(result.body)
         except msgspec.DecodeError:

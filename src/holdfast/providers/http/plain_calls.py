@@ -12,6 +12,7 @@ from holdfast.providers.settings import TimeoutSettings
 
 MAX_WAIT_SECONDS = 600.0
 """Upper bound of the client's own limits; each call has its own."""
+_NEVER_SENT = frozenset({"upstream_unreachable", "upstream_connect_timeout"})
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
 
@@ -55,7 +56,8 @@ class PlainHttpCaller:
                 content = await answer.read()
                 return HttpResult(answer.status, dict(answer.headers), content)
         except ProviderFailure as exc:
-            raise HttpUnavailable(exc.message) from exc
+            is_sent = exc.provider_code not in _NEVER_SENT and exc.code not in _NEVER_SENT
+            raise HttpUnavailable(exc.message, is_sent=is_sent) from exc
         except TimeoutError as exc:
             raise HttpUnavailable(f"no answer within {seconds:g} s") from exc
 

@@ -146,10 +146,16 @@ def _settled(command: SettleDelivery, row: OutboxRow, now: float) -> OutboxRow:
         return replace(
             row, state="dead", owner=None, settled_at=now, error=error, refusals=refusals
         )
+    is_doubtful = command.is_uncertain and row.external_id is None
     return replace(
-        row, state="pending", owner=None, error=error, refusals=refusals,
+        row,
+        state="pending",
+        owner=None,
+        error=error,
+        refusals=refusals,
         next_at=now + command.delay_seconds,
-    )  # fmt: skip
+        is_maybe_duplicate=row.is_maybe_duplicate or is_doubtful,
+    )
 
 
 def revise_delivery(command: ReviseDelivery, facts: Facts) -> Decision[OutboxRow]:

@@ -66,6 +66,8 @@ class SettleDelivery(Command[OutboxRow | None], frozen=True, kw_only=True):
     outcome: DeliveryOutcome
     external_id: str | None = None
     error: str | None = None
+    is_uncertain: bool = False
+    """Whether the message may have arrived although no answer did."""
     delay_seconds: float = 1.0
     max_refusals: int = 10
     expire_seconds: float = 24 * 3600.0
