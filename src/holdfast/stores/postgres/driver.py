@@ -23,6 +23,7 @@ from holdfast.stores.postgres.row_locks import lock
 from holdfast.stores.postgres.rw_gate import ReadWriteGate
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask, Plan, Row
+from holdfast.stores.sql.store import SqlDriver
 
 ResultT = TypeVar("ResultT")
 
@@ -41,10 +42,10 @@ BEGIN = "begin isolation level read committed read write"
 BEGIN_READ = "begin isolation level repeatable read read only"
 
 
-class PostgresDriver:
+class PostgresDriver(SqlDriver):
     """Runs plans on PostgreSQL: few writers, a pool of readers, and somebody who listens."""
 
-    lines = WRITERS
+    max_batches = WRITERS
 
     def __init__(
         self,
