@@ -161,6 +161,8 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     hold_seconds: float = 120.0
     heals: bytes | None = None
     journal: JournalEntry | None = None
+    refused_from: int | None = None
+    """The first item of the input that the provider refused: the model is not shown it again."""
     history_hash: bytes = b""
     """Of the whole history, this answer included, where later requests may repeat it."""
     successor: Successor | None = None
