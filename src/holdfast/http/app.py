@@ -23,7 +23,6 @@ from holdfast.http.api.sessions import SessionsApi
 from holdfast.http.api.stored_completions import CompletionsApi
 from holdfast.http.api.transcript import TranscriptApi
 from holdfast.http.api.turns import TurnsApi
-from holdfast.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig, RateLimiter
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.submit_turn import TurnSubmitter
@@ -41,6 +40,7 @@ from holdfast.http.server.types import (
     json_reply,
 )
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
+from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.provider import Upstreams
 
 
