@@ -199,9 +199,10 @@ class Application:
             if request.method == "OPTIONS" and is_preflight(request):
                 reply = Reply(b"", status=204, headers=[])
             else:
+                # The route first: a rejected request is logged and counted by it too.
+                methods = self._routes.find(request)
                 await self._authenticator.authenticate(request)
                 context.tenant = request.tenant
-                methods = self._routes.find(request)
                 endpoint: Endpoint = self._relay_or_404
                 if methods is not None:
                     endpoint = methods.get(request.method, self._reject_method)
