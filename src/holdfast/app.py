@@ -122,11 +122,11 @@ async def open_application(
     """
     from holdfast.http.app import Application
     from holdfast.observability.tracing import trace_calls, trace_commits
-    from holdfast.providers.routing import Upstreams
+    from holdfast.providers.routing import UpstreamRouter
 
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(settings.store.url, clock=clock)
-    upstreams = Upstreams(settings.upstreams, ids.new)
+    upstreams = UpstreamRouter(settings.upstreams, ids.new)
     try:
         meter = new_meter(store, settings, tracer_provider)
         upstreams = trace_calls(upstreams, meter)
