@@ -24,6 +24,7 @@ from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
 
 if TYPE_CHECKING:
+    from holdfast.http.admin.operations import AdminServices
     from holdfast.http.app import Application
     from holdfast.http.metrics import PrometheusMeter
     from holdfast.http.request.auth import HttpConfig
@@ -147,6 +148,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
                 _http_config(settings),
                 streams=settings.sessions,
                 compactor=compactor,
+                admin=_admin_services(store, settings),
             )
             # Before anybody can connect: a request must never find the keys unread.
             await application.load_keys()
@@ -161,6 +163,16 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     finally:
         await upstreams.close()
         await store.close()
+
+
+def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
+    """Return what the admin endpoints read from the store."""
+    from holdfast.doctor.service import DoctorService
+    from holdfast.http.admin.operations import AdminServices
+    from holdfast.stores.reports import SqlReports
+
+    doctor = DoctorService(store, settings.store.url, turn_seconds=settings.heals.turn_seconds)
+    return AdminServices(SqlReports(store), doctor.diagnose)
 
 
 def _http_config(settings: Settings) -> "HttpConfig":
