@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 from holdfast.doctor.findings import Finding, finding_value
-from holdfast.doctor.store_checks import check_contents, check_from_outside
-from holdfast.stores.inspect import look_at
+from holdfast.doctor.store_checks import check_contents, check_inspection
+from holdfast.stores.inspect import inspect_store
 from holdfast.stores.sql.store import SqlStore
 
 FRESH_SECONDS = 15.0
@@ -36,9 +36,9 @@ class DoctorService:
             return self._checked_at, self._findings
 
     async def _check(self) -> list[Finding]:
-        # In a thread: reading a file from outside blocks, and takes its time on a large one.
-        outside = await asyncio.to_thread(asyncio.run, look_at(self._url))
-        findings = list(check_from_outside(outside))
+        # In a thread: inspecting a file blocks, and takes its time on a large one.
+        inspection = await asyncio.to_thread(asyncio.run, inspect_store(self._url))
+        findings = list(check_inspection(inspection))
         async for finding in check_contents(self._store, turn_seconds=self._turn_seconds):
             if len(findings) >= MAX_FINDINGS:
                 break

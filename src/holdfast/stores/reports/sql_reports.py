@@ -73,7 +73,7 @@ class SqlReports:
             rows = yield from every(WORKERS)
             return [(row, row[2] > now) for row in rows]
 
-        found = await self._store.look(query)
+        found = await self._store.query(query)
         gone = {worker.id for worker in await self._store.gone_workers()}
         return [
             WorkerView(row[0], row[1], row[2], is_leased and row[0] not in gone, row[3], row[4])
@@ -87,14 +87,14 @@ class SqlReports:
             rows = yield from every(LANES, limit)
             return [LaneView(*row) for row in rows]
 
-        return await self._store.look(query)
+        return await self._store.query(query)
 
     async def usage(self, since: float, until: float, interval: Interval) -> UsageReport:
         """Return usage by interval, tenant and model."""
         counter = _UsageCounter(INTERVAL_SECONDS[interval], since, until)
-        pos = await self._store.look(lambda _: _first_pos(since))
+        pos = await self._store.query(lambda _: _first_pos(since))
         for _ in range(MAX_ENTRIES // PAGE_ROWS):
-            rows = await self._store.look(partial(_ends, pos, until))
+            rows = await self._store.query(partial(_ends, pos, until))
             counter.add(rows)
             if len(rows) < PAGE_ROWS:
                 return UsageReport(counter.rows())
