@@ -29,6 +29,7 @@ from holdfast.stores.sql.store import SqlStore
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from holdfast.http.admin.operations import AdminServices
     from holdfast.http.app import Application
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
@@ -152,6 +153,7 @@ async def open_application(
                 _http_config(settings),
                 streams=settings.sessions,
                 compactor=compactor,
+                admin=_admin_services(store, settings),
             )
             # Before anybody can connect: a request must never find the keys unread.
             await application.load_keys()
@@ -182,6 +184,16 @@ def _new_gateway(store: Store, settings: Settings, clock: Clock, ids: Ids, meter
         storage=StorageQuota(store.read, settings.limits.stored_bytes),
         meter=meter,
     )
+
+
+def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
+    """Return what the admin endpoints read from the store."""
+    from holdfast.doctor.service import DoctorService
+    from holdfast.http.admin.operations import AdminServices
+    from holdfast.stores.reports import SqlReports
+
+    doctor = DoctorService(store, settings.store.url, turn_seconds=settings.heals.turn_seconds)
+    return AdminServices(SqlReports(store), doctor.diagnose)
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

@@ -22,7 +22,8 @@ from holdfast.core.healing.policy import (
     read_heals,
     treat,
 )
-from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.request import SentRequest, TurnRequest, hash_params
+from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
@@ -34,7 +35,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.ports.provider import Answer, ModelCall, Provider
+from holdfast.ports.provider import Answer, ModelCall, Provider, call_params
 from holdfast.ports.request_context import note_usage
 
 Route = Callable[[str], Provider]
@@ -95,6 +96,7 @@ class ModelCaller:
             attempt = await self._first_attempt(run, request, progress)
             while True:
                 call = self._build_call(run, attempt, is_stream=writer is not None)
+                run.sent = self._describe(run, attempt, call)
                 sent_at, outcome = monotonic(), "left"
                 try:
                     if writer is None:
@@ -205,6 +207,20 @@ class ModelCaller:
             state, new_items = attempt.state
             call = replace(call, state=state, new_items=new_items)
         return call
+
+    def _describe(self, run: ActiveRun, attempt: CallAttempt, call: ModelCall) -> SentRequest:
+        """Return what is recorded of a request, so that it can be rebuilt and proved later."""
+        assert isinstance(call.items, SharedPrefix)
+        hasher = self._projections.hash_items(run.session.id, call.items)
+        state = call.state
+        return SentRequest(
+            hash_params(hasher, call_params(call)),
+            run.session.record_no,
+            attempt.provider.name,
+            state.covers_seq if state is not None else None,
+            not attempt.allows_opaque,
+            attempt.is_plain,
+        )
 
     # ── healing ─────────────────────────────────────────────────────────────────────────────
 
@@ -355,6 +371,7 @@ def _with_failure(
         model=attempt.model,
         status=failure.status,
         message=failure.message[:MAX_MESSAGE],
+        sent=attempt.run.sent if attempt.run is not None else None,
     )
     return replace(treatment, heal=heal)
 
