@@ -63,7 +63,7 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
     if row is not None and row.body_hash != (command.body_hash or b""):
         return refuse(IdempotencyMismatch(f"batch {row.key!r} was used with other items"))
     if row is not None and row.turn_id != turn.id:
-        return Decision(session)  # what an attempt of this very turn left is said anew
+        return Decision(session)  # an earlier attempt of this turn wrote it; it is written again
     draft = Draft(session, now=facts.now)
     items = without_hidden(_missing(command, session), session, facts.heads, command.shown_records)
     if items:
@@ -172,7 +172,7 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
 
 
 def _keep_state(draft: Draft, state: ProviderState, command: Finish, facts: Facts) -> None:
-    """Save what a provider remembers, unless it remembers what was hidden since it was told."""
+    """Save provider state, unless it covers items that were hidden meanwhile."""
     if is_changed(draft.before, facts.heads, command.shown_records):
         draft.add(ProviderStateDropped(draft.before.id))
         return
@@ -183,7 +183,7 @@ def _keep_state(draft: Draft, state: ProviderState, command: Finish, facts: Fact
 def _missing(command: Extend | Finish, session: Session) -> tuple[NewItem, ...]:
     """Return the items that are not in the log yet; an earlier commit may have gone unheard.
 
-    While a run holds its fence nobody else appends, so what stands behind `after_seq` is its own.
+    While a run holds its fence nobody else appends, so all items after `after_seq` are its own.
     """
     if command.after_seq is None:
         return command.items

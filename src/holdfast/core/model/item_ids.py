@@ -1,7 +1,7 @@
-"""The names of items: every one has an id, also those whose bytes bring none.
+"""Item ids: every item has one, also those whose bytes contain none.
 
 The stored bytes stay as they came. A name is kept beside them, and put into an item where it is
-shown. Of several visible items with one id the first keeps it; the others are told apart by their
+shown. Of several visible items with one id the first keeps it; the others get one from their
 sequence number, so that a cursor always means one place.
 """
 
@@ -46,7 +46,7 @@ SEPARATOR = "."
 
 
 def mint_name(kind: str, session_id: str, seq: int) -> str:
-    """Return the id of an item that brings none: its place's own, and nobody can guess it."""
+    """Return an id for an item without one, derived from its position; not guessable."""
     place = hashlib.blake2b(f"{session_id}\0{seq}".encode(), digest_size=16).hexdigest()
     return f"{PREFIXES.get(kind, OTHER_PREFIX)}_{place}"
 

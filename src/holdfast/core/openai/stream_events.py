@@ -59,7 +59,7 @@ class StreamEvent(msgspec.Struct, gc=False):
     delta: Delta | None = None
     """The event itself, where it is a delta."""
     size: int = 0
-    """About how many bytes it takes; 0 where nobody counts."""
+    """About how many bytes it takes; 0 where they are not counted."""
 
     @property
     def body(self) -> bytes:
