@@ -13,7 +13,12 @@ from holdfast.core.model.session import Usage
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.engine.settings import ContextSettings, LaneSettings, StreamSettings
+from holdfast.engine.settings import (
+    ContextSettings,
+    LaneSettings,
+    StreamSettings,
+    ToolSettings,
+)
 from holdfast.engine.turns.executor import TurnExecutor
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.app import Application
@@ -28,6 +33,7 @@ from holdfast.ports.provider import (
     StateUse,
 )
 from holdfast.ports.store import ItemQuery, Store
+from holdfast.ports.tools import Toolbox
 from holdfast.stores.open import open_store
 from tests.http_server import HttpServer, serving
 
@@ -201,6 +207,8 @@ async def open_gateway(
     wrap: Callable[[Store], Store] = lambda store: store,
     context: ContextSettings | None = None,
     window: int | None = None,
+    toolbox: Callable[[Gateway], Toolbox] | None = None,
+    tools: ToolSettings | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """Run a gateway for the length of a block."""
     model = model or ScriptedModel()
@@ -210,7 +218,14 @@ async def open_gateway(
     limits = lanes.limits(can_run_again=True)
     gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, limits=limits)
     compactor = Compactor(gateway, lambda _: model, lambda _: window, context)
-    desk = TurnService(gateway, TurnExecutor(gateway, lambda _: model, fitter=compactor))
+    executor = TurnExecutor(
+        gateway,
+        lambda _: model,
+        fitter=compactor,
+        toolbox=toolbox(gateway) if toolbox is not None else None,
+        tools=tools,
+    )
+    desk = TurnService(gateway, executor)
     await gateway.start(desk.run_recovered)
     application = Application(gateway, desk, OnlyModel(model), streams=streams, compactor=compactor)
     try:

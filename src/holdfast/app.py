@@ -1,7 +1,7 @@
 """Compose the parts: open a store, start the engine on it, put the HTTP API in front."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,8 @@ from holdfast.engine.turns.turn_service import TurnService
 from holdfast.settings import Settings
 from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
+from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.toolbox import GatewayTools
 
 if TYPE_CHECKING:
     from holdfast.http.app import Application
@@ -113,6 +115,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(settings.store.url, clock=clock)
     upstreams = Upstreams(settings.upstreams, ids.new)
+    toolbox: GatewayTools | None = None
     try:
         meter = new_meter(store, settings)
         gateway = Gateway(
@@ -129,12 +132,15 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
+        toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
         executor = TurnExecutor(
             gateway,
             upstreams.provider,
             settings.heals,
             fallbacks=upstreams.fallbacks,
             fitter=compactor,
+            toolbox=toolbox,
+            tools=settings.tools,
         )
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
@@ -159,8 +165,17 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             # Exporting waits for the network: not on the event loop.
             await asyncio.to_thread(meter.shutdown)
     finally:
+        if toolbox is not None:
+            await toolbox.close()
         await upstreams.close()
         await store.close()
+
+
+def _open_tools(
+    gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
+) -> GatewayTools:
+    """Return the tools that the gateway runs."""
+    return GatewayTools(BuiltinTools(gateway, scope=settings.tools.scope, windows=windows))
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

@@ -47,6 +47,7 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
 OutcomeT = TypeVar("OutcomeT")
+_NOTHING_USED = Usage()
 
 
 def extend(command: Extend, facts: Facts) -> Decision[Session]:
@@ -79,7 +80,16 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.add(PartialDropped(run.id))
     if command.journal is not None:
         draft.journal(turn, command.journal, run.id)
+    _keep_step(draft, command, facts)
     return draft.decide(draft.session)
+
+
+def _keep_step(draft: Draft, command: Extend, facts: Facts) -> None:
+    """Count and keep what a model's answer in the middle of a turn brings."""
+    if command.usage is not None and command.usage.is_countable:
+        count_usage(draft, command.usage)
+    if command.provider_state is not None:
+        _keep_state(draft, command.provider_state, command, facts)
 
 
 def _batch(command: Extend, turn: Turn, now: float) -> IdempotencyRow:
@@ -117,7 +127,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     if command.journal is not None:
         draft.journal(turn, command.journal, run.id)
     if command.usage is not None:
-        count_usage(draft, command.usage)
+        count_usage(draft, command.usage, command.counted)
     is_completed = command.outcome == "completed"
     if is_completed:
         _keep_for_later(draft, turn, command, facts)
@@ -161,7 +171,7 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
         _keep_state(draft, command.provider_state, command, facts)
 
 
-def _keep_state(draft: Draft, state: ProviderState, command: Finish, facts: Facts) -> None:
+def _keep_state(draft: Draft, state: ProviderState, command: Extend | Finish, facts: Facts) -> None:
     """Save what a provider remembers, unless it remembers what was hidden since it was told."""
     if is_changed(draft.before, facts.heads, command.shown_records):
         draft.add(ProviderStateDropped(draft.before.id))
@@ -213,14 +223,14 @@ def _ended_run(run: Run, command: Finish, draft: Draft) -> Run:
     )
 
 
-def count_usage(draft: Draft, usage: Usage) -> None:
-    """Add what a call used to what its session has used."""
-    session = draft.before
+def count_usage(draft: Draft, usage: Usage, counted: Usage | None = None) -> None:
+    """Add what a run used, less what was counted before, to what its session has used."""
+    session, done = draft.before, counted or _NOTHING_USED
     draft.set(
-        input_tokens=session.input_tokens + usage.input_tokens,
-        cached_tokens=session.cached_tokens + usage.cached_tokens,
-        output_tokens=session.output_tokens + usage.output_tokens,
-        reasoning_tokens=session.reasoning_tokens + usage.reasoning_tokens,
+        input_tokens=session.input_tokens + usage.input_tokens - done.input_tokens,
+        cached_tokens=session.cached_tokens + usage.cached_tokens - done.cached_tokens,
+        output_tokens=session.output_tokens + usage.output_tokens - done.output_tokens,
+        reasoning_tokens=session.reasoning_tokens + usage.reasoning_tokens - done.reasoning_tokens,
     )
 
 
