@@ -107,9 +107,11 @@ async def test_parallel_calls_run_side_by_side_and_keep_their_order() -> None:
 
 async def test_a_chat_client_gets_the_final_answer() -> None:
     model = ScriptedModel(
-        lambda items: [said("It is done.")]
-        if items[-1]["type"].endswith("_output")
-        else [said("Let me look."), called("desk__echo", "c1")]
+        lambda items: (
+            [said("It is done.")]
+            if items[-1]["type"].endswith("_output")
+            else [said("Let me look."), called("desk__echo", "c1")]
+        )
     )
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
         answer = (await gateway.chat([{"role": "user", "content": "hi"}], tools=[SERVER])).json()
@@ -130,9 +132,11 @@ async def _events(gateway: Any, **more: Any) -> list[dict[str, Any]]:
 
 async def test_a_stream_shows_a_call_as_openai_does() -> None:
     model = ScriptedModel(
-        lambda items: [said("It is done.")]
-        if items[-1]["type"].endswith("_output")
-        else [said("Let me look."), called("desk__echo", "c1", '{"a":1}')]
+        lambda items: (
+            [said("It is done.")]
+            if items[-1]["type"].endswith("_output")
+            else [said("Let me look."), called("desk__echo", "c1", '{"a":1}')]
+        )
     )
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
         events = await _events(gateway, tools=[SERVER])
@@ -190,9 +194,9 @@ async def test_client_tools_are_left_to_the_client_after_ours_have_run() -> None
 
 async def test_after_the_last_step_the_model_is_asked_once_more_without_tools() -> None:
     model = ScriptedModel(
-        lambda items: [said("enough")]
-        if len(items) > 7
-        else [called("desk__echo", f"c{len(items)}")]
+        lambda items: (
+            [said("enough")] if len(items) > 7 else [called("desk__echo", f"c{len(items)}")]
+        )
     )
     tools = RecordingTools()
     settings = ToolSettings(max_tool_steps=3)
