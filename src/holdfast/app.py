@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.http.metrics import PrometheusMeter
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
+    from holdfast.providers.routing import UpstreamRouter
 
 
 @asynccontextmanager
@@ -133,15 +134,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
         toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
-        executor = TurnExecutor(
-            gateway,
-            upstreams.provider,
-            settings.heals,
-            fallbacks=upstreams.fallbacks,
-            fitter=compactor,
-            toolbox=toolbox,
-            tools=settings.tools,
-        )
+        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox)
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
         retention = _start_retention(gateway, settings.retention)
@@ -169,6 +162,25 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             await toolbox.close()
         await upstreams.close()
         await store.close()
+
+
+def _new_executor(
+    gateway: Gateway,
+    settings: Settings,
+    upstreams: "UpstreamRouter",
+    compactor: Compactor,
+    toolbox: GatewayTools,
+) -> TurnExecutor:
+    """Return what executes turns with the configured upstreams and tools."""
+    return TurnExecutor(
+        gateway,
+        upstreams.provider,
+        settings.heals,
+        fallbacks=upstreams.fallbacks,
+        fitter=compactor,
+        toolbox=toolbox,
+        tools=settings.tools,
+    )
 
 
 def _open_tools(

@@ -12,7 +12,7 @@ from holdfast.core.errors import StoreClosed
 from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId
 from holdfast.core.model.items import message
 from holdfast.core.model.request import TurnRequest, write_request
-from holdfast.core.transaction.commands import Accept, Command, Extend, Renew
+from holdfast.core.transaction.commands import Accept, Command, Extend
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
 from holdfast.engine.turns.executor import TurnExecutor
@@ -20,8 +20,8 @@ from holdfast.engine.turns.tool_loop import UNKNOWN
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.ports.store import Store
 from holdfast.stores.open import open_store
-from holdfast.testing.clock import HandClock
-from holdfast.testing.ids import CountedIds
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.ids import SequentialIds
 from tests.in_process import Item, ScriptedModel, called, said
 from tests.tools.toolboxes import SERVER, RecordingTools
 
@@ -48,7 +48,7 @@ class DyingStore:
         """Pass a command on, unless the process is dead or dies of it."""
         if self.dead.is_set():
             await self._stay_dead()
-        if isinstance(command, Renew):
+        if _name(command) == "Renew":
             return await self._inner.submit(command)
         self.writes.append(_name(command))
         if len(self.writes) == self._dies_at:
@@ -78,11 +78,11 @@ def _name(command: Command[Any]) -> str:
 class _Process:
     """One gateway process on a shared store."""
 
-    def __init__(self, name: str, store: Store, tools: RecordingTools, clock: HandClock) -> None:
+    def __init__(self, name: str, store: Store, tools: RecordingTools, clock: ManualClock) -> None:
         lanes = LaneSettings(max_attempts=10)
         limits = lanes.limits(can_run_again=True)
         self.gateway = Gateway(
-            store, clock=clock, ids=CountedIds(name), settings=lanes, limits=limits
+            store, clock=clock, ids=SequentialIds(name), settings=lanes, limits=limits
         )
         self.model = ScriptedModel(_script)
         executor = TurnExecutor(self.gateway, lambda _: self.model, toolbox=tools)
@@ -121,7 +121,7 @@ async def _crashed(
     dies_at: int, *, is_committed: bool, is_safe: bool, is_stream: bool
 ) -> AsyncIterator[tuple[_Process, DyingStore, RecordingTools]]:
     """Let a process die in a turn, and another one finish the turn."""
-    clock = HandClock()
+    clock = ManualClock()
     store = await open_store("memory:", clock=clock)
     tools = RecordingTools()
     tools.safe = {"echo"} if is_safe else set()
