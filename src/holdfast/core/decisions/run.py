@@ -47,6 +47,7 @@ from holdfast.core.transaction.facts import Facts
 from holdfast.core.transaction.session_draft import Draft
 
 OutcomeT = TypeVar("OutcomeT")
+_NOTHING_USED = Usage()
 
 
 def extend(command: Extend, facts: Facts) -> Decision[Session]:
@@ -79,7 +80,16 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.add(PartialDropped(run.id))
     if command.journal is not None:
         draft.journal(turn, command.journal, run.id)
+    _keep_step(draft, command, facts)
     return draft.decide(draft.session)
+
+
+def _keep_step(draft: Draft, command: Extend, facts: Facts) -> None:
+    """Count and keep what a model's answer in the middle of a turn brings."""
+    if command.usage is not None and command.usage.is_countable:
+        count_usage(draft, command.usage)
+    if command.provider_state is not None:
+        _keep_state(draft, command.provider_state, command, facts)
 
 
 def _batch(command: Extend, turn: Turn, now: float) -> IdempotencyRow:
@@ -101,7 +111,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     assert turn is not None
     assert run is not None
     draft = Draft(session, now=facts.now)
-    if command.usage is not None and not count_usage(draft, command.usage):
+    if command.usage is not None and not count_usage(draft, command.usage, command.counted):
         command = replace(command, usage=None)
     items = _missing(command, session)
     if facts.heads:
@@ -171,7 +181,7 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
         _keep_state(draft, command.provider_state, command, facts)
 
 
-def _keep_state(draft: Draft, state: ProviderState, command: Finish, facts: Facts) -> None:
+def _keep_state(draft: Draft, state: ProviderState, command: Extend | Finish, facts: Facts) -> None:
     """Save provider state, unless it covers items that were hidden meanwhile."""
     if is_changed(draft.before, facts.heads, command.shown_records):
         draft.add(ProviderStateDropped(draft.before.id))
@@ -223,16 +233,16 @@ def _ended_run(run: Run, command: Finish, draft: Draft) -> Run:
     )
 
 
-def count_usage(draft: Draft, usage: Usage) -> bool:
-    """Add what a call used to what its session has used; return False if it is not countable."""
+def count_usage(draft: Draft, usage: Usage, counted: Usage | None = None) -> bool:
+    """Add what a run used, less what was counted before; return False if it is not countable."""
     if not usage.is_countable:
         return False
-    session = draft.before
+    session, done = draft.before, counted or _NOTHING_USED
     draft.set(
-        input_tokens=session.input_tokens + usage.input_tokens,
-        cached_tokens=session.cached_tokens + usage.cached_tokens,
-        output_tokens=session.output_tokens + usage.output_tokens,
-        reasoning_tokens=session.reasoning_tokens + usage.reasoning_tokens,
+        input_tokens=session.input_tokens + usage.input_tokens - done.input_tokens,
+        cached_tokens=session.cached_tokens + usage.cached_tokens - done.cached_tokens,
+        output_tokens=session.output_tokens + usage.output_tokens - done.output_tokens,
+        reasoning_tokens=session.reasoning_tokens + usage.reasoning_tokens - done.reasoning_tokens,
     )
     return True
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.model.gateway_items import GATEWAY_KINDS, client_item
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import Span
 
@@ -78,14 +79,17 @@ _encode = msgspec.json.Encoder().encode
 
 def shown(item: StoredItem, name: str) -> bytes:
     """Return an item as lists show it: with its name, a short message spelled out in full."""
-    fields = _read_fields(item.body)
+    body = item.body
+    if item.kind in GATEWAY_KINDS:
+        body = client_item(item.kind, body) or body
+    fields = _read_fields(body)
     added: dict[str, Any] = {}
     if _text(fields.get("id")) != name:
         added["id"] = name
     if item.kind == "message":
         added |= _spelled_out(item, fields)
     if not added:
-        return item.body
+        return body
     return _encode({**fields, **added})
 
 

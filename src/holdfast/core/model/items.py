@@ -22,10 +22,11 @@ TRACES = frozenset(
     {
         "reasoning", "web_search_call", "file_search_call", "code_interpreter_call",
         "image_generation_call", "mcp_list_tools", "mcp_call", "tool_search_call",
-        "tool_search_output",
+        "tool_search_output", "gateway_call", "gateway_call_output", "gateway_approval",
+        "gateway_list_tools",
     }
 )  # fmt: skip
-"""What a provider did by itself on the way to an answer; many clients do not keep it."""
+"""Work of a provider or the gateway on the way to an answer; many clients do not keep it."""
 MAX_ID_BYTES = 1024
 """A longer id stays in its item's bytes; the item is listed under one of ours."""
 SHORT_ID = MAX_ID_BYTES // 4

@@ -103,7 +103,7 @@ class TurnService:
 
     async def accept(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> TurnTicket:
         """Make a request durable and start its execution; return once it is accepted."""
-        self._executor.check(request, accept.items)
+        self._executor.check(accept.tenant, request, accept.items)
         admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):
             return await self._attach(accept.tenant, admission, request)

@@ -126,6 +126,10 @@ class Extend(Command[Session], frozen=True, kw_only=True):
     partial: tuple[NewItem, ...] | None = None
     journal: JournalEntry | None = None
     shown_records: int | None = None  # as in `Finish`
+    provider_state: ProviderState | None = None
+    """What the provider has stored, where the items are a model's whole answer."""
+    usage: Usage | None = None
+    """What that answer cost."""
     tenant: Tenant | None = None  # with a key: the items are a batch that counts once by it
     idempotency_key: str | None = None
     body_hash: bytes | None = None
@@ -149,6 +153,8 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     partial: tuple[NewItem, ...] = ()
     result: bytes | None = None
     usage: Usage | None = None
+    counted: Usage | None = None
+    """The part of `usage` that earlier writes of the run have counted."""
     error_code: str | None = None
     error_message: str | None = None
     is_retryable: bool = False
