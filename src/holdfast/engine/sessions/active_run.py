@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
 from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.records import quarantined
+from holdfast.core.model.request import SentRequest
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Fence
 from holdfast.core.projection.project import project
@@ -58,6 +59,7 @@ class ActiveRun:
         "fence",
         "is_lost",
         "preface",
+        "sent",
         "session",
         "turn",
     )
@@ -78,6 +80,8 @@ class ActiveRun:
         """Whether the lane was taken from the run."""
         self.preface: tuple[bytes, ...] = ()
         """Items that the answer begins with: the compaction that the client asked for."""
+        self.sent: SentRequest | None = None
+        """The last request that was sent to a provider."""
         self.ended: Ended | None = None
         """The committed end of the run."""
         self._finishing: Finish | None = None

@@ -15,7 +15,12 @@ from holdfast.core.compaction.records import expand
 from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.history.history_hash import extend_hash
 from holdfast.core.model.items import NewItem, StoredItem, item_value, read_item
-from holdfast.core.model.request import TurnRequest, conversation_id, response_id
+from holdfast.core.model.request import (
+    SentRequest,
+    TurnRequest,
+    conversation_id,
+    response_id,
+)
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, Turn
 from holdfast.core.openai.response import (
@@ -154,7 +159,7 @@ class TurnExecutor:
         self, run: ActiveRun, request: TurnRequest, answer: Answer, writer: JournalWriter | None
     ) -> TurnResult:
         items = tuple(map(read_item, answer.items))
-        recorded = record_answer(answer, self._gateway.clock.now())
+        recorded = record_answer(answer, self._gateway.clock.now(), run.sent)
         is_completed = answer.status == "completed"
         journal = await writer.settle() if writer is not None else None
         command = Finish(
@@ -215,7 +220,9 @@ class TurnExecutor:
         code = (failure and failure.provider_code) or error.code
         finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
-        recorded = RecordedAnswer(status="failed", failure=self._record_failure(error))
+        recorded = RecordedAnswer(
+            status="failed", failure=self._record_failure(error), sent=run.sent
+        )
         is_refused = failure is not None and failure.refuses_input
         refused_from = await self._input_start(run) if is_refused else None
         await run.finish(
@@ -307,7 +314,9 @@ def _extend_history_hash(history_hash: bytes, items: tuple[NewItem, ...]) -> byt
     return extend_hash(history_hash, [(item.fingerprint, item.call_id) for item in items])
 
 
-def record_answer(answer: Answer, completed_at: float) -> RecordedAnswer:
+def record_answer(
+    answer: Answer, completed_at: float, sent: SentRequest | None = None
+) -> RecordedAnswer:
     """Return what is stored of an answer beside its items."""
     usage = answer.usage_detail
     if not usage and answer.usage is not None:
@@ -318,6 +327,7 @@ def record_answer(answer: Answer, completed_at: float) -> RecordedAnswer:
         usage=msgspec.Raw(usage or b"null"),
         fields=answer.fields,
         completed_at=completed_at,
+        sent=sent,
     )
 
 
