@@ -200,7 +200,9 @@ class TelegramChannel:
         try:
             reply = _read_reply(result.body)
         except msgspec.DecodeError:
-            raise DeliveryDelayed(f"{method}: HTTP {result.status} without a reply") from None
+            # Whatever answered instead of the API, the API may have done what was asked.
+            reason = f"{method}: HTTP {result.status} without a reply"
+            raise DeliveryDelayed(reason, is_uncertain=True) from None
         if not reply.ok:
             _raise(method, reply)
         return bytes(reply.result)

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.history.history_hash import ItemPlaceRow, TrailRow
+from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.channels import ChatRow, DeadUpdateRow, PairingRow
 from holdfast.core.model.delivery import OutboxRow
@@ -127,7 +127,7 @@ class QueueDropped(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartialSaved(msgspec.Struct, frozen=True, gc=False):
-    """What a running stream has said so far; written only while its run holds the lane."""
+    """The text of a running stream so far; written only while its run holds the lane."""
 
     session_id: SessionId
     run_id: RunId
@@ -167,10 +167,10 @@ class LateWriteNoted(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class TrailAdded(msgspec.Struct, frozen=True, gc=False):
+class HistoryHashAdded(msgspec.Struct, frozen=True, gc=False):
     """Where a history ends that a later request may repeat."""
 
-    row: TrailRow
+    row: HistoryHashRow
 
 
 class ItemPlaced(msgspec.Struct, frozen=True, gc=False):
@@ -218,7 +218,7 @@ class ApiKeySaved(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContentErased(msgspec.Struct, frozen=True, gc=False):
-    """Everything a session said, was answered or produced; ids and ends remain."""
+    """Blank all content of a session; ids and outcomes remain."""
 
     session_id: SessionId
 
@@ -232,7 +232,7 @@ class ItemErased(msgspec.Struct, frozen=True, gc=False):
 
 
 class SummariesErased(msgspec.Struct, frozen=True, gc=False):
-    """Every summary of a range that has to do with the one given: it tells what was erased."""
+    """Blank every summary of a range that overlaps the erased one."""
 
     session_id: SessionId
     from_seq: int
@@ -359,7 +359,7 @@ Change = (
     | SummariesErased
     | JournalAdded
     | ResponseDropped
-    | TrailAdded
+    | HistoryHashAdded
     | ItemPlaced
     | OutboxAdded
     | PlaceholderOpened

@@ -27,7 +27,7 @@ Ask = tuple[Statement, tuple[Any, ...]]
 Plan = Generator[Ask, list[Row], ResultT]
 
 
-class Reading(Protocol):
+class QueryRunner(Protocol):
     """Runs a read in one snapshot."""
 
     async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:

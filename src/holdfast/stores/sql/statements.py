@@ -6,7 +6,7 @@ them another way rewrites them. `session` is a session's number in the log, `ses
 
 import msgspec
 
-from holdfast.core.history.history_hash import ItemPlaceRow, TrailRow
+from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     CompletionRow,
@@ -33,7 +33,7 @@ _ENTRY = (
 APPEND_ENTRY = Statement(
     "append_entry",
     _ENTRY.format(
-        # Two looks at the index, however long the log is; an aggregate would read all of it.
+        # Two index reads, however long the log is; an aggregate would scan all of it.
         n="(select n + 1 from log where session = ?1 and n = ?2 - 1 "
         "and not exists (select 1 from log where session = ?1 and n >= ?2))"
     ),
@@ -96,7 +96,7 @@ _OWNER = "left join lanes a on a.session = s.no left join workers w on w.id = a.
 _SESSION = f"select {_IDENTITY}, {_HEAD}, w.alive_until from sessions s {_LAST} {_OWNER} "
 SELECT_SESSION = _SESSION
 """Selects what `read_session` reads, and the lease of the lane's owner."""
-# The session, and whether somebody living answers for its lane, in one read.
+# The session, and whether the owner of its lane is alive, in one read.
 SESSION_BY_ID = Statement("session_by_id", _SESSION + "where s.id = ?1")
 SESSION_BY_KEY = Statement(
     "session_by_key", _SESSION + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
@@ -331,7 +331,7 @@ APPEND_JOURNAL = Statement(
     _JOURNAL.format(session="(select session from lanes where session = ?7 and run = ?8)"),
     is_fenced=True,
 )
-# A journal that begins anew takes the place of an earlier attempt's.
+# A journal that starts again replaces that of an earlier attempt.
 DROP_JOURNAL_REST = Statement(
     "drop_journal_rest",
     "delete from journals where turn_id = ?1 and step = ?2 and first_no > ?3",
@@ -382,17 +382,19 @@ COMPLETIONS_DOWN = Statement(
 # ── Histories that requests may repeat ──────────────────────────────────────────────────────
 
 # An answer may be taken up again after its commit went unheard: its place is the same.
-ADD_TRAIL = Statement(
-    "add_trail",
-    _insert("add_trail", "trails", TrailRow).text
-    + " on conflict (session_id, seq, record_no) do update set trail = excluded.trail",
+ADD_HISTORY_HASH = Statement(
+    "add_history_hash",
+    _insert("add_history_hash", "history_hashes", HistoryHashRow).text
+    + " on conflict (session_id, seq, record_no)"
+    " do update set history_hash = excluded.history_hash",
 )
-TRAILS_AT_ONCE = 16
-TRAILS = Statement(
-    "trails",
-    f"select {columns(TrailRow, 't.')} from trails t join sessions s on s.id = t.session_id "
-    "where t.tenant = ?1 and s.deleted_at is null and t.trail in ("
-    + ", ".join(f"?{n}" for n in range(2, TRAILS_AT_ONCE + 2))
+HASHES_AT_ONCE = 16
+FIND_HISTORY_HASHES = Statement(
+    "history_hashes",
+    f"select {columns(HistoryHashRow, 't.')} from history_hashes t "
+    "join sessions s on s.id = t.session_id "
+    "where t.tenant = ?1 and s.deleted_at is null and t.history_hash in ("
+    + ", ".join(f"?{n}" for n in range(2, HASHES_AT_ONCE + 2))
     + ") order by s.id desc, t.seq desc",
 )
 ADD_ITEM_PLACE = _insert("add_item_place", "item_places", ItemPlaceRow)
@@ -458,7 +460,7 @@ ERASURES = (
 """By the session's number in the log."""
 ERASURES_BY_ID = (
     Statement("erase_completions", "delete from completions where session_id = ?1"),
-    Statement("erase_trails", "delete from trails where session_id = ?1"),
+    Statement("erase_history_hashes", "delete from history_hashes where session_id = ?1"),
     Statement("erase_item_places", "delete from item_places where session_id = ?1"),
 )
 

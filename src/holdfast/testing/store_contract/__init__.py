@@ -11,6 +11,11 @@ Each class here is a chapter. A test module inherits them, and its fixtures say 
 """
 
 from holdfast.testing.store_contract.blocks import BlockContract
+from holdfast.testing.store_contract.channels.outbox import (
+    BurstContract,
+    ChannelAccessContract,
+    OutboxContract,
+)
 from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
 from holdfast.testing.store_contract.forks import ForkContract
@@ -20,11 +25,6 @@ from holdfast.testing.store_contract.lanes import HoldContract, LaneContract
 from holdfast.testing.store_contract.lifecycle import LifecycleContract
 from holdfast.testing.store_contract.listings import ListingContract
 from holdfast.testing.store_contract.once import ImplicitRetryContract, OnceContract
-from holdfast.testing.store_contract.outbox import (
-    BurstContract,
-    ChannelAccessContract,
-    OutboxContract,
-)
 from holdfast.testing.store_contract.provider_state import ProviderStateContract
 from holdfast.testing.store_contract.recovery import RecoveryContract
 from holdfast.testing.store_contract.resubmission import ResubmissionContract

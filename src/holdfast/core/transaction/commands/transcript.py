@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.core.compaction.records import Compaction, Elision
+from holdfast.core.compaction.records import CompactionRecord, Elision
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.records import RecordKind
@@ -39,7 +39,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class AppendBatch(Command["Appended"], frozen=True, kw_only=True):
-    """Add a batch to a turn whose run is somebody else's, at its block, in one piece.
+    """Append a batch to the block of a turn that an external loop runs.
 
     The first batch begins the turn. The same (turn, ordinal) is added once. A turn stays in the
     session it began in, also when that is retired; named by its id, one may begin there too.
@@ -101,7 +101,7 @@ class Compact(Command[Session], frozen=True, kw_only=True):
 
     fence: Fence
     to_seq: int = 0
-    compaction: Compaction | None = None
+    compaction: CompactionRecord | None = None
     elision: Elision | None = None
     shown_records: int | None = None  # as in `Finish`
 

@@ -6,13 +6,13 @@ from holdfast.core.model.delivery import OutboxRow
 from holdfast.ports.outbox import OutboxCount, OutboxQuery
 from holdfast.stores.sql.channels import statements as sql
 from holdfast.stores.sql.channels.rows import read_message
-from holdfast.stores.sql.plan import Plan, Reading, every, one
+from holdfast.stores.sql.plan import Plan, QueryRunner, every, one
 
 
 class SqlChannelReader:
     """Reads about channels, each in one snapshot."""
 
-    def __init__(self, run: Reading) -> None:
+    def __init__(self, run: QueryRunner) -> None:
         self._run = run
 
     async def messages(self, tenant: Tenant | None, query: OutboxQuery) -> list[OutboxRow]:

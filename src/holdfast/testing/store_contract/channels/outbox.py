@@ -12,9 +12,9 @@ from holdfast.core.model.delivery import Delivery, OutboxRow
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Queued, Started
 from holdfast.ports.outbox import OutboxQuery
-from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
-from holdfast.testing.clock import HandClock
-from holdfast.testing.store_contract.channel_commands import (
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import LEASE_SECONDS, StoreClient, answered
+from holdfast.testing.store_contract.channels.commands import (
     CHANNEL,
     chat_request,
     claim,
@@ -26,12 +26,12 @@ from holdfast.testing.store_contract.channel_commands import (
 )
 
 
-async def _states(caller: Caller) -> list[str]:
+async def _states(caller: StoreClient) -> list[str]:
     rows = await caller.store.channels.messages(None, OutboxQuery(limit=100))
     return [f"{row.text}:{row.state}" for row in reversed(rows)]
 
 
-async def _placeholder(caller: Caller, run: Started) -> OutboxRow:
+async def _placeholder(caller: StoreClient, run: Started) -> OutboxRow:
     delivery = Delivery(channel=CHANNEL, chat="7")
     return await caller.submit(
         cmd.OpenPlaceholder(fence=run.fence, worker=caller.worker, delivery=delivery)
@@ -41,14 +41,14 @@ async def _placeholder(caller: Caller, run: Started) -> OutboxRow:
 class OutboxContract:
     """A message is sent at least once, in order, and never silently dropped."""
 
-    async def test_an_answer_and_its_messages_are_one_commit(self, caller: Caller) -> None:
+    async def test_an_answer_and_its_messages_are_one_commit(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
         assert await claim(caller) == ()
         await caller.finish(run, "b", outbox=to_chat("b1", "b2"))
         (row,) = await claim(caller)
         assert (row.text, row.source, row.part, row.state) == ("b1", run.turn.id, 0, "sending")
 
-    async def test_a_run_that_lost_its_lane_sends_nothing(self, caller: Caller) -> None:
+    async def test_a_run_that_lost_its_lane_sends_nothing(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
         await caller.reset(run.session)
         with pytest.raises(RunFenced):
@@ -56,7 +56,7 @@ class OutboxContract:
         assert await claim(caller) == ()
 
     async def test_the_parts_of_a_conversation_are_sent_one_after_the_other(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         await caller.submit(queue(caller, "a", "b"))
         await caller.submit(queue(caller, "c", chat="8"))
@@ -67,7 +67,9 @@ class OutboxContract:
         (second,) = await claim(other)
         assert second.text == "b"
 
-    async def test_one_of_two_workers_gets_a_message(self, caller: Caller, other: Caller) -> None:
+    async def test_one_of_two_workers_gets_a_message(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
         for number in range(8):
             await caller.submit(queue(caller, "a", chat=str(number)))
         found = await asyncio.gather(claim(caller), claim(other))
@@ -75,7 +77,7 @@ class OutboxContract:
         assert sorted(taken) == [str(number) for number in range(8)]
 
     async def test_a_message_of_a_dead_worker_is_sent_again_and_says_so(
-        self, caller: Caller, other: Caller, clock: HandClock
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         await caller.submit(queue(caller, "a"))
         await claim(caller)
@@ -90,7 +92,7 @@ class OutboxContract:
         assert (done.state, done.is_maybe_duplicate, done.text) == ("sent", True, "")
 
     async def test_refusals_count_and_outages_do_not(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         await caller.submit(queue(caller, "a", "b"))
         for _ in range(20):
@@ -107,7 +109,7 @@ class OutboxContract:
         assert await _states(caller) == ["a:dead", "b:dead"], "a dead part ends its answer"
 
     async def test_an_old_message_dies_and_can_be_retried_by_hand(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         await caller.submit(queue(caller, "a"))
         await caller.submit(queue(caller, "next"))
@@ -120,7 +122,7 @@ class OutboxContract:
         assert again.id == row.id
 
     async def test_an_answer_takes_the_place_of_its_placeholder(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await start_from_chat(caller, "a")
         row = await _placeholder(caller, run)
@@ -133,7 +135,7 @@ class OutboxContract:
         assert (sent.text, sent.external_id, sent.part) == ("b1", "55", 0)
         assert not sent.is_maybe_duplicate
 
-    async def test_a_stopped_turn_leaves_its_partial_text(self, caller: Caller) -> None:
+    async def test_a_stopped_turn_leaves_its_partial_text(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
         row = await _placeholder(caller, run)
         await caller.submit(cmd.KeepPlaceholder(id=row.id, worker=caller.worker, external_id="55"))
@@ -145,7 +147,7 @@ class OutboxContract:
         (sent,) = await claim(caller)
         assert (sent.text, sent.external_id) == ("half an ans\n\n(stopped)", "55")
 
-    async def test_a_failed_turn_tells_the_person_once(self, caller: Caller) -> None:
+    async def test_a_failed_turn_tells_the_person_once(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
         await caller.finish(run, outcome="failed", error_code="boom", error_message="x")
         (row,) = await claim(caller)
@@ -153,7 +155,7 @@ class OutboxContract:
         await settle(caller, row, "sent")
         assert await claim(caller) == ()
 
-    async def test_erasing_a_session_erases_what_was_to_be_sent(self, caller: Caller) -> None:
+    async def test_erasing_a_session_erases_what_was_to_be_sent(self, caller: StoreClient) -> None:
         run = await start_from_chat(caller, "a")
         await caller.finish(run, "b", outbox=to_chat("b"))
         await caller.submit(cmd.Delete(tenant=caller.tenant, session_id=run.session.id))
@@ -163,14 +165,14 @@ class OutboxContract:
 class BurstContract:
     """Messages are committed at once, and run together."""
 
-    async def _say(self, caller: Caller, text: str, sender: str = "1") -> Queued:
+    async def _say(self, caller: StoreClient, text: str, sender: str = "1") -> Queued:
         request = chat_request(sender=sender, collect_seconds=1.0)
         return await caller.wait(
             text, key="k", source="channel", request=request, collect_seconds=1.0
         )
 
     async def test_consecutive_messages_of_one_sender_are_one_turn(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         first = await self._say(caller, "a")
         clock.advance(0.5)
@@ -192,7 +194,7 @@ class BurstContract:
         assert await caller.texts(last.session) == ["a", "b", "answer", "x"]
 
     async def test_somebody_who_keeps_writing_is_answered_all_the_same(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         first = await self._say(caller, "0")
         for number in range(1, 14):
@@ -205,7 +207,7 @@ class BurstContract:
 class ChannelAccessContract:
     """Pairings bind a sender; one worker receives."""
 
-    async def test_a_code_is_told_once_and_binds_its_sender(self, caller: Caller) -> None:
+    async def test_a_code_is_told_once_and_binds_its_sender(self, caller: StoreClient) -> None:
         first = await caller.submit(pairing(caller))
         again = await caller.submit(pairing(caller, code="OTHER234"))
         assert again == first, "the code that still holds is given again"
@@ -216,14 +218,14 @@ class ChannelAccessContract:
         with pytest.raises(PairingNotFound):
             await caller.submit(cmd.ApprovePairing(channel=CHANNEL, code="OTHER234"))
 
-    async def test_a_code_expires(self, caller: Caller, clock: HandClock) -> None:
+    async def test_a_code_expires(self, caller: StoreClient, clock: ManualClock) -> None:
         row = await caller.submit(pairing(caller))
         clock.advance(3601.0)
         with pytest.raises(PairingNotFound):
             await caller.submit(cmd.ApprovePairing(channel=CHANNEL, code=row.code))
 
     async def test_open_pairings_are_bounded_and_the_oldest_goes(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         for number in range(5):
             clock.advance(1.0)
@@ -233,7 +235,7 @@ class ChannelAccessContract:
         assert [row.sender for row in found] == ["2", "3", "4"]
 
     async def test_one_worker_receives_until_it_dies(
-        self, caller: Caller, other: Caller, clock: HandClock
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         mine = cmd.HoldChannel(channel=CHANNEL, worker=caller.worker)
         theirs = cmd.HoldChannel(channel=CHANNEL, worker=other.worker)

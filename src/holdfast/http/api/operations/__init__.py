@@ -1,1 +1,0 @@
-"""Endpoints for operators: channels, the outbox and schedules."""
