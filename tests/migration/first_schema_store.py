@@ -35,6 +35,8 @@ FOLDER = Path(__file__).parent
 GOLDEN = FOLDER / "golden/v0001.sqlite"
 NOW = 1_700_000_000.0
 STEPS = sorted((FOLDER / "first_schema").glob("*.sql"))
+NEWER = frozenset({"merged_into"})
+"""Fields that the first schema did not have; they have defaults."""
 SIDE_TABLES = (
     "idempotency", "provider_state", "journals", "dropped_responses", "api_keys", "completions",
     "trails", "item_places",
@@ -88,7 +90,10 @@ def rows_of_a_long_life() -> dict[str, list[tuple[Any, ...]]]:
 
 
 COLUMNS = {
-    **{table: ", ".join(kind.__struct_fields__) for table, kind in TABLES.items()},
+    **{
+        table: ", ".join(name for name in kind.__struct_fields__ if name not in NEWER)
+        for table, kind in TABLES.items()
+    },
     "provider_state": "session_id, slot, provider, account, model, value, covers_seq, saved_at",
     "dropped_responses": "turn_id, step, session_id, dropped_at",
     "trails": "session_id, seq, record_no, tenant, trail",
@@ -297,10 +302,6 @@ class Picture(msgspec.Struct):
     records: list[Record]
     events: list[Event]
     beside: dict[str, list[Any]]
-
-
-NEWER = frozenset({"merged_into"})
-"""Fields that the first schema did not have; they have defaults."""
 
 
 def _values(
