@@ -1,7 +1,7 @@
 """Compose the parts: open a store, start the engine on it, put the HTTP API in front."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,8 @@ from holdfast.ports.store import Store
 from holdfast.settings import Settings
 from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
+from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.toolbox import GatewayTools
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
     from holdfast.observability.metrics import PrometheusMeter
+    from holdfast.providers.routing import UpstreamRouter
 
 
 @asynccontextmanager
@@ -128,6 +131,7 @@ async def open_application(
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(settings.store.url, clock=clock)
     upstreams = UpstreamRouter(settings.upstreams, ids.new)
+    toolbox: GatewayTools | None = None
     try:
         meter = new_meter(store, settings, tracer_provider)
         upstreams = trace_calls(upstreams, meter)
@@ -135,13 +139,8 @@ async def open_application(
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
-        executor = TurnExecutor(
-            gateway,
-            upstreams.provider,
-            settings.heals,
-            fallbacks=upstreams.fallbacks,
-            fitter=compactor,
-        )
+        toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
+        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox)
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
         retention = _start_retention(gateway, settings.retention)
@@ -166,6 +165,8 @@ async def open_application(
             # Exporting waits for the network: not on the event loop.
             await asyncio.to_thread(meter.shutdown)
     finally:
+        if toolbox is not None:
+            await toolbox.close()
         await upstreams.close()
         await store.close()
 
@@ -194,6 +195,32 @@ def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
 
     doctor = DoctorService(store, settings.store.url, turn_seconds=settings.heals.turn_seconds)
     return AdminServices(SqlReports(store), doctor.diagnose)
+
+
+def _new_executor(
+    gateway: Gateway,
+    settings: Settings,
+    upstreams: "UpstreamRouter",
+    compactor: Compactor,
+    toolbox: GatewayTools,
+) -> TurnExecutor:
+    """Return what executes turns with the configured upstreams and tools."""
+    return TurnExecutor(
+        gateway,
+        upstreams.provider,
+        settings.heals,
+        fallbacks=upstreams.fallbacks,
+        fitter=compactor,
+        toolbox=toolbox,
+        tools=settings.tools,
+    )
+
+
+def _open_tools(
+    gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
+) -> GatewayTools:
+    """Return the tools that the gateway runs."""
+    return GatewayTools(BuiltinTools(gateway, scope=settings.tools.scope, windows=windows))
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

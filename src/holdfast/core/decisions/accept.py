@@ -1,4 +1,4 @@
-"""How a turn is taken in: recognised if it came before, durable if it is new, started if it can be.
+"""Accept a turn: find repeats, make new turns durable, start them if the lane is free.
 
 The order is part of the promise: repeats first, then identity, then the state of the lane.
 """
@@ -133,7 +133,7 @@ def _accept_known(command: Accept, facts: Facts, session: Session) -> Decision[A
     if is_idle and command.source in USER_ACTIVITY:
         verdict = command.reset.judge(session.last_user_activity_at, facts.now)
     if verdict == "hard" and (command.key is None or session.key is None):
-        # Whoever names a session by its id means that one; only a key moves on.
+        # A session id names exactly that session; only a key follows resets.
         verdict = None
     if verdict == "hard" and command.expected_id is not None:
         # The reset policy ends the generation that this message was written for.
@@ -309,7 +309,7 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
 
 
 def new_turn(command: Accept | Append, session: Session, position: int, now: float) -> Turn:
-    """Return the turn that an arrival becomes; what it brings is in the log, or packed to wait."""
+    """Return the new turn; its input is in the log, or packed in the queue."""
     rewind, request = None, b""
     if isinstance(command, Accept):
         rewind, request = command.rewind, command.request
@@ -369,9 +369,9 @@ def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> 
 
 
 def write_prefix(command: Accept, draft: Draft, brought: ImportedPrefix) -> Accept:
-    """Write the history that a client brings as a turn that is complete; return what is new.
+    """Write the history that a client sends as a completed turn; return the command with the rest.
 
-    So whoever comes while the new part runs finds that history in the log, and repeats none of it.
+    A request that arrives while the new part runs finds this history in the log.
     """
     history = replace(command, turn_id=brought.turn_id, items=command.items[: brought.count])
     add_completed(history, draft, source="system")

@@ -34,8 +34,7 @@ from holdfast.engine.model_call.projection_cache import ProjectionCache
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
-from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.ports.provider import Answer, ModelCall, Provider, call_params
+from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, call_params
 from holdfast.ports.request_context import note_usage
 
 Route = Callable[[str], Provider]
@@ -50,7 +49,7 @@ class _Progress(msgspec.Struct):
     """What happened so far within one call of a turn."""
 
     began: float
-    writer: JournalWriter | None
+    writer: OutputSink | None
     heals: list[Heal]
     """Heals of this turn, those of earlier runs of the same step first."""
     has_run_before: bool = False
@@ -83,7 +82,7 @@ class ModelCaller:
         self._projections = ProjectionCache()
 
     async def call(
-        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None = None
+        self, run: ActiveRun, request: TurnRequest, writer: OutputSink | None = None
     ) -> Answer:
         """Return the answer, or raise the failure that could not be healed.
 
@@ -350,7 +349,7 @@ class ModelCaller:
 
 
 async def _stream(
-    provider: Provider, call: ModelCall, writer: JournalWriter, preface: tuple[bytes, ...]
+    provider: Provider, call: ModelCall, writer: OutputSink, preface: tuple[bytes, ...]
 ) -> Answer:
     """Stream an answer to the writer, behind the items that it begins with."""
     if not preface:

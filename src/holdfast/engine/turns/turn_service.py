@@ -112,7 +112,7 @@ class TurnService:
 
     async def accept(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> TurnTicket:
         """Make a request durable and start its execution; return once it is accepted."""
-        self._executor.check(request, accept.items)
+        self._executor.check(accept.tenant, request, accept.items)
         if accept.on_busy == "interrupt" and self.in_flight.runs:
             async with self.in_flight.held(
                 accept.tenant, key=accept.key, session_id=accept.session_id
