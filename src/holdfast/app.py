@@ -114,6 +114,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     store = await open_store(settings.store.url, clock=clock)
     upstreams = Upstreams(settings.upstreams, ids.new)
     try:
+        await upstreams.start()
         meter = new_meter(store, settings)
         gateway = Gateway(
             store,
@@ -125,6 +126,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             ),
             storage=StorageQuota(store.read, settings.limits.stored_bytes),
             meter=meter,
+            runtimes=upstreams,
         )
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
