@@ -17,7 +17,7 @@ import pytest
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.embedded.api import SessionHandle
 from holdfast.engine.embedded.turn_handle import Item
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
 from tests.crash.house import House, a_house, text_of
 
 Fault = Callable[[House], AbstractContextManager[None]]
@@ -194,7 +194,7 @@ async def test_reading_goes_on_where_only_writing_is_broken(tmp_path: Path, faul
 async def test_an_outage_longer_than_the_lease_costs_a_worker_nothing(
     tmp_path: Path, fault: Fault
 ) -> None:
-    clock = HandClock()
+    clock = ManualClock()
     async with a_house(tmp_path / "a.db", clock=clock) as house:
         session = await house.hf.session("k")
 

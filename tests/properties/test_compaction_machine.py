@@ -13,13 +13,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from holdfast.core.compaction.records import SUMMARY_OPENING, Compaction
+from holdfast.core.compaction.records import SUMMARY_OPENING, CompactionRecord
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import SessionId
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Compact, Fork, Hide, Started, UndoCompaction
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import Caller, text_of
+from holdfast.testing.store_client import StoreClient, text_of
 from tests.properties.house import House
 
 
@@ -78,7 +78,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def open(self) -> None:
         """Begin with one session."""
         self.house = House("w")
-        self.caller: Caller = self.house.callers["w"]
+        self.caller: StoreClient = self.house.callers["w"]
         self.count = 0
         session = self.house.do(self.caller.reserve("k"))
         self.shelves = [Shelf(session)]
@@ -120,7 +120,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.count += 1
         name = f"sum{self.count}"
         run = self.begin(shelf)
-        made = Compaction(
+        made = CompactionRecord(
             id=name, mode="given", reason="asked", text=name, keeps=keeps,
             tokens_before=2, tokens_after=1,
         )  # fmt: skip

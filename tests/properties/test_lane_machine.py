@@ -383,7 +383,7 @@ class LaneMachine(RuleBasedStateMachine):
     def the_store_agrees(self) -> None:
         if not self.turns:
             return
-        session, views = self.house.do(self.look())
+        session, views = self.house.do(self.query())
         assert [view.turn.id for view in views] == [turn.id for turn in self.turns]
         for turn, view in zip(self.turns, views, strict=True):
             assert view.status == self.status(turn), turn
@@ -391,7 +391,7 @@ class LaneMachine(RuleBasedStateMachine):
         assert session.session.active_turn_id == (self.active.id if self.active else None)
         assert session.queued_turns == len(self.waiting())
 
-    async def look(self) -> tuple[SessionView, list[TurnView]]:
+    async def query(self) -> tuple[SessionView, list[TurnView]]:
         caller = self.house.callers["a"]
         session = await caller.read.session(caller.tenant, key=Key("k"))
         assert session is not None

@@ -22,7 +22,7 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.ports.store import ItemQuery, SessionQuery, SessionView
-from holdfast.testing.caller import answered, text_of
+from holdfast.testing.store_client import answered, text_of
 from tests.properties.house import House
 
 STATE = ProviderState("openai", "acc", "gpt", b"resp_1")
@@ -247,14 +247,14 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_generation_is_listed_until_it_is_erased(self) -> None:
-        views, texts, states = self.house.do(self.look())
+        views, texts, states = self.house.do(self.query())
         kept = [one for one in self.generations if not one.is_deleted]
         assert sorted(view.session.id for view in views) == sorted(one.id for one in kept)
         for one in kept:
             assert texts[one.id] == one.texts
             assert states[one.id] == one.has_state
 
-    async def look(self) -> tuple[list[SessionView], dict[str, list[str]], dict[str, bool]]:
+    async def query(self) -> tuple[list[SessionView], dict[str, list[str]], dict[str, bool]]:
         read, tenant = self.caller.read, self.caller.tenant
         query = SessionQuery(key=Key("k"), generations=True, limit=500)
         views = await read.sessions(tenant, query)

@@ -30,7 +30,7 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import answered, text_of
+from holdfast.testing.store_client import answered, text_of
 from tests.properties.house import FOREVER, House
 
 Ending = Literal["completed", "failed", "interrupted"]
@@ -244,7 +244,7 @@ class TranscriptMachine(RuleBasedStateMachine):
     @invariant()
     def every_log_and_view_is_as_the_model_says(self) -> None:
         for book in self.books:
-            session, log, visible = self.house.do(self.look(book))
+            session, log, visible = self.house.do(self.query(book))
             assert log == [entry.text for entry in book.entries]
             expected = [entry.text for entry in book.entries if not entry.is_hidden]
             assert visible == expected
@@ -252,7 +252,7 @@ class TranscriptMachine(RuleBasedStateMachine):
             assert session.item_count == len(expected)
             assert session.head_seq == len(book.entries)
 
-    async def look(self, book: Book) -> tuple[Session, list[str], list[str]]:
+    async def query(self, book: Book) -> tuple[Session, list[str], list[str]]:
         caller = self.house.callers["a"]
         session = await caller.session(book.id)
         log = await caller.read.items(session, ItemQuery(view="log"))

@@ -160,14 +160,14 @@ class Clients:
     async def _edit(self, op: Op, rng: random.Random) -> None:
         """Send a turn that keeps only a part of what the client saw."""
 
-        async def look(replica: Replica) -> tuple[int, int] | None:
+        async def check(replica: Replica) -> tuple[int, int] | None:
             view = await replica.gateway.read.session(Tenant(op.tenant), key=Key(op.key))
             if view is None or not view.session.head_seq:
                 return None
             head = view.session.head_seq
             return max(0, head - 1 - op.choice), head
 
-        heard = await self.ask(op, rng, look, "look")
+        heard = await self.ask(op, rng, check, "look")
         if heard.answer is None or heard.error is not None:
             return
         items = (message("user", said_by(op, op.id)),)

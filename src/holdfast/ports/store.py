@@ -5,7 +5,7 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.core.history.history_hash import TrailRow
+from holdfast.core.history.history_hash import HistoryHashRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
@@ -182,10 +182,12 @@ class Reader(Protocol):
         """
         ...
 
-    async def trail_end(self, tenant: Tenant, trails: Sequence[bytes]) -> TrailRow | None:
-        """Return where a history ends that has one of these trails, the first of them that is kept.
+    async def find_history(
+        self, tenant: Tenant, history_hashes: Sequence[bytes]
+    ) -> HistoryHashRow | None:
+        """Return where a history ends that has one of these hashes, the first of them that is kept.
 
-        What was erased in it since has no trail any more, nor has an erased session.
+        What was erased in it since has no hash any more, nor has an erased session.
         """
         ...
 

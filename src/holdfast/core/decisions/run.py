@@ -148,15 +148,15 @@ def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started
 
 
 def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> None:
-    """Write what later requests may look for: the completion, the trail, a provider's state."""
+    """Write what later requests look for: the completion, the history hash, provider state."""
     kept, session = command.completion, draft.before
     if kept is not None:
         row = CompletionRow(
             turn.id, turn.step, session.tenant, session.id, kept.model, kept.metadata, facts.now
         )  # fmt: skip
         draft.add(CompletionAdded(row))
-    if command.trail:
-        draft.index_history(command.trail)
+    if command.history_hash:
+        draft.index_history(command.history_hash)
     if command.provider_state is not None:
         _keep_state(draft, command.provider_state, command, facts)
 

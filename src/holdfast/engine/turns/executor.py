@@ -174,8 +174,10 @@ class TurnExecutor:
         if request.is_stored and request.api == "chat":
             metadata = bytes(request.chat_fields.get("metadata", b"{}"))
             command = replace(command, completion=StoredCompletion(request.model, metadata))
-        if request.trail:
-            command = replace(command, trail=_extend_trail(request.trail, items))
+        if request.history_hash:
+            command = replace(
+                command, history_hash=_extend_history_hash(request.history_hash, items)
+            )
         ended = await run.finish(command)
         facts = response_facts(run, request, recorded.status, answer.items, recorded)
         if writer is not None:
@@ -276,9 +278,9 @@ def _pending_calls(items: tuple[NewItem, ...]) -> tuple[str, ...]:
     )
 
 
-def _extend_trail(trail: bytes, items: tuple[NewItem, ...]) -> bytes:
+def _extend_history_hash(history_hash: bytes, items: tuple[NewItem, ...]) -> bytes:
     """Return the hash of the history including this answer, by which later requests find it."""
-    return extend_hash(trail, [(item.fingerprint, item.call_id) for item in items])
+    return extend_hash(history_hash, [(item.fingerprint, item.call_id) for item in items])
 
 
 def record_answer(answer: Answer, completed_at: float) -> RecordedAnswer:

@@ -8,9 +8,9 @@ import msgspec
 from holdfast.core.decisions.lane import unpack_items
 from holdfast.core.history.diff import ASSISTANT, LogEntry, SentItem, find_new
 from holdfast.core.history.history_hash import (
-    NO_TRAIL,
+    EMPTY_HISTORY,
+    HistoryHashRow,
     PrefixHash,
-    TrailRow,
     extend_hash,
     prefix_hashes,
 )
@@ -47,9 +47,9 @@ class MatchedInput(msgspec.Struct, frozen=True):
     """Where the log ended that the request was compared with, if it was."""
     brought: PrefixHash | None = None
     """The history at the beginning of `items`, where none of it is stored."""
-    repeated: TrailRow | None = None
+    repeated: HistoryHashRow | None = None
     """The end of the stored history that `items` continue."""
-    trail: bytes = NO_TRAIL
+    history_hash: bytes = EMPTY_HISTORY
     """The hash of everything that was sent, where later requests may look for its answer."""
     same_as: tuple[TurnId, int] | None = None
     """The turn and step that got the same tool outputs before."""
@@ -161,16 +161,16 @@ async def match_stored_history(
     read: Reader, tenant: Tenant, items: Sequence[NewItem]
 ) -> MatchedInput:
     """Find the longest stored history that a request without a session begins with."""
-    trail = extend_hash(NO_TRAIL, [(item.fingerprint, item.call_id) for item in items])
+    history_hash = extend_hash(EMPTY_HISTORY, [(item.fingerprint, item.call_id) for item in items])
     sent = [_sent(item) for item in items]
     hashes = _prefix_hashes(sent, items)
     if not hashes:
-        return MatchedInput(tuple(items), trail=trail)
-    end = await read.trail_end(tenant, [each.trail for each in reversed(hashes)])
+        return MatchedInput(tuple(items), history_hash=history_hash)
+    end = await read.find_history(tenant, [each.history_hash for each in reversed(hashes)])
     if end is None:
-        return MatchedInput(tuple(items), brought=hashes[-1], trail=trail)
-    count = next(each.count for each in hashes if each.trail == end.trail)
-    return MatchedInput(tuple(items[count:]), repeated=end, trail=trail)
+        return MatchedInput(tuple(items), brought=hashes[-1], history_hash=history_hash)
+    count = next(each.count for each in hashes if each.history_hash == end.history_hash)
+    return MatchedInput(tuple(items[count:]), repeated=end, history_hash=history_hash)
 
 
 def _prefix_hashes(sent: Sequence[SentItem], items: Sequence[NewItem]) -> list[PrefixHash]:

@@ -38,7 +38,7 @@ _Job = tuple[Command[Any], "asyncio.Future[Decision[Any]]"]
 """A command, and who waits for the decision on it."""
 
 
-class Committer:
+class GroupCommitter:
     """Commands that arrive while transactions are under way share the next one."""
 
     def __init__(self, driver: Driver) -> None:

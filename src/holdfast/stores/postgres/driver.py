@@ -60,7 +60,7 @@ class PostgresDriver:
         self._origin = origin
         self._writers: list[asyncpg.Connection] = []
         """Connections for writing that nobody uses now."""
-        self._passage = ReadWriteGate()
+        self._gate = ReadWriteGate()
         self._lanes = LaneCache()
         self._skip_cache_batches = 0
         self._doubts = 0
@@ -138,7 +138,7 @@ class PostgresDriver:
         if foreseen is None:
             return None
         known, lanes = self._lanes, self._lanes.detach_uncommitted()
-        with self._passage.shared():
+        with self._gate.shared():
             connection = await self._writing()
             try:
                 told = await write_from_cache(connection, foreseen.writes)
@@ -163,11 +163,11 @@ class PostgresDriver:
             if self._skip_cache_batches:
                 self._skip_cache_batches -= 1
                 return None
-            if not self._passage.is_taken:
+            if not self._gate.is_taken:
                 foreseen = decide_batch_from_cache(commands, self._clock.now(), self._lanes)
-                if foreseen is not None or self._passage.is_empty:
+                if foreseen is not None or self._gate.is_empty:
                     return foreseen
-            await self._passage.change()
+            await self._gate.change()
 
     async def _one_by_one(self, commands: Sequence[Command[Any]]) -> list[Result]:
         loop = asyncio.get_running_loop()
@@ -200,7 +200,7 @@ class PostgresDriver:
         raise AssertionError("the last try returns")
 
     async def _transact(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        async with self._passage.alone():
+        async with self._gate.exclusive():
             connection = await self._begin()
             try:
                 results = await self._carry_out(connection, commands)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
-from holdfast.core.history.history_hash import NO_TRAIL, Step, TrailRow, extend_hash
+from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, Step, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
 from holdfast.core.model.items import StoredItem
@@ -462,33 +462,33 @@ def oldest_turn_id(before: float) -> str:
     return f"turn_{max(int(before * 1000), 0):011x}"
 
 
-def trail_end(tenant: Tenant, trails: Sequence[bytes]) -> Plan[TrailRow | None]:
-    """Return where a history ends that has one of these trails, the first that is kept."""
-    for start in range(0, len(trails), sql.TRAILS_AT_ONCE):
-        asked = list(trails[start : start + sql.TRAILS_AT_ONCE])
-        padding = [NO_TRAIL] * (sql.TRAILS_AT_ONCE - len(asked))
-        rows = yield from every(sql.TRAILS, tenant, *asked, *padding)
-        found = [TrailRow(*row) for row in rows]
-        for trail in asked:
+def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[HistoryHashRow | None]:
+    """Return where a history ends that has one of these hashes, the first that is kept."""
+    for start in range(0, len(history_hashes), sql.HASHES_AT_ONCE):
+        asked = list(history_hashes[start : start + sql.HASHES_AT_ONCE])
+        padding = [EMPTY_HISTORY] * (sql.HASHES_AT_ONCE - len(asked))
+        rows = yield from every(sql.FIND_HISTORY_HASHES, tenant, *asked, *padding)
+        found = [HistoryHashRow(*row) for row in rows]
+        for history_hash in asked:
             for row in found:
-                if row.trail == trail and (yield from _still_says(row)):
+                if row.history_hash == history_hash and (yield from _still_says(row)):
                     return row
     return None
 
 
-def _still_says(row: TrailRow) -> Plan[bool]:
-    """Whether nothing of the history was erased since its trail was taken."""
+def _still_says(row: HistoryHashRow) -> Plan[bool]:
+    """Whether nothing of the history was erased since its hash was taken."""
     found = yield from session_row(row.session_id)
     if found is None:
         return False
     session = replace(read_session(found), record_no=row.record_no)
     hidden = yield from find_hidden(session)
-    trail = NO_TRAIL
+    history_hash = EMPTY_HISTORY
     for first, last in visible_spans(hidden, 1, row.seq):
         states = yield from _states(session, first, last)
         steps: list[Step] = [(one.fingerprint, one.call_id) for one in states]
-        trail = extend_hash(trail, steps)
-    return trail == row.trail
+        history_hash = extend_hash(history_hash, steps)
+    return history_hash == row.history_hash
 
 
 def item_places(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:

@@ -275,7 +275,7 @@ class SqliteDriver:
         self._data_version = self._lanes_version = None
         self._rows = self._rows_moved = 0
         self._lanes.clear()
-        self._write_link.cut()
+        self._write_link.discard()
 
     def _checkpoint_wal(self) -> None:
         """Move the log into the database, so that it begins anew and does not grow."""
@@ -315,13 +315,13 @@ class SqliteDriver:
         self._reading.begin()
         try:
             connection = self._read_link.at_once()
-            return (self._look(connection, query),) if connection is not None else None
+            return (self._run_query(connection, query),) if connection is not None else None
         except (sqlite3.Error, *_REFUSALS):
             return None
         finally:
             self._reading.end()
 
-    def _look(
+    def _run_query(
         self, connection: sqlite3.Connection, query: Callable[[float], Plan[ResultT]]
     ) -> ResultT:
         self._read_link.check()
@@ -335,11 +335,11 @@ class SqliteDriver:
 
     def _read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         try:
-            return self._look(self._read_link.connection(), query)
+            return self._run_query(self._read_link.connection(), query)
         except _REFUSALS as exc:
             raise _explain(exc) from exc
         except sqlite3.Error as exc:
-            self._read_link.cut()
+            self._read_link.discard()
             raise _explain(exc) from exc
 
     def _has_news(self) -> bool:
