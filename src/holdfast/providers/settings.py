@@ -202,6 +202,8 @@ class UpstreamSettings:
             self._check_server()
 
     def _check_server(self) -> None:
+        if not self.url:
+            raise InvalidSetting("upstream needs url")
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidSetting(f"upstream.url must be http:// or https://, not {self.url!r}")

@@ -28,7 +28,7 @@ def agent_failure(message: str, status: int | None = None) -> ProviderFailure:
     return _failure(message, "transient", 502, "agent_failed")
 
 
-def agent_exited(message: str, exit_code: int) -> ProviderFailure:
+def agent_exited(message: str, exit_code: int | None) -> ProviderFailure:
     """Return the failure of an agent that ended without an answer."""
     detail = f": {message}" if message else ""
     return _failure(

@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.projection.normalize import AGENT_TOOL_CALL
 from holdfast.ports.provider import AnyEvent, EventSink
 from holdfast.providers.items.ids import NewId
 from holdfast.providers.items.response_events import ReasoningPart, TextPart, event
 
 MAX_TOOL_BYTES = 64 * 1024
 """How much of a tool's arguments and output is kept, together."""
-TOOL_ITEM = "agent_tool_call"
 _CUT = "… (shortened)"
 
 
@@ -65,7 +65,7 @@ class AgentOutput:
         given = _shorten(given, MAX_TOOL_BYTES // 2)
         item = {
             "id": self._new_id("atc"),
-            "type": TOOL_ITEM,
+            "type": AGENT_TOOL_CALL,
             "status": "failed" if failed else "completed",
             "name": _shorten(name, 200),
             "arguments": given,

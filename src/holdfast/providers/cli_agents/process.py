@@ -145,13 +145,14 @@ class AgentProcess:
             if line := line.strip():
                 return line
 
-    async def exit_code(self) -> int:
-        """Wait until the process and its standard error have ended; return its exit code."""
-        code = await self._process.wait()
+    async def exit_code(self) -> int | None:
+        """Return the exit code of a process whose output has ended; None if it does not exit."""
         with contextlib.suppress(TimeoutError):
-            # A grandchild may hold the pipe open for longer.
-            await asyncio.wait_for(asyncio.shield(self._reading_errors), EXIT_SECONDS)
-        return code
+            # A process that it started may hold the pipes open for longer.
+            async with asyncio.timeout(EXIT_SECONDS):
+                await self._process.wait()
+                await asyncio.shield(self._reading_errors)
+        return self._process.returncode
 
     async def finish(self) -> None:
         """Let the process exit by itself, as it does at the end of its input; then `kill`."""
@@ -168,8 +169,14 @@ class AgentProcess:
             return
         self._is_ended = True
         kill_group(self._process.pid)
-        await self._process.wait()
         self.stdin.close()
+        # Only what has been read to its end counts as exited. A process that left the group may
+        # hold the pipe open: it is not waited for.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_SECONDS):
+                while await self.stdout.read(MAX_ERROR_BYTES):
+                    pass
+                await self._process.wait()
         self._reading_errors.cancel()
         await asyncio.gather(self._reading_errors, return_exceptions=True)
         transport = getattr(self._process, "_transport", None)
