@@ -42,8 +42,8 @@ Python values.
 PEOPLE = """## `[people]`
 
 One memory for one person over all channels: a name, and the person's accounts, such as
-`michael = ["telegram:123", "slack:U1"]`. Session keys of direct chats then have the name in place of
-the platform's user id.
+`michael = ["telegram:123", "slack:U1"]`. Session keys of direct chats then have the name in place
+of the platform's user id.
 """
 TABLES = ("upstreams", "keys", "channels", "people")
 """Fields of `Settings` that are not one section each."""

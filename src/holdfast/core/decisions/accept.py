@@ -203,7 +203,7 @@ def _admit(
         draft.add_event("turn.queued", turn)
         waits = queued(draft, turn)
         if not is_busy:
-            waits = replace(waits, look_again_at=facts.now + command.collect_seconds)
+            waits = replace(waits, check_again_at=facts.now + command.collect_seconds)
         return draft.decide(waits)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items

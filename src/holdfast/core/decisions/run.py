@@ -142,6 +142,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
             code=command.error_code,
             message=command.error_message,
             is_retryable=command.is_retryable,
+            partial=pack_items(command.partial) if command.partial else None,
         )
     if command.refused_from is not None:
         facts = _hide_refused(draft, turn, command.refused_from, facts)

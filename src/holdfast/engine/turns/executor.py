@@ -140,17 +140,7 @@ class TurnExecutor:
                     writer.start()
                 if request.waits_for_parent:
                     await self._check_parent(run, request)
-                tool_turn = None
-                has_tools = "tools" in request.fields or "tools" in request.chat_fields
-                if request.fixed_answer is not None:
-                    answer = Answer(items=[message("assistant", request.fixed_answer).body])
-                elif request.is_compaction and self._fitter is not None:
-                    answer = await self._compact(self._fitter, run, request, writer)
-                elif has_tools and self._tools is not None and self._tools.applies(request):
-                    tool_turn = await self._tools.run(run, request, writer)
-                    answer = tool_turn.answer
-                else:
-                    answer = await self._caller.call(run, request, writer)
+                answer, tool_turn = await self._answer(run, request, writer)
             except BaseException as exc:
                 await self._end_unanswered(run, request, exc, writer)
                 raise
@@ -165,6 +155,20 @@ class TurnExecutor:
             if task is not None and isinstance(exc, asyncio.CancelledError):
                 task.uncancel()
             raise await self._gateway.why_lost(run.turn) from exc
+
+    async def _answer(
+        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None
+    ) -> tuple[Answer, ToolTurn | None]:
+        """Return the answer of a turn, and the tool steps that led to it."""
+        if request.fixed_answer is not None:
+            return Answer(items=[message("assistant", request.fixed_answer).body]), None
+        if request.is_compaction and self._fitter is not None:
+            return await self._compact(self._fitter, run, request, writer), None
+        has_tools = "tools" in request.fields or "tools" in request.chat_fields
+        if has_tools and self._tools is not None and self._tools.applies(request):
+            tool_turn = await self._tools.run(run, request, writer)
+            return tool_turn.answer, tool_turn
+        return await self._caller.call(run, request, writer), None
 
     async def _check_parent(self, run: ActiveRun, request: TurnRequest) -> None:
         """Raise if the response that was waited for in the lane cannot be continued."""
