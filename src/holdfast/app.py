@@ -127,6 +127,7 @@ async def open_application(
     `tracer_provider` receives the traces instead of the configured endpoint.
     """
     from holdfast.channel_services import ChannelServices
+    from holdfast.http.admin.schedules import Automation
     from holdfast.http.app import Application
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
@@ -151,7 +152,7 @@ async def open_application(
         await gateway.start(turns.run_recovered)
         retention = _start_retention(gateway, settings.retention)
         try:
-            async with services.run(gateway, turns) as channels:
+            async with services.run(gateway, turns) as (channels, schedules):
                 application = Application(
                     gateway,
                     turns,
@@ -160,7 +161,7 @@ async def open_application(
                     streams=settings.sessions,
                     compactor=compactor,
                     admin=_admin_services(store, settings),
-                    channels=channels,
+                    automation=Automation(channels, schedules),
                 )
                 # Before anybody can connect: a request must never find the keys unread.
                 await application.load_keys()

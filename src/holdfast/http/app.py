@@ -13,6 +13,7 @@ from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.admin.channels import ChannelsApi
 from holdfast.http.admin.keys import KeysApi
 from holdfast.http.admin.operations import AdminServices, OperationsApi
+from holdfast.http.admin.schedules import Automation, SchedulesApi
 from holdfast.http.api.chat import ChatApi
 from holdfast.http.api.compactions import CompactionsApi
 from holdfast.http.api.conversations import ConversationsApi
@@ -44,7 +45,6 @@ from holdfast.http.server.types import (
 )
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
 from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
-from holdfast.ports.channel import ChannelDirectory
 from holdfast.ports.provider import Upstreams
 
 
@@ -60,7 +60,7 @@ class Application:
         *,
         streams: StreamSettings | None = None,
         compactor: Compactor | None = None,
-        channels: ChannelDirectory | None = None,
+        automation: Automation | None = None,
         admin: AdminServices | None = None,
     ) -> None:
         self._gateway = gateway
@@ -110,7 +110,9 @@ class Application:
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
-        self._add_channel_routes(gateway, channels)
+        if automation is not None:
+            self._add_channel_routes(ChannelsApi(gateway, automation.channels))
+            self._add_schedule_routes(SchedulesApi(gateway, automation.schedules))
 
     def _add_transcript_routes(self, transcript: TranscriptApi) -> None:
         add = self._routes.add
@@ -120,10 +122,17 @@ class Application:
         add("POST", "/v1/transcript/lane", transcript.acquire_lane)
         add("POST", "/v1/transcript/lane/{turn_id}", transcript.end_lane)
 
-    def _add_channel_routes(self, gateway: Gateway, directory: ChannelDirectory | None) -> None:
-        if directory is None:
-            return
-        channels = ChannelsApi(gateway, directory)
+    def _add_schedule_routes(self, schedules: SchedulesApi) -> None:
+        add = self._routes.add
+        add("GET", "/v1/schedules", schedules.list_page)
+        add("POST", "/v1/schedules", schedules.save)
+        add("GET", "/v1/schedules/{name}", schedules.get)
+        add("DELETE", "/v1/schedules/{name}", schedules.delete)
+        add("POST", "/v1/schedules/{name}/run", schedules.run)
+        add("POST", "/v1/schedules/{name}/pause", schedules.pause)
+        add("POST", "/v1/schedules/{name}/resume", schedules.resume)
+
+    def _add_channel_routes(self, channels: ChannelsApi) -> None:
         add = self._routes.add
         add("GET", "/v1/channels", channels.list_page)
         add("POST", "/v1/channels/{name}/messages", channels.send)

@@ -15,6 +15,7 @@ from holdfast.core.model.turn import Run, Turn, TurnStatus
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.outbox import ChannelReader
+from holdfast.ports.schedules import ScheduleReader
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -318,6 +319,11 @@ class Store(Protocol):
     @property
     def channels(self) -> ChannelReader:
         """The reading side of channels."""
+        ...
+
+    @property
+    def schedules(self) -> ScheduleReader:
+        """The reading side of schedules."""
         ...
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:

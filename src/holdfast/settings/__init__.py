@@ -20,6 +20,7 @@ from holdfast.engine.settings import (
     ToolSettings,
 )
 from holdfast.providers.settings import AgentRuntime, UpstreamSettings, proxy_for
+from holdfast.schedules.settings import ScheduleSettings
 from holdfast.settings.files import read_file
 from holdfast.settings.reading import Sources
 from holdfast.settings.sections import (
@@ -77,6 +78,8 @@ class Settings:
     """`[[key]]` tables."""
     channels: tuple[ChannelSettings, ...] = ()
     """`[[channel]]` tables."""
+    schedules: tuple[ScheduleSettings, ...] = ()
+    """`[[schedule]]` tables."""
     people: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """`[people]`: one memory for one person over all channels."""
 
@@ -128,6 +131,7 @@ def load(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))
         ),
         channels=_channels(sources, env, is_required=with_secrets),
+        schedules=tuple(sources.tables("schedule", ScheduleSettings)),
         people=sources.lists("people"),
     )
     sources.reject_unknown()

@@ -15,6 +15,7 @@ from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
 from holdfast.ports.outbox import ChannelReader
+from holdfast.ports.schedules import ScheduleReader
 from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,
@@ -41,6 +42,7 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
 from holdfast.stores.sql.plan import Plan, QueryRunner, every
+from holdfast.stores.sql.schedules.queries import SqlScheduleReader
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
@@ -261,6 +263,8 @@ class SqlStore:
         """The reading side."""
         self.channels: ChannelReader = SqlChannelReader(self.query)
         """The reading side of channels."""
+        self.schedules: ScheduleReader = SqlScheduleReader(self.query)
+        """The reading side of schedules."""
         self._is_closed = False
 
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:

@@ -16,6 +16,7 @@ from holdfast.testing.store_contract.channels.outbox import (
     ChannelAccessContract,
     OutboxContract,
 )
+from holdfast.testing.store_contract.channels.schedules import ScheduleContract
 from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
 from holdfast.testing.store_contract.forks import ForkContract
@@ -52,5 +53,6 @@ __all__ = [
     "RecoveryContract",
     "ResubmissionContract",
     "RolloverContract",
+    "ScheduleContract",
     "TranscriptContract",
 ]

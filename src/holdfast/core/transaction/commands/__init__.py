@@ -23,6 +23,14 @@ from holdfast.core.transaction.commands.channels import (
     StopTurns,
 )
 from holdfast.core.transaction.commands.command import Command, LaneLimits
+from holdfast.core.transaction.commands.schedules import (
+    DeleteSchedule,
+    ForgetRun,
+    PauseSchedule,
+    SaveSchedule,
+    SettleRun,
+    SkipRun,
+)
 from holdfast.core.transaction.commands.sessions import (
     AddApiKey,
     Annotate,
@@ -84,6 +92,7 @@ __all__ = [
     "Command",
     "Compact",
     "Delete",
+    "DeleteSchedule",
     "DeliveryOutcome",
     "DropProviderState",
     "DropResponse",
@@ -91,6 +100,7 @@ __all__ = [
     "ExpireWorker",
     "Extend",
     "Finish",
+    "ForgetRun",
     "ForgetState",
     "Fork",
     "Hide",
@@ -103,6 +113,7 @@ __all__ = [
     "MarkDelivered",
     "OpenPlaceholder",
     "Parent",
+    "PauseSchedule",
     "Pop",
     "Popped",
     "Prune",
@@ -122,7 +133,10 @@ __all__ = [
     "ReviseDelivery",
     "RevokeApiKey",
     "RevokePairing",
+    "SaveSchedule",
     "SettleDelivery",
+    "SettleRun",
+    "SkipRun",
     "Started",
     "StopTurns",
     "StoredCompletion",
