@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast._version import __version__
+from holdfast.cli.commands import channels, keys, schedules, sessions
 from holdfast.cli.commands import config as config_command
-from holdfast.cli.commands import keys, sessions
 from holdfast.cli.commands.backup import backup
 from holdfast.cli.commands.bench import bench
 from holdfast.cli.commands.chat import chat
@@ -103,6 +103,10 @@ app.command()(upgrade)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(keys.app, name="keys")
 app.add_typer(config_command.app, name="config")
+app.add_typer(channels.app, name="channels")
+app.add_typer(channels.outbox, name="outbox")
+app.add_typer(schedules.app, name="schedules")
+app.command()(channels.send)
 app.command()(sim)
 app.command()(bench)
 

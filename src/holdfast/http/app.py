@@ -110,9 +110,7 @@ class Application:
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
-        if automation is not None:
-            self._add_channel_routes(ChannelsApi(gateway, automation.channels))
-            self._add_schedule_routes(SchedulesApi(gateway, automation.schedules))
+        self._add_automation_routes(gateway, automation)
 
     def _add_transcript_routes(self, transcript: TranscriptApi) -> None:
         add = self._routes.add
@@ -121,6 +119,11 @@ class Application:
         add("DELETE", "/v1/transcript", transcript.pop)
         add("POST", "/v1/transcript/lane", transcript.acquire_lane)
         add("POST", "/v1/transcript/lane/{turn_id}", transcript.end_lane)
+
+    def _add_automation_routes(self, gateway: Gateway, automation: Automation | None) -> None:
+        if automation is not None:
+            self._add_channel_routes(ChannelsApi(gateway, automation.channels))
+            self._add_schedule_routes(SchedulesApi(gateway, automation.schedules))
 
     def _add_schedule_routes(self, schedules: SchedulesApi) -> None:
         add = self._routes.add
