@@ -16,8 +16,10 @@ from tests.in_process import RunningGateway, open_gateway
 from tests.streaming import Stream
 
 HEADERS = {
-    "Content-Type": "application/json", "User-Agent": "OpenAI/Python", "Authorization": "Bearer one",
-}  # fmt: skip
+    "Content-Type": "application/json",
+    "User-Agent": "OpenAI/Python",
+    "Authorization": "Bearer one",
+}
 BODY: dict[str, Any] = {"model": "scripted", "input": "hello"}
 
 
