@@ -54,9 +54,12 @@ async def _leave(gateway: RunningGateway, body: dict[str, Any] = BODY, **headers
 
 
 async def _send(
-    gateway: RunningGateway, count: int, body: dict[str, Any] = BODY, **headers: str
+    gateway: RunningGateway,
+    count: int,
+    body: dict[str, Any] = BODY,
+    headers: dict[str, str] | None = None,
 ) -> httpx.Response:
-    given = HEADERS | {"x-stainless-retry-count": str(count)} | headers
+    given = HEADERS | {"x-stainless-retry-count": str(count)} | (headers or {})
     content = msgspec.json.encode(body)
     return await gateway.client.post("/v1/responses", content=content, headers=given)
 
@@ -65,13 +68,13 @@ async def test_the_retry_of_the_openai_client_is_the_same_turn(gateway: RunningG
     gateway.model.gate.clear()
     sent = 0
 
-    async def on_request(request: httpx.Request) -> None:
+    async def on_request(request: Any) -> None:
         nonlocal sent
         sent += 1
         if request.headers["x-stainless-retry-count"] == "1":
             gateway.model.gate.set()
 
-    http = httpx.AsyncClient(event_hooks={"request": [on_request]})
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [on_request]})
     client = openai.AsyncOpenAI(
         base_url=f"{gateway.server.url}/v1", api_key="any", max_retries=2, timeout=0.5,
         http_client=http,
@@ -114,7 +117,7 @@ async def test_somebody_elses_retry_is_a_request_of_its_own(
     gateway: RunningGateway, headers: dict[str, str]
 ) -> None:
     await _leave(gateway)
-    assert (await _send(gateway, 1, **headers)).status_code == 200
+    assert (await _send(gateway, 1, headers=headers)).status_code == 200
     assert len(gateway.model.calls) == 2
     assert await _turns(gateway) == 2
 
