@@ -12,7 +12,13 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Record, Span
 from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.model.turn import Run, Turn, TurnStatus
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Command
 
 OutcomeT = TypeVar("OutcomeT")
@@ -286,6 +292,10 @@ class Reader(Protocol):
 
     async def api_keys(self) -> list[ApiKeyRow]:
         """Return every API key that was ever made, revoked ones included."""
+        ...
+
+    async def stop_requests(self) -> list[StopRequestRow]:
+        """Return the runs that other processes ask to end, those of the last minute."""
         ...
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
