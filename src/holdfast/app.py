@@ -220,7 +220,12 @@ def _open_tools(
     gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
 ) -> GatewayTools:
     """Return the tools that the gateway runs."""
-    return GatewayTools(BuiltinTools(gateway, scope=settings.tools.scope, windows=windows))
+    builtin = BuiltinTools(gateway, scope=settings.tools.scope, windows=windows)
+    if not settings.mcp:
+        return GatewayTools(builtin)
+    from holdfast.tools.mcp.servers import McpServers
+
+    return GatewayTools(builtin, McpServers(settings.mcp))
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

@@ -104,7 +104,7 @@ _read_kind = msgspec.json.Decoder(_Kind).decode
 def store_item(item: GatewayItem) -> NewItem:
     """Return an item as the log stores it."""
     # The type is always written: it comes first, and `omit_defaults` would leave it out.
-    value = {"type": item.type, **msgspec.to_builtins(item)}
+    value = {"type": item.type, **msgspec.json.decode(_encode(item), type=dict[str, msgspec.Raw])}
     return read_item(_encode(value))
 
 
@@ -189,6 +189,17 @@ def approval_request(call: GatewayCall) -> dict[str, Any]:
     }
 
 
+def mcp_list_tools(listed: ToolList) -> dict[str, Any]:
+    """Return the tools of a server as the `mcp_list_tools` item."""
+    return {
+        "id": listed.id,
+        "type": "mcp_list_tools",
+        "server_label": listed.server_label,
+        "tools": listed.tools,
+        "error": None,
+    }
+
+
 def client_item(kind: str, body: bytes) -> bytes | None:
     """Return a stored item as lists show it; None where another item stands for it."""
     item = load_item(kind, body)
@@ -204,8 +215,7 @@ def client_item(kind: str, body: bytes) -> bytes | None:
         }
         return _encode(value)
     if isinstance(item, ToolList):
-        value = {"id": item.id, "type": "mcp_list_tools", "server_label": item.server_label}
-        return _encode({**value, "tools": item.tools, "error": None})
+        return _encode(mcp_list_tools(item))
     return _encode(approval_request(item)) if item.code is not None else None
 
 

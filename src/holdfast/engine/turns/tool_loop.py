@@ -17,8 +17,10 @@ from msgspec.structs import replace
 from holdfast.core.ids import Tenant
 from holdfast.core.model.gateway_items import (
     CALL,
+    TOOL_LIST,
     GatewayCall,
     GatewayCompletion,
+    ToolList,
     client_output,
     complete,
     load_item,
@@ -40,7 +42,13 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.engine.turns.tool_stream import ToolSink, begin_events, end_events, request_events
+from holdfast.engine.turns.tool_stream import (
+    ToolSink,
+    begin_events,
+    end_events,
+    list_events,
+    request_events,
+)
 from holdfast.ports.provider import Answer
 from holdfast.ports.tools import Tool, Toolbox, ToolCaller, ToolResult, ToolSet
 
@@ -157,6 +165,8 @@ class ToolLoop:
         )
         tools = await self._toolbox.open(caller, requested)
         progress = _Progress(run, request, requested, writer, tools, caller)
+        if tools.servers:
+            await self._show_lists(progress)
         if run.turn.step or run.turn.attempts > 1:
             left = await self._settle(progress, may_have_run=run.turn.attempts > 1)
             if left is not None:
@@ -165,6 +175,25 @@ class ToolLoop:
             ended = await self._step(progress)
             if ended is not None:
                 return ended
+
+    async def _show_lists(self, progress: _Progress) -> None:
+        """Show the tools of servers that are new to the session, or have other tools by now."""
+        known = _known_lists(await progress.run.items())
+        lists = [
+            ToolList(
+                id=self._gateway.ids.new("mcpl"), server_label=server.label, tools=server.tools
+            )
+            for server in progress.tools.servers
+            if known.get(server.label) != server.tools
+        ]
+        if not lists:
+            return
+        index = len(progress.shown)
+        await self._commit(progress, [store_item(each) for each in lists])
+        if progress.writer is not None:
+            for place, each in enumerate(lists, index):
+                progress.writer.write(list_events(each, place))
+            progress.writer.begin_step()
 
     # ── one step ────────────────────────────────────────────────────────────────────────────
 
@@ -434,6 +463,17 @@ def approval_code(approval_id: str) -> str:
     """Return the short code that an approval in words must repeat."""
     digest = blake2b(approval_id.encode(), digest_size=4).digest()
     return "".join(CODE_LETTERS[byte % len(CODE_LETTERS)] for byte in digest)
+
+
+def _known_lists(items: Sequence[StoredItem]) -> dict[str, list[msgspec.Raw]]:
+    """Return the tools of each server as the session has them."""
+    known: dict[str, list[msgspec.Raw]] = {}
+    for item in items:
+        if item.kind == TOOL_LIST:
+            listed = load_item(item.kind, item.body)
+            assert isinstance(listed, ToolList)
+            known[listed.server_label] = listed.tools
+    return known
 
 
 def _waits(call: GatewayCall, left: OpenCalls) -> bool:
