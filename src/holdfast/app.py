@@ -125,6 +125,7 @@ async def open_application(
     `tracer_provider` receives the traces instead of the configured endpoint.
     """
     from holdfast.http.app import Application
+    from holdfast.http.tools.catalogue import ToolServices
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
@@ -153,6 +154,7 @@ async def open_application(
                 streams=settings.sessions,
                 compactor=compactor,
                 admin=_admin_services(store, settings),
+                tools=ToolServices(toolbox, settings.tools.approvers),
             )
             # Before anybody can connect: a request must never find the keys unread.
             await application.load_keys()

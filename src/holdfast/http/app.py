@@ -8,6 +8,7 @@ from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
+from holdfast.engine.turns.approvals import ApprovalService
 from holdfast.engine.turns.stateless import StatelessExecutor
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.admin.keys import KeysApi
@@ -42,6 +43,8 @@ from holdfast.http.server.types import (
     json_reply,
 )
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
+from holdfast.http.tools.approvals import ApprovalsApi
+from holdfast.http.tools.catalogue import ToolsApi, ToolServices
 from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.provider import Upstreams
 
@@ -59,6 +62,7 @@ class Application:
         streams: StreamSettings | None = None,
         compactor: Compactor | None = None,
         admin: AdminServices | None = None,
+        tools: ToolServices | None = None,
     ) -> None:
         self._gateway = gateway
         self._turn_service = turn_service
@@ -70,7 +74,12 @@ class Application:
         self._budget = BodyBudget(max(config.body_bytes_in_flight, config.body_bytes))
         self._decoder = BodyDecoder(config.items)
         self._routes = Routes()
-        turns = TurnSubmitter(gateway, turn_service, config.reset, streams=streams)
+        approvers = tools.approvers if tools is not None else ()
+        approvals = ApprovalService(gateway, turn_service, approvers)
+        turns = TurnSubmitter(
+            gateway, turn_service, config.reset, streams=streams, approvals=approvals
+        )
+        self._add_tool_routes(approvals, tools)
         compactor = compactor or Compactor(gateway, upstreams.provider)
         self._relay = RelayService(
             upstreams,
@@ -107,6 +116,13 @@ class Application:
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
+
+    def _add_tool_routes(self, approvals: ApprovalService, tools: ToolServices | None) -> None:
+        add, api = self._routes.add, ApprovalsApi(approvals)
+        add("GET", "/v1/approvals", api.list_all)
+        add("POST", "/v1/approvals/{id}", api.answer)
+        if tools is not None:
+            add("GET", "/v1/tools", ToolsApi(tools.toolbox).list_all)
 
     def _add_transcript_routes(self, transcript: TranscriptApi) -> None:
         add = self._routes.add

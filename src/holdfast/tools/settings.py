@@ -1,9 +1,11 @@
-"""Settings of MCP servers."""
+"""Settings of MCP servers, and what operators see of them."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
+
+import msgspec
 
 from holdfast.core.errors import InvalidSetting
 
@@ -116,3 +118,14 @@ def _check_variable(name: str) -> None:
         raise InvalidSetting(
             "mcp.env, bearer_env and headers_env take names of environment variables, not values"
         )
+
+
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server is, for operators."""
+
+    name: str
+    tenant: str
+    state: str
+    """`idle` (not started yet), `ready` or `failed`."""
+    tools: int = 0
+    error: str | None = None

@@ -15,6 +15,7 @@ from holdfast.core.history.history_hash import (
     prefix_hashes,
 )
 from holdfast.core.history.tool_outputs import sort_outputs
+from holdfast.core.history.unshown import mark_unshown
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem, comparable_text, item_value
 from holdfast.core.model.session import Session
@@ -95,7 +96,7 @@ async def match_input(
         brought = next(reversed(_prefix_hashes(sent, items)), None)
         seen = outline.settled_seq if outline is not None else 0
         return MatchedInput(tuple(items), seen_seq=seen, brought=brought)
-    log = [_entry(entry) for entry in outline.entries]
+    log = mark_unshown([_entry(entry) for entry in outline.entries], sent)
     found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
     if not is_history and not found.new_from:
         return MatchedInput(tuple(items))

@@ -12,7 +12,7 @@ from holdfast.core.tools.requested import RequestedServer
 from holdfast.engine.logging import log
 from holdfast.ports.tools import ListedServer, Tool, ToolCaller, ToolResult
 from holdfast.tools.mcp.naming import offered_tools
-from holdfast.tools.settings import McpSettings
+from holdfast.tools.settings import McpSettings, ServerStatus
 
 if TYPE_CHECKING:
     from holdfast.tools.mcp.connection import McpConnection
@@ -21,17 +21,6 @@ MAX_SESSION_CONNECTIONS = 64
 """Connections of servers with `per = "session"`; the one unused for longest is closed."""
 _Key = tuple[str, str, str]
 """Tenant, label, and the session where a connection belongs to one."""
-
-
-class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server is, for operators."""
-
-    name: str
-    tenant: str
-    state: str
-    """`idle` (not started yet), `ready` or `failed`."""
-    tools: int = 0
-    error: str | None = None
 
 
 class McpServers:
