@@ -3,7 +3,6 @@
 The order is part of the promise: repeats first, then identity, then the state of the lane.
 """
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decisions.idempotency import (
@@ -35,7 +34,7 @@ from holdfast.core.errors import (
     SessionNotFound,
 )
 from holdfast.core.model.gateway_items import APPROVAL
-from holdfast.core.model.session import Session, begin_session
+from holdfast.core.model.session import Session, begin_session, read_pending_calls
 from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
@@ -174,9 +173,11 @@ def _admit(
     """Put a new turn into the lane: at once, at the end, or at the front, as it asked."""
     is_free, waiting = True, facts.waiting
     if facts.active is not None:
-        is_free, waiting, _ = end_dead_owner(
-            draft, facts, worker=command.worker, limits=command.limits
-        )
+        is_free = _abandons(command, facts, draft)
+        if not is_free:
+            is_free, waiting, _ = end_dead_owner(
+                draft, facts, worker=command.worker, limits=command.limits
+            )
     is_first = is_free and waiting.count == 0
     if command.brought is not None and is_first and draft.head_seq == 0:
         command = write_prefix(command, draft, command.brought)
@@ -213,6 +214,19 @@ def _admit(
     return draft.decide(started(draft, turn, run, is_rolled_over=is_rolled_over))
 
 
+def _abandons(command: Accept, facts: Facts, draft: Draft) -> bool:
+    """End the wait for tool calls that the client goes on without; return whether it did."""
+    active = facts.active
+    if active is None or active.id != command.abandons or not draft.session.is_held:
+        return False
+    message = "the client went on without the outputs of its tools"
+    stop_active(
+        draft, facts, "interrupted", code="tool_calls_abandoned", message=message,
+        is_retryable=False,
+    )  # fmt: skip
+    return True
+
+
 def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastError | None:
     if command.on_busy == "reject":
         return SessionBusy(f"session {session.id} is busy")
@@ -244,7 +258,7 @@ def _joins(command: Accept, facts: Facts) -> bool:
         return False
     if session.hold_until is not None and session.hold_until <= facts.now:
         return False
-    pending = set(msgspec.json.decode(session.pending_calls or "[]", type=list[str]))
+    pending = set(read_pending_calls(session))
     return any(
         item.call_id in pending and (item.kind.endswith("_output") or item.kind == APPROVAL)
         for item in command.items

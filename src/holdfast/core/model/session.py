@@ -67,6 +67,11 @@ class Session(msgspec.Struct, frozen=True, gc=False):
         return "idle"
 
 
+def read_pending_calls(session: Session) -> list[str]:
+    """Return the ids of the calls that the lane is held for."""
+    return msgspec.json.decode(session.pending_calls or "[]", type=list[str])
+
+
 def begin_session(
     session_id: SessionId,
     tenant: Tenant,

@@ -93,6 +93,8 @@ class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
     """The session that the caller believes to be live; with any other nothing is stored."""
     same_as: tuple[TurnId, int] | None = None
     """The turn and step of this session that took these very tool outputs in before."""
+    abandons: TurnId | None = None
+    """The turn whose tool calls the client goes on without: its wait for them ends."""
     brought: ImportedPrefix | None = None
     """What becomes a turn of its own, completed, should the log be empty."""
     limits: LaneLimits = LaneLimits()
