@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -42,7 +43,7 @@ async def open_process(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=settings.environment(),
-        cwd=settings.workdir or None,
+        cwd=Path(settings.workdir).expanduser() if settings.workdir else None,
         start_new_session=True,
         limit=MAX_LINE_BYTES,
     )
