@@ -43,7 +43,7 @@ async def open_process(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=settings.environment(),
-        cwd=Path(settings.workdir).expanduser() if settings.workdir else None,
+        cwd=_workdir(settings),
         start_new_session=True,
         limit=MAX_LINE_BYTES,
     )
@@ -61,6 +61,10 @@ async def open_process(
             for stream in (read_stream, write_stream, received, sent):
                 stream.close()
             group.cancel_scope.cancel()
+
+
+def _workdir(settings: McpSettings) -> Path | None:
+    return Path(settings.workdir).expanduser() if settings.workdir else None
 
 
 async def _read(process: asyncio.subprocess.Process, received: Any, state: ServerProcess) -> None:
