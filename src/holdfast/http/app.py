@@ -89,13 +89,8 @@ class Application:
         responses = ResponsesApi(turns, self._relay, self._decoder)
         chat = ChatApi(turns, self._relay, self._decoder)
         self._websockets = ResponsesWebSocket(responses, turns, self._relay, self._authenticator)
+        self._add_response_routes(responses)
         add = self._routes.add
-        add("POST", "/v1/responses", responses.create)
-        add("GET", "/v1/responses/{id}", responses.get)
-        add("DELETE", "/v1/responses/{id}", responses.delete)
-        add("POST", "/v1/responses/{id}/cancel", responses.cancel)
-        add("GET", "/v1/responses/{id}/input_items", responses.input_items)
-        add("POST", "/v1/responses/input_tokens", responses.input_tokens)
         add("POST", "/v1/chat/completions", chat.create)
         add("GET", "/v1/models", self._models)
         add("GET", "/v1/models/{model}", self._model)
@@ -116,6 +111,15 @@ class Application:
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
+
+    def _add_response_routes(self, responses: ResponsesApi) -> None:
+        add = self._routes.add
+        add("POST", "/v1/responses", responses.create)
+        add("GET", "/v1/responses/{id}", responses.get)
+        add("DELETE", "/v1/responses/{id}", responses.delete)
+        add("POST", "/v1/responses/{id}/cancel", responses.cancel)
+        add("GET", "/v1/responses/{id}/input_items", responses.input_items)
+        add("POST", "/v1/responses/input_tokens", responses.input_tokens)
 
     def _add_tool_routes(self, approvals: ApprovalService, tools: ToolServices | None) -> None:
         add, api = self._routes.add, ApprovalsApi(approvals)
