@@ -61,7 +61,7 @@ class CliAgentProvider:
         self.name = settings.name
         self.launcher = Launcher(settings, agent)
         self.directories = AgentDirectories(
-            settings.runtime.root / settings.name, settings.workdir, self.launcher.account
+            settings.runtime.root / settings.name, settings.workdir, self.launcher.accounts
         )
         self._pool = ProcessPool(
             settings.max_processes, settings.idle_seconds, settings.memory_bytes
