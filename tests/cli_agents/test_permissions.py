@@ -12,8 +12,8 @@ from holdfast.core.errors import InvalidSetting
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.testing.simulator.provider import ProviderSimulator
 from tests.cli_agents import programs
-from tests.cli_agents.agents import claude_code, codex, processes_of
-from tests.integration.upstream_gateway import open_upstream_gateway, text_of, upstream
+from tests.cli_agents.agents import claude_code, codex, open_agent_gateway, processes_of
+from tests.integration.upstream_gateway import text_of, upstream
 
 pytestmark = pytest.mark.timeout(600)  # the first run installs the programs
 
@@ -31,7 +31,7 @@ def guarded(settings: UpstreamSettings, folder: Path) -> UpstreamSettings:
 def test_tools_without_a_wall_are_refused(
     simulator: ProviderSimulator, root: Path, permissions: str
 ) -> None:
-    with pytest.raises(InvalidSetting, match="need sandbox = true or run_as"):
+    with pytest.raises(InvalidSetting, match="needs sandbox = true or run_as"):
         claude_code(simulator, root, permissions=permissions)
 
 
@@ -41,7 +41,7 @@ async def test_a_start_is_refused_where_an_agent_could_read_what_is_not_its_own(
     # The gateway's own user is no wall: everything is readable.
     settings = guarded(claude_code(simulator, root, permissions="read", run_as="root"), tmp_path)
     with pytest.raises(InvalidSetting) as refused:
-        async with open_upstream_gateway(settings):
+        async with open_agent_gateway(settings):
             pass
     message = refused.value.message
     for name in ("holdfast.db", "holdfast.toml", f"/proc/{os.getpid()}/environ", "other/secret"):
@@ -54,7 +54,7 @@ async def test_a_start_is_refused_where_sessions_share_a_user(
     open_to_pass(tmp_path)
     settings = guarded(claude_code(simulator, root, permissions="read", run_as="nobody"), tmp_path)
     with pytest.raises(InvalidSetting) as refused:
-        async with open_upstream_gateway(settings):
+        async with open_agent_gateway(settings):
             pass
     message = refused.value.message
     assert "other/secret" in message
@@ -88,7 +88,7 @@ async def test_an_agent_in_its_sandbox_works_but_reads_nothing_of_ours(
         "pwd; echo made > file.txt; cat file.txt"
     )
     simulator.add_answer(tool_calls=[shell_call(script)], when={"text": "try it"}, times=1)
-    async with open_upstream_gateway(settings, plain) as gateway:
+    async with open_agent_gateway(settings, plain) as gateway:
         answer = await gateway.respond("try it", model="claude-code/opus")
         (call,) = [item for item in answer["output"] if item["type"] == "agent_tool_call"]
         assert call["name"] == "Bash"
@@ -116,7 +116,7 @@ async def test_codex_in_its_sandbox_reads_but_does_not_write(
     command = f"cat {tmp_path}/holdfast.db; touch made.txt; echo tried"
     call = {"name": "exec_command", "arguments": {"cmd": command}}
     simulator.add_answer(tool_calls=[call], when={"text": "try it"}, times=1)
-    async with open_upstream_gateway(settings) as gateway:
+    async with open_agent_gateway(settings) as gateway:
         answer = await gateway.respond("try it", model="codex/gpt-5.4")
         calls = [item for item in answer["output"] if item["type"] == "agent_tool_call"]
         assert "tried" in calls[0]["output"]
@@ -137,7 +137,7 @@ async def test_each_session_has_a_user_of_its_own(
         ),
         tmp_path,
     )
-    async with open_upstream_gateway(settings) as gateway:
+    async with open_agent_gateway(settings) as gateway:
         first = await gateway.post("/v1/responses", "a", input="hi", model="claude-code/opus")
         assert first.status_code == 200, first.text
         theirs = root / "claude" / first.headers["x-session-id"]

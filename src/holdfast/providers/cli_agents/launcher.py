@@ -134,7 +134,7 @@ class Launcher:
     async def check(self) -> None:
         """Raise `InvalidSetting` where an agent with tools could read what is not its own."""
         settings = self._settings
-        if settings.permissions == "none":
+        if not settings.needs_wall:
             return
         await refuse_readable(
             settings, self._sandbox() if settings.sandbox else None, self.accounts

@@ -246,6 +246,7 @@ class CliAgentProvider:
             instructions=instructions_of(call.fields),
             permissions=self._settings.permissions,
             session_id=state.session if state is not None else None,
+            mark=state.mark if state is not None else "",
             new_session=str(uuid.uuid4()),
         )
 
