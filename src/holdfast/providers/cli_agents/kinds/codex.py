@@ -8,7 +8,7 @@ from holdfast.core.model.session import Usage
 from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation
 from holdfast.providers.cli_agents.directories import SessionDirectory
 from holdfast.providers.cli_agents.failures import agent_broken, agent_failure
-from holdfast.providers.cli_agents.json_rpc import JsonRpc
+from holdfast.providers.cli_agents.kinds.json_rpc import JsonRpc
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
 from holdfast.providers.cli_agents.prompt import ImagePart, Prompt

@@ -11,7 +11,7 @@ from holdfast.core.model.session import Usage
 from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation
 from holdfast.providers.cli_agents.directories import SessionDirectory
 from holdfast.providers.cli_agents.failures import agent_broken, agent_failure, stale_session
-from holdfast.providers.cli_agents.json_rpc import JsonRpc, result_of
+from holdfast.providers.cli_agents.kinds.json_rpc import JsonRpc, result_of
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
 from holdfast.providers.cli_agents.prompt import ImagePart, Prompt

@@ -1,9 +1,9 @@
 """The known kinds of command-line agents."""
 
-from holdfast.providers.cli_agents.acp import AcpAgent
 from holdfast.providers.cli_agents.agent import Agent
-from holdfast.providers.cli_agents.claude_code import ClaudeCode
-from holdfast.providers.cli_agents.codex import Codex
+from holdfast.providers.cli_agents.kinds.acp import AcpAgent
+from holdfast.providers.cli_agents.kinds.claude_code import ClaudeCode
+from holdfast.providers.cli_agents.kinds.codex import Codex
 from holdfast.providers.cli_agents.provider import CliAgentProvider
 from holdfast.providers.items.ids import NewId
 from holdfast.providers.settings import UpstreamSettings
