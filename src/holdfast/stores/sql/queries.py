@@ -124,6 +124,16 @@ def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[Sessi
     return found
 
 
+def forks(tenant: Tenant, of: SessionId, limit: int, now: float) -> Plan[list[SessionView]]:
+    """Return the visible sessions that were forked from a session."""
+    rows = yield from every(sql.LIST_FORKS, of, tenant, limit)
+    found: list[SessionView] = []
+    for row in rows:
+        view = yield from _view(row, now)
+        found.append(view)
+    return found
+
+
 def items(of: Session, query: ItemQuery) -> Plan[list[StoredItem]]:
     """Return a page of items; the hidden ranges are skipped before reading, not after."""
     is_up = query.order == "asc"
