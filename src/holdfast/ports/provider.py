@@ -96,6 +96,15 @@ class EventSink(Protocol):
         ...
 
 
+class OutputSink(EventSink, Protocol):
+    """An event sink that knows whether the client may have seen anything of the answer."""
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the model has sent any event: after that nothing is retried."""
+        ...
+
+
 class Provider(Protocol):
     """Answers model calls. Failures are raised as `core.errors.ProviderFailure`."""
 

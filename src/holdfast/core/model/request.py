@@ -30,11 +30,11 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     previous_response_id: str | None = None
     is_conversation: bool = False
     waits_for_parent: bool = False
-    """Whether it was taken in before the response that it continues had ended."""
+    """Whether it was accepted before the response that it continues had ended."""
     is_compaction: bool = False
     """Whether its input ends with a `compaction_trigger`: then it wants nothing else."""
     history_hash: bytes = b""
-    """Of the history that the request brought or repeated, where its answer may be found by it."""
+    """Hash of the history in the request; later requests find its answer by it."""
 
 
 class SentRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -55,7 +55,7 @@ class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     provider_type: str | None = None
     param: str | None = None
     retry_at: float | None = None
-    """When the provider may be called again, if it said so."""
+    """When the provider may be called again, if known."""
 
 
 class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

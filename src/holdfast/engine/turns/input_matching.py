@@ -16,8 +16,8 @@ from holdfast.core.history.history_hash import (
 )
 from holdfast.core.history.tool_outputs import sort_outputs
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.model.items import NewItem
-from holdfast.core.model.session import Session
+from holdfast.core.model.items import NewItem, comparable_text, item_value
+from holdfast.core.model.session import Session, read_pending_calls
 from holdfast.core.model.turn import Turn
 from holdfast.core.openai.chat import text_of
 from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader
@@ -55,14 +55,16 @@ class MatchedInput(msgspec.Struct, frozen=True):
     """The turn and step that got the same tool outputs before."""
     after_turn: int | None = None
     """The number of the session's last turn, where a further turn would change the match."""
+    abandons: TurnId | None = None
+    """The turn that waits for tools whose calls the request contains without an output."""
 
 
 def has_no_history(items: Sequence[NewItem]) -> bool:
-    """Whether all items are messages that are not a model's: such a request repeats nothing."""
+    """Whether the input is one message that is not a model's: such a request repeats nothing."""
     for item in items:
         if item.kind != "message" or _read_role(item.body).role == ASSISTANT:
             return False
-    return True
+    return len(items) == 1
 
 
 async def match_input(
@@ -76,8 +78,8 @@ async def match_input(
 ) -> MatchedInput:
     """Compare a request with the settled log of its session.
 
-    Input without output of a model is new and costs no read, unless the client is known to send
-    its whole history (`is_whole`).
+    Input without output of a model is new, unless the client is known to send its whole history
+    (`is_whole`) or the input begins with what was refused before.
     """
     sent = [_sent(item) for item in items]
     is_history, has_outputs = is_whole, False
@@ -85,9 +87,11 @@ async def match_input(
         is_history = is_history or item.is_model_output
         has_outputs = has_outputs or item.is_output
     if not (is_history or has_outputs):
-        return MatchedInput(tuple(items))
+        view = await read.session(tenant, session_id=session_id, key=key)
+        if view is None or not view.session.hidden_count:
+            return MatchedInput(tuple(items))
     outline = await read.outline(tenant, session_id=session_id, key=key)
-    if not is_history:
+    if has_outputs and not is_history:
         return await _match_outputs(read, outline, items, sent)
     if outline is None or not outline.entries:
         brought = next(reversed(_prefix_hashes(sent, items)), None)
@@ -95,14 +99,62 @@ async def match_input(
         return MatchedInput(tuple(items), seen_seq=seen, brought=brought)
     log = [_entry(entry) for entry in outline.entries]
     found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
+    if not is_history and not found.new_from:
+        return MatchedInput(tuple(items))
     is_again = found.new_from == len(sent) or found.new_upto is not None
+    new = tuple(items[found.new_from : found.new_upto])
+    if found.rewind is not None and new and sent[found.new_from].role == ASSISTANT:
+        shown = sent[found.new_from].text
+        if await _is_cut(read, outline, log, found.rewind[0], shown):
+            new = (_incomplete(new[0]), *new[1:])
     return MatchedInput(
-        tuple(items[found.new_from : found.new_upto]),
+        new,
         found.rewind,
         outline.settled_seq,
         # A turn that is accepted in between would stand where the answer is to be repeated.
         after_turn=outline.session.turn_count if is_again else None,
+        abandons=_abandoned(outline.session, sent, found.new_from),
     )
+
+
+def _abandoned(session: Session, sent: Sequence[SentItem], new_from: int) -> TurnId | None:
+    """Return the turn that waits for tools, if the request goes on without their outputs."""
+    if not session.is_held or new_from >= len(sent):
+        return None
+    pending = set(read_pending_calls(session))
+    if any(item.call_id in pending for item in sent[new_from:]):
+        return None
+    is_known = any(item.call_id in pending for item in sent[:new_from])
+    return session.active_turn_id if is_known else None
+
+
+async def _is_cut(
+    read: Reader, outline: Outline, log: Sequence[LogEntry], after: int, shown: str
+) -> bool:
+    """Whether a text is a part of the answer that follows an item of the log.
+
+    The answer was shown up to there when its reader stopped it. What was shown of an incomplete
+    answer may also be longer than what is stored of it.
+    """
+    answer = next((entry for entry in log if entry.seq > after and entry.fingerprint), None)
+    if answer is None or answer.kind != "message" or answer.is_refused:
+        return False
+    shown = comparable_text(shown).strip()
+    if answer.partial_text is not None:
+        stored = comparable_text(answer.partial_text).strip()
+        return stored.startswith(shown) or shown.startswith(stored)
+    query = ItemQuery(after=answer.seq - 1, limit=1, view="log")
+    [item] = await read.items(outline.session, query)
+    if _read_role(item.body).role != ASSISTANT:
+        return False
+    stored = comparable_text(text_of(_read_content(item.body).content)).strip()
+    return len(shown) < len(stored) and stored.startswith(shown)
+
+
+def _incomplete(item: NewItem) -> NewItem:
+    """Return an assistant's message as one that was cut off."""
+    body = msgspec.json.encode({**item_value(item.body), "status": "incomplete"})
+    return msgspec.structs.replace(item, body=body)
 
 
 async def _match_outputs(
@@ -113,7 +165,8 @@ async def _match_outputs(
         sort_outputs(sent, ())
         return MatchedInput(tuple(items))
     session = outline.session
-    log = [_entry(entry) for entry in (*outline.entries, *outline.running)]
+    entries = (*outline.entries, *outline.running)
+    log = [_entry(entry) for entry in entries if not entry.is_refused]
     queued = await _queued_outputs(read, session)
     log += [LogEntry(0, item.fingerprint, item.kind, call_id=item.call_id) for item in queued]
     found = sort_outputs(sent, log, is_growing=session.active_run_id is not None)
@@ -189,4 +242,6 @@ def _entry(entry: OutlineEntry) -> LogEntry:
     partial_text = None
     if entry.torn_body is not None:
         partial_text = text_of(_read_content(entry.torn_body).content)
-    return LogEntry(entry.seq, entry.fingerprint, entry.kind, partial_text, entry.call_id)
+    return LogEntry(
+        entry.seq, entry.fingerprint, entry.kind, partial_text, entry.call_id, entry.is_refused
+    )
