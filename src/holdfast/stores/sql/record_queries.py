@@ -11,11 +11,13 @@ from holdfast.core.compaction.records import (
     read_elision,
     show,
 )
+from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import Span, merge_spans, visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Compact, Hide, UndoCompaction
 from holdfast.core.transaction.facts import Facts, Log
+from holdfast.ports.store import SessionView
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import read_session, unpack_items
 from holdfast.stores.sql.facts import fenced_facts
@@ -31,6 +33,7 @@ from holdfast.stores.sql.lookups import (
     session_row,
 )
 from holdfast.stores.sql.plan import Plan, every
+from holdfast.stores.sql.queries import view_of
 
 
 def find_heads(of: Session) -> Plan[tuple[RecordHead, ...]]:
@@ -144,3 +147,13 @@ def _with_bodies(force: InForce) -> Plan[Shown]:
 def _record_body(head: RecordHead) -> Plan[bytes | None]:
     records = yield from own_records(head.session_id, head.no, head.no)
     return records[0].body if records else None
+
+
+def forks(tenant: Tenant, of: SessionId, limit: int, now: float) -> Plan[list[SessionView]]:
+    """Return the visible sessions that were forked from a session."""
+    rows = yield from every(sql.LIST_FORKS, of, tenant, limit)
+    found: list[SessionView] = []
+    for row in rows:
+        view = yield from view_of(row, now)
+        found.append(view)
+    return found

@@ -111,7 +111,7 @@ class SqlReader:
 
     async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
         """Return the visible sessions that were forked from a session."""
-        return await self._run(lambda now: queries.forks(tenant, session_id, limit, now))
+        return await self._run(lambda now: records.forks(tenant, session_id, limit, now))
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""

@@ -66,7 +66,7 @@ class App extends PageElement {
     this.route = readRoute();
     this.isMenuOpen = false;
     this.requestUpdate();
-    void this.updateComplete.then(() => {
+    requestAnimationFrame(() => {
       window.scrollTo(0, 0);
       /** @type {HTMLElement | null} */ (this.querySelector("main h1"))?.focus({ preventScroll: true });
     });
@@ -131,6 +131,8 @@ function readRoute() {
 }
 
 class SignIn extends PageElement {
+  static properties = { failure: { attribute: false } };
+
   render() {
     const submit = (/** @type {any} */ event) => {
       event.preventDefault();

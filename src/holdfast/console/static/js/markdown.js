@@ -96,12 +96,12 @@ function startsBlock(line) {
 }
 
 /**
- * Headings of a message are below those of the page.
+ * A heading of a message is not one of the page: it only looks like one.
  * @param {number} level
  * @param {unknown} content
  */
 function headingOf(level, content) {
-  return html`<p class="md-heading" role="heading" aria-level=${Math.min(level + 3, 6)}>${content}</p>`;
+  return html`<p class="md-heading level-${level}">${content}</p>`;
 }
 
 /**

@@ -57,6 +57,16 @@ class ChatPage extends PageElement {
     return /** @type {any} */ (this.querySelector("hf-transcript"));
   }
 
+  /** Show the end of the conversation, unless the person reads further up. @param {boolean} isForced */
+  toEnd(isForced) {
+    const page = document.documentElement;
+    const isNear = page.scrollHeight - window.scrollY - window.innerHeight < 240;
+    if (!isForced && !isNear) return;
+    requestAnimationFrame(() => window.scrollTo(0, page.scrollHeight));
+    // Blocks near the screen are drawn only now, and change the height once more.
+    if (isForced) setTimeout(() => window.scrollTo(0, page.scrollHeight), 120);
+  }
+
   /** @param {Map<string, unknown>} changed */
   willUpdate(changed) {
     if (!changed.has("sessionId") || this.sessionId === this.ownSession) return;
@@ -102,7 +112,8 @@ class ChatPage extends PageElement {
 
   /** @param {FileList | null} files */
   async attach(files) {
-    for (const file of files ?? []) {
+    // The list empties itself when its field is cleared.
+    for (const file of Array.from(files ?? [])) {
       if (file.size > MAX_FILE_BYTES) {
         notify(`${file.name} has ${size(file.size)}; at most ${size(MAX_FILE_BYTES)} can be attached.`);
         continue;
@@ -150,11 +161,13 @@ class ChatPage extends PageElement {
     this.answer = answer;
     this.failure = null;
     this.requestUpdate();
+    void this.updateComplete.then(() => this.toEnd(true));
     const onChange = () => {
       if (answer.sessionId && !this.sessionId) this.adopt(answer.sessionId);
       const shown = this.transcript;
-      if (shown) { shown.live = answer; shown.requestUpdate(); }
+      shown?.show(answer);
       this.requestUpdate();
+      this.toEnd(false);
     };
     let isSent = true;
     try {
@@ -250,7 +263,7 @@ class ChatPage extends PageElement {
         ${this.sessionId ? html`<a class="button" href=${`#/sessions/${segment(this.sessionId)}`}>Inspect</a> <a class="button" href="#/chat">New chat</a>` : nothing}</div>
       ${this.sessionId ? nothing : html`<label class="field key-field"><span>Session key (optional)</span>
         <input .value=${this.key} maxlength="512" placeholder="console:…" @input=${(/** @type {any} */ event) => { this.key = event.target.value; }}></label>`}
-      <hf-transcript .sessionId=${this.sessionId} .isChat=${true} .pending=${this.pending} .entryActions=${this.entryActions}></hf-transcript>
+      <hf-transcript .sessionId=${this.sessionId} .isChat=${true} .pending=${this.pending} .entryActions=${this.entryActions} @loaded=${() => this.toEnd(true)}></hf-transcript>
       ${errorState(this.failure)}
       ${this.approvals.map((one) => html`<div class="card" role="group" aria-label="Approval">
         <p>${badge("approval needed", "warn")} <strong>${safeText(one.name ?? one.tool)}</strong> ${safeText(one.server_label ?? one.server ?? "")}</p>

@@ -74,8 +74,8 @@ class OperationsPage extends PageElement {
       <div class="columns">
         <section class="card"><h2>Health</h2>
           <p>${badge(this.isReady ? "ready" : "not ready", this.isReady ? "good" : "bad")} ${this.isReady ? "The store accepts writes." : safeText(this.readiness)}</p>
-          ${this.workers ? html`<p class="muted">${this.workers.workers.length} workers · ${this.workers.lanes.length}${this.workers.has_more_lanes ? "+" : ""} lanes in use ·
-            ${number(this.workers.lanes.reduce((/** @type {number} */ sum, /** @type {any} */ lane) => sum + lane.waiting_turns, 0))} turns waiting</p>` : loading()}</section>
+          ${this.workers ? html`<p class="muted">Workers: ${this.workers.workers.length} · lanes in use: ${this.workers.lanes.length}${this.workers.has_more_lanes ? "+" : ""} ·
+            turns waiting: ${number(this.workers.lanes.reduce((/** @type {number} */ sum, /** @type {any} */ lane) => sum + lane.waiting_turns, 0))}</p>` : loading()}</section>
         <section class="card"><div class="row"><h2>Doctor's findings</h2><span class="spacer"></span><button type="button" class="button small" @click=${this.loadFindings}>Check again</button></div>${this.findingList()}</section>
       </div>
       <section><h2>Lanes in use</h2>${this.lanes()}</section>

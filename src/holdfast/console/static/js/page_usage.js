@@ -68,7 +68,7 @@ class UsagePage extends PageElement {
       <div class="columns">
         ${barChart({ title: "Tokens", series: ["input", "output"], columns: columns.map(({ label, rows }) => ({ label, values: [sum(rows, "input_tokens"), sum(rows, "output_tokens")] })) })}
         ${barChart({ title: "Turns", series: ["completed", "failed", "cancelled or interrupted"], columns: columns.map(({ label, rows }) => ({ label, values: [sum(rows, "completed"), sum(rows, "failed"), sum(rows, "cancelled") + sum(rows, "interrupted")] })) })}
-        ${barChart({ title: "Latency, 95 of 100 turns", series: ["p95"], format: duration, columns: columns.map(({ label, rows }) => ({ label, values: [worst(rows, "p95")] })) })}
+        ${barChart({ title: "Latency (p95)", series: ["p95"], format: duration, columns: columns.map(({ label, rows }) => ({ label, values: [worst(rows, "p95")] })) })}
         ${barChart({ title: "Heals", series: ["heals"], columns: columns.map(({ label, rows }) => ({ label, values: [sum(rows, "heals")] })) })}
       </div>
       <section><h2>By model</h2>${this.byModel()}</section>`;

@@ -33,6 +33,8 @@ class Transcript extends PageElement {
     /** @type {LiveAnswer | null} */
     this.live = null;
     this.attached = "";
+    /** The last item before the answer that streams: what is behind it is shown once, not twice. */
+    this.lastBefore = 0;
     /** @type {AbortController} */
     this.aborter = new AbortController();
     /** @type {Promise<void>} */
@@ -103,7 +105,7 @@ class Transcript extends PageElement {
     this.attached = responseId;
     const answer = new LiveAnswer();
     answer.responseId = responseId;
-    this.live = answer;
+    this.show(answer);
     try {
       await followAnswer(answer, null, { signal: this.aborter.signal, onChange: () => this.requestUpdate() });
     } catch {
@@ -113,9 +115,19 @@ class Transcript extends PageElement {
     this.requestUpdate();
   }
 
+  /**
+   * Show an answer behind what the log has now.
+   * @param {LiveAnswer} answer
+   */
+  show(answer) {
+    if (this.live !== answer) this.lastBefore = this.entries[this.entries.length - 1]?.sequence ?? 0;
+    this.live = answer;
+    this.requestUpdate();
+  }
+
   /** @param {import("./live.js").Fact} fact */
   onFact(fact) {
-    if (fact.type === "turn.started" && !this.live && !this.isChat) void this.refreshTurns();
+    if (fact.type === "turn.started") this.queue = this.queue.then(() => this.readNewer());
     if (fact.type === "items.hidden" || fact.type === "session.compacted") void this.reload();
     else if (ENDS.has(fact.type) || fact.type.startsWith("items.") || fact.type === "turn.requires_action") this.queue = this.queue.then(() => this.readNewer());
   }
@@ -195,7 +207,20 @@ class Transcript extends PageElement {
   }
 
   get shown() {
-    return this.showsHidden ? this.entries : this.entries.filter((entry) => !entry.hidden_by);
+    const isStreaming = this.live !== null && !this.live.isEnded;
+    return this.entries.filter((entry) => (this.showsHidden || !entry.hidden_by)
+      && !(isStreaming && entry.sequence > this.lastBefore && entry.item?.role !== "user"));
+  }
+
+  /** What was sent and is not in the log yet. */
+  get unstored() {
+    const isStored = this.entries.some((entry) => entry.sequence > this.lastBefore && entry.item?.role === "user");
+    return isStored ? [] : this.pending;
+  }
+
+  /** Whether the answer is in the log, so that the streamed one has served. */
+  get isAnswered() {
+    return this.live?.isEnded && this.entries.some((entry) => entry.sequence > this.lastBefore && entry.item?.role !== "user");
   }
 
   render() {
@@ -216,10 +241,10 @@ class Transcript extends PageElement {
         ${this.isLoading ? "Loading…" : "Load older items"}</button></div>` : nothing}
       ${isEmpty ? empty("Nothing was said yet", this.isChat ? "Write the first message below." : "Items appear here as they are stored.") : nothing}
       <div class="items">${blocks(shown, (entry) => this.entry(entry))}</div>
-      ${this.pending.map((item) => html`<article class="item user is-pending" aria-label="Your message, being sent">
+      ${this.unstored.map((item) => html`<article class="item user is-pending" aria-label="Your message, being sent">
         <header class="item-head"><span class="item-kind">user</span> <span class="muted">sending…</span></header>
         <div class="item-body">${itemBody(item)}</div></article>`)}
-      ${this.live ? this.liveItems(this.live) : nothing}`;
+      ${this.live && !this.isAnswered ? this.liveItems(this.live) : nothing}`;
   }
 
   /** @param {LiveAnswer} live */

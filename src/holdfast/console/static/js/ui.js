@@ -19,6 +19,15 @@ export class PageElement extends LitElement {
     return this;
   }
 
+  /** Keep the focus on the heading when a page replaces its first one. @param {Map<string, unknown>} changed */
+  update(changed) {
+    const before = this.querySelector("h1");
+    const isFocused = before !== null && before === document.activeElement;
+    super.update(changed);
+    const after = this.querySelector("h1");
+    if (isFocused && after !== before) after?.focus({ preventScroll: true });
+  }
+
   disconnectedCallback() {
     super.disconnectedCallback();
     for (const cleanup of this.cleanups.splice(0)) cleanup();

@@ -18,6 +18,7 @@ export class LitElement extends HTMLElement {
   updateComplete: Promise<boolean>;
   protected render(): unknown;
   protected updated(changed: Map<string, unknown>): void;
+  protected update(changed: Map<string, unknown>): void;
   protected willUpdate(changed: Map<string, unknown>): void;
   protected firstUpdated(changed: Map<string, unknown>): void;
 }
