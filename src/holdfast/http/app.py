@@ -98,7 +98,7 @@ class Application:
         add("GET", "/healthz", health.healthz)
         add("GET", "/readyz", health.readyz)
         self._add_completion_routes(gateway, turn_service)
-        self._add_session_routes(gateway, compactor)
+        self._add_session_routes(gateway, turn_service, compactor)
         self._add_admin_routes(gateway, admin)
         transcript = self._transcript = TranscriptApi(
             gateway, self._decoder, self._authenticator.until_revoked
@@ -152,10 +152,12 @@ class Application:
             add("GET", "/console/{file}", console.file)
             add("GET", "/console/{folder}/{file}", console.file)
 
-    def _add_session_routes(self, gateway: Gateway, compactor: Compactor) -> None:
+    def _add_session_routes(
+        self, gateway: Gateway, turn_service: TurnService, compactor: Compactor
+    ) -> None:
         conversations = ConversationsApi(gateway, self._decoder)
         sessions = SessionsApi(gateway, self._decoder)
-        turns = TurnsApi(gateway, compactor)
+        turns = TurnsApi(gateway, turn_service, compactor)
         add = self._routes.add
         add("POST", "/v1/conversations", conversations.create)
         add("GET", "/v1/conversations/{id}", conversations.get)
@@ -256,6 +258,7 @@ class Application:
         log_request(request, reply, context, seconds=seconds, is_sent=is_complete)
         # A half-closed client may be gone: its answer does not count as delivered.
         if is_complete and not request.is_half_closed and reply.delivers is not None:
+            request.is_delivered = True
             self._gateway.delivered(*reply.delivers)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,8 @@
 """Submit a request as a turn: shared by the Responses and Chat APIs."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from hashlib import blake2b
 
 import msgspec
@@ -12,6 +13,7 @@ from holdfast.core.errors import (
     LaneFull,
     NotFound,
     SessionBusy,
+    SessionDeleted,
     SessionMoved,
     SessionNotFound,
 )
@@ -27,7 +29,9 @@ from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.response_records import shown_records
+from holdfast.engine.streaming.stream_reader import StreamReader
 from holdfast.engine.turns.executor import TurnResult
+from holdfast.engine.turns.in_flight import Arrival
 from holdfast.engine.turns.input_matching import (
     MatchedInput,
     has_no_history,
@@ -35,9 +39,10 @@ from holdfast.engine.turns.input_matching import (
     match_stored_history,
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
+from holdfast.http.request.keyless_retries import KeylessRequests
 from holdfast.http.request.session_headers import SessionHeaders, answer_headers
 from holdfast.http.server.sse import EventEncoder, EventReply, encode_events
-from holdfast.http.server.types import Header, Request, StreamingReply
+from holdfast.http.server.types import Request, StreamingReply
 
 MAX_MATCH_ATTEMPTS = 16
 INLINE_HASH_BYTES = 1024 * 1024
@@ -78,6 +83,7 @@ class TurnSubmitter:
         self.turn_service = turn_service
         self.streams = streams or StreamSettings()
         self._reset = reset
+        self._keyless = KeylessRequests()
 
     async def submit(
         self,
@@ -90,11 +96,19 @@ class TurnSubmitter:
         """Accept and start the turn; items that the log already has are not stored again."""
         storage, is_new = self.gateway.storage, _is_new(headers, target, items)
         digest = await body_hash(request)
+        # A client that stopped reading a stream and sends the same request wants another answer.
+        left = self.turn_service.in_flight.left
+        is_new = is_new and not (left and headers.history != "new" and digest in left)
+        is_keyless = headers.key is None and target.session_id is None
+        if is_keyless and headers.retry_count:
+            repeated = await self._repeat_keyless(request, turn_request, headers, digest)
+            if repeated is not None:
+                return repeated
         for _ in range(MAX_MATCH_ATTEMPTS):
             if is_new:
                 matched = MatchedInput(tuple(items))
             else:
-                matched = await self._match(request, headers, target, items)
+                matched = await self._match(request, headers, target, items, digest)
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
                 turn_request = replace(
@@ -112,10 +126,33 @@ class TurnSubmitter:
                 continue
             if storage.is_bounded:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
+            if is_keyless:
+                self._keyless.add(request, digest, ticket)
             request.session_headers = answer_headers(ticket.session, ticket.turn.id)
             request.release_body()
             return ticket
         raise SessionBusy("the session changed concurrently; retry")
+
+    async def _repeat_keyless(
+        self, request: Request, turn_request: TurnRequest, headers: SessionHeaders, digest: bytes
+    ) -> TurnTicket | None:
+        """Attach an SDK's retry to the request that it repeats, if there is no doubt about it."""
+        if headers.idempotency_key is not None or headers.is_internal:
+            return None
+        earlier = self._keyless.find(request, digest, headers.retry_count)
+        if earlier is None:
+            return None
+        target = SessionTarget(session_id=earlier.session_id)
+        matched = MatchedInput((), same_as=(earlier.turn_id, earlier.step))
+        accept = self._accept(request, turn_request, headers, target, matched, digest)
+        is_live = turn_request.is_stream or turn_request.is_background
+        try:
+            ticket = await self.turn_service.accept(accept, turn_request, is_live=is_live)
+        except (SessionNotFound, SessionDeleted):
+            return None
+        request.session_headers = answer_headers(ticket.session, ticket.turn.id)
+        request.release_body()
+        return ticket
 
     async def _reraise_or_retry(
         self, error: HoldfastError, request: Request, target: SessionTarget, matched: MatchedInput
@@ -144,17 +181,26 @@ class TurnSubmitter:
         headers: SessionHeaders,
         target: SessionTarget,
         items: Sequence[NewItem],
+        digest: bytes,
     ) -> MatchedInput:
         """Match the items with the named session, or with keyless histories."""
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
+        in_flight = self.turn_service.in_flight
+        arrival = Arrival(
+            tenant=request.tenant,
+            body_hash=digest,
+            caller=caller_hash(request),
+            is_forced=headers.on_busy in ("interrupt", "rollback"),
+        )
         return await match_input(
             self.gateway.read,
             request.tenant,
             items,
             key=target.key,
             session_id=target.session_id,
-            is_whole=headers.is_whole,
+            is_whole=headers.is_whole or digest in in_flight.left,
+            meet=partial(in_flight.meet, arrival),
         )
 
     def _accept(
@@ -232,15 +278,24 @@ class TurnSubmitter:
         return shown_records(view.session, target.parent.seq, target.parent.record_no)
 
     def stream(
-        self, ticket: TurnTicket, headers: Iterable[Header], encode: EventEncoder = encode_events
+        self, request: Request, ticket: TurnTicket, encode: EventEncoder = encode_events
     ) -> StreamingReply:
         """Return a turn's event stream; `on_disconnect` decides what a disconnect does."""
-        seconds = self.streams.keep_alive_seconds
-        reply = EventReply(ticket.reader(), seconds, headers, encode=encode)
+        seconds, reader = self.streams.keep_alive_seconds, ticket.reader()
+        reply = EventReply(reader, seconds, request.session_headers, encode=encode)
         reply.delivers = ticket.turn.id, ticket.step
-        if self.streams.on_disconnect == "cancel" and ticket.turn.source == "user":
-            reply.on_disconnect = ticket.abandon
+        client = _StreamClient(request, reader)
+        live = self.turn_service.live(ticket.response_id)
+        if live is not None and not live.is_ended:
+            live.clients.append(client)
+        reply.on_disconnect = partial(self._on_disconnect, ticket, client)
         return reply
+
+    async def _on_disconnect(self, ticket: TurnTicket, client: "_StreamClient") -> None:
+        client.is_gone = True
+        self.turn_service.in_flight.reader_left(ticket.turn)
+        if self.streams.on_disconnect == "cancel" and ticket.turn.source == "user":
+            await ticket.abandon()
 
     def answer(self, request: Request, ticket: TurnTicket) -> Awaitable[TurnResult]:
         """Wait for a turn's answer; cancel the turn on a disconnect if so configured."""
@@ -259,6 +314,37 @@ class TurnSubmitter:
         finally:
             disconnect.cancel()
             await asyncio.gather(disconnect, return_exceptions=True)
+
+
+class _StreamClient:
+    """The client of a streamed turn."""
+
+    __slots__ = ("_reader", "_request", "is_gone")
+
+    def __init__(self, request: Request, reader: StreamReader) -> None:
+        self._request = request
+        self._reader = reader
+        self.is_gone = False
+
+    @property
+    def caller(self) -> bytes:
+        """The hash of its API key."""
+        return caller_hash(self._request)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has closed its connection, or its sending side."""
+        return self.is_gone or self._request.is_half_closed
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that was sent to it."""
+        return self._reader.position
+
+
+def caller_hash(request: Request) -> bytes:
+    """Return a hash of the request's API key."""
+    return blake2b(request.by_name.get(b"authorization", b""), digest_size=16).digest()
 
 
 def _after_parent(end: HistoryHashRow) -> SessionTarget:
