@@ -15,6 +15,7 @@ from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
 from holdfast.schedules.settings import DeliverSettings, ScheduleSettings
 from holdfast.settings import AccessKey, Settings
 from holdfast.settings.reading import SECRET_FIELDS
+from holdfast.tools.settings import McpSettings
 
 PAGE = "docs/reference/configuration.md"
 
@@ -46,7 +47,7 @@ One memory for one person over all channels: a name, and the person's accounts, 
 `michael = ["telegram:123", "slack:U1"]`. Session keys of direct chats then have the name in place
 of the platform's user id.
 """
-TABLES = ("upstreams", "keys", "channels", "schedules", "people")
+TABLES = ("upstreams", "keys", "mcp", "channels", "schedules", "people")
 """Fields of `Settings` that are not one section each."""
 SECTIONS = {"reset": "sessions.reset"}
 LONGEST_DEFAULT = 60
@@ -65,6 +66,7 @@ def page() -> str:
     parts.append(_section("[[upstream]]", UpstreamSettings, None))
     parts.append(_section("timeouts of an [[upstream]]", TimeoutSettings, None))
     parts.append(_section("[[key]]", AccessKey, None))
+    parts.append(_section("[[mcp]]", McpSettings, None))
     parts.append(_section("[[channel]]", ChannelSettings, None))
     parts.append(PEOPLE)
     parts.append(_section("[[schedule]]", ScheduleSettings, None))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from holdfast.channel_services import ChannelServices
-    from holdfast.http.admin.operations import AdminServices
+    from holdfast.http.admin.operations import AdminServices, Automation
     from holdfast.http.app import Application
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
@@ -127,8 +127,9 @@ async def open_application(
     `tracer_provider` receives the traces instead of the configured endpoint.
     """
     from holdfast.channel_services import ChannelServices
-    from holdfast.http.admin.schedules import Automation
+    from holdfast.http.admin.operations import Automation
     from holdfast.http.app import Application
+    from holdfast.http.tools.catalogue import ToolServices
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
@@ -160,8 +161,8 @@ async def open_application(
                     _http_config(settings),
                     streams=settings.sessions,
                     compactor=compactor,
-                    admin=_admin_services(store, settings),
-                    automation=Automation(channels, schedules),
+                    admin=_admin_services(store, settings, Automation(channels, schedules)),
+                    tools=ToolServices(toolbox, settings.tools.approvers),
                 )
                 # Before anybody can connect: a request must never find the keys unread.
                 await application.load_keys()
@@ -204,14 +205,18 @@ def _new_gateway(
     )
 
 
-def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
+def _admin_services(
+    store: SqlStore, settings: Settings, automation: "Automation"
+) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
+    from holdfast.console.files import load_files
     from holdfast.doctor.service import DoctorService
     from holdfast.http.admin.operations import AdminServices
     from holdfast.stores.reports import SqlReports
 
     doctor = DoctorService(store, settings.store.url, turn_seconds=settings.heals.turn_seconds)
-    return AdminServices(SqlReports(store), doctor.diagnose)
+    console = load_files() if settings.server.console else {}
+    return AdminServices(SqlReports(store), doctor.diagnose, console, automation)
 
 
 def _new_executor(
@@ -239,7 +244,12 @@ def _open_tools(
     gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
 ) -> GatewayTools:
     """Return the tools that the gateway runs."""
-    return GatewayTools(BuiltinTools(gateway, scope=settings.tools.scope, windows=windows))
+    builtin = BuiltinTools(gateway, scope=settings.tools.scope, windows=windows)
+    if not settings.mcp:
+        return GatewayTools(builtin)
+    from holdfast.tools.mcp.servers import McpServers
+
+    return GatewayTools(builtin, McpServers(settings.mcp))
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

@@ -34,6 +34,7 @@ from holdfast.settings.sections import (
     data_directory,
     default_store_url,
 )
+from holdfast.tools.settings import McpSettings
 
 __all__ = [
     "AccessKey",
@@ -82,6 +83,8 @@ class Settings:
     """`[[schedule]]` tables."""
     people: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """`[people]`: one memory for one person over all channels."""
+    mcp: tuple[McpSettings, ...] = ()
+    """`[[mcp]]` tables: servers whose tools the gateway runs."""
 
     @property
     def reset_policy(self) -> ResetPolicy:
@@ -133,11 +136,13 @@ def load(
         channels=_channels(sources, env, is_required=with_secrets),
         schedules=tuple(sources.tables("schedule", ScheduleSettings)),
         people=sources.lists("people"),
+        mcp=_mcp_servers(sources, env),
     )
     sources.reject_unknown()
     named = {key.key_env for key in settings.keys}
     named |= {upstream.key_env for upstream in settings.upstreams if upstream.key_env}
     named |= {name for channel in settings.channels for name in channel.variables}
+    named = named.union(*(server.variables for server in settings.mcp))
     sources.reject_unknown_variables(COMMAND_VARIABLES | named)
     return settings
 
@@ -158,6 +163,19 @@ def _channels(
         return channel.filled(env, is_required=is_required)
 
     return tuple(sources.tables("channel", ChannelSettings, finish))
+
+
+def _mcp_servers(sources: Sources, env: Mapping[str, str]) -> tuple[McpSettings, ...]:
+    """Return the MCP servers; each tenant may use a name once."""
+    names: set[tuple[str, str]] = set()
+
+    def check_unique(server: McpSettings) -> McpSettings:
+        if (server.tenant, server.name) in names:
+            raise InvalidSetting(f"mcp.name: {server.name!r} is used by another [[mcp]]")
+        names.add((server.tenant, server.name))
+        return server.filled(env)
+
+    return tuple(sources.tables("mcp", McpSettings, check_unique))
 
 
 def _agent_runtime(

@@ -58,8 +58,8 @@ def add(
         print_line(line)
 
 
-@app.command()
-def test(
+@app.command("test")
+def check_channel(
     name: ChannelName, config: ConfigFlag = None, url: UrlFlag = None, as_json: JsonFlag = False
 ) -> None:
     """Show what a channel does now."""

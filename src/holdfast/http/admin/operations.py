@@ -1,17 +1,21 @@
 """What runs and what it costs: workers and lanes, usage over time, doctor's findings."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from holdfast.core.errors import InvalidInput
+from holdfast.http.admin.console import StaticFile
 from holdfast.http.request.auth import require_admin
 from holdfast.http.request.pagination import read_choice
 from holdfast.http.server.types import AnyReply, Request, json_reply
+from holdfast.ports.channel import ChannelDirectory
 from holdfast.ports.reports import INTERVAL_SECONDS, Interval, LaneView, Reports, UsageRow
+from holdfast.ports.schedules import ScheduleDirectory
 
 MAX_LANES = 500
 MAX_INTERVALS = 1000
@@ -24,11 +28,21 @@ Diagnose = Callable[[], Awaitable[tuple[float, Sequence[Finding]]]]
 """Returns when the store was checked, and what was found."""
 
 
+class Automation(msgspec.Struct, frozen=True):
+    """What acts without an API client: chat platforms and the clock."""
+
+    channels: ChannelDirectory
+    schedules: ScheduleDirectory
+
+
 class AdminServices(msgspec.Struct, frozen=True):
     """What the admin endpoints need beside the engine."""
 
     reports: Reports
     diagnose: Diagnose
+    console: Mapping[str, StaticFile] = MappingProxyType({})
+    """The console's static files; none where it is switched off."""
+    automation: Automation | None = None
 
 
 class OperationsApi:

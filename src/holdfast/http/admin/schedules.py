@@ -1,6 +1,6 @@
 """Schedules over HTTP."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -11,17 +11,9 @@ from holdfast.http.admin.channels import require_admin
 from holdfast.http.request.body import read_fields, read_optional_fields
 from holdfast.http.request.pagination import page
 from holdfast.http.server.types import AnyReply, Request, json_reply
-from holdfast.ports.channel import ChannelDirectory
 from holdfast.ports.schedules import ScheduleDirectory
 
 SHOWN_RUNS = 20
-
-
-class Automation(NamedTuple):
-    """What acts without an API client: chat platforms and the clock."""
-
-    channels: ChannelDirectory
-    schedules: ScheduleDirectory
 
 
 class SchedulesApi:

@@ -27,6 +27,8 @@ REFRESH_SECONDS = 2.0
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 MAX_KNOWN_HOSTS = 64
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+CONSOLE_PATH = "/console"
+"""The console's static files, which need no key."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:@/\[\]\s]+)(?::[0-9]{1,5})?")
 """A Host header: a name or bracketed IPv6 address and a port; no user, no path."""
@@ -66,6 +68,8 @@ class Caller(msgspec.Struct, frozen=True):
 
     tenant: Tenant
     is_admin: bool
+    id: str = ""
+    """The id of the API key; empty where there is none."""
 
 
 _LOCAL_ADMIN = Caller(DEFAULT_TENANT, True)
@@ -134,8 +138,8 @@ class Authenticator:
             # The platform proves itself by a secret or signature, which the channel checks.
             request.tenant, request.is_admin = DEFAULT_TENANT, False
             return
-        is_open = request.path in OPEN_PATHS
-        # Health checks read no keys: they must be answered while the store is down.
+        is_open = request.path in OPEN_PATHS or request.path.startswith(CONSOLE_PATH)
+        # Open paths read no keys: they must be answered while the store is down.
         if request.started_at >= self._fresh_until and not is_open:
             await self._refresh()
         caller = _HEALTH_CHECK if is_open else _LOCAL_ADMIN
@@ -150,6 +154,7 @@ class Authenticator:
                 # Without keys, the address alone would let any web page act as the user.
                 check_origin(request, self._origins)
         request.tenant, request.is_admin = caller.tenant, caller.is_admin
+        request.sender = caller.id
         if self._limiter.is_set and not is_open:
             self._limiter.consume(caller.tenant)
 
@@ -169,7 +174,7 @@ class Authenticator:
                 return
 
     def _caller(self, request: Request) -> Caller:
-        if request.path in OPEN_PATHS:
+        if request.path in OPEN_PATHS or request.path.startswith(CONSOLE_PATH):
             return _HEALTH_CHECK
         caller = self._find(_bearer_token(request))
         if caller is None:
@@ -184,7 +189,7 @@ class Authenticator:
         digest = hash_key(token)
         for key in self._configured_keys:
             if hmac.compare_digest(key.hash, digest):
-                return Caller(key.tenant, key.is_admin)
+                return Caller(key.tenant, key.is_admin, f"env_{key.hash.hex()[:16]}")
         return self._callers.get(digest)
 
     def _check_host(self, request: Request) -> None:
@@ -227,7 +232,7 @@ class Authenticator:
             return
         self._requires_key = self._requires_key or bool(rows)
         self._callers = {
-            row.hash: Caller(row.tenant, bool(row.is_admin))
+            row.hash: Caller(row.tenant, bool(row.is_admin), row.id)
             for row in rows
             if row.revoked_at is None
         }

@@ -71,6 +71,7 @@ from holdfast.core.transaction.commands.turns import (
     Queued,
     RecordHeal,
     Repeated,
+    RequestStop,
     Started,
     StoredCompletion,
 )
@@ -127,6 +128,7 @@ __all__ = [
     "Renew",
     "Repeated",
     "RequestPairing",
+    "RequestStop",
     "Reserve",
     "Reset",
     "Restore",
