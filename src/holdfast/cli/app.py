@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from holdfast._version import __version__
-from holdfast.cli.commands import channels, keys, schedules, sessions
 from holdfast.cli.commands import config as config_command
+from holdfast.cli.commands import keys, sessions
+from holdfast.cli.commands.automation import channels, schedules
 from holdfast.cli.commands.backup import backup
 from holdfast.cli.commands.bench import bench
 from holdfast.cli.commands.chat import chat

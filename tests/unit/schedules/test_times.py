@@ -1,6 +1,7 @@
 """When schedules run: zones, gaps, folds, periods and missed times."""
 
 from datetime import datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -11,7 +12,7 @@ from holdfast.schedules.times import check_spec, latest_missed, next_time, perio
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-def _spec(**when: str) -> ScheduleSpec:
+def _spec(**when: Any) -> ScheduleSpec:
     return ScheduleSpec(name="report", prompt="go", timezone="Europe/Berlin", **when)
 
 

@@ -16,10 +16,10 @@ ScheduleName = Annotated[str, typer.Argument(help="Name of the schedule.")]
 @app.command()
 def add(
     name: ScheduleName,
+    when: Annotated[
+        str, typer.Argument(help="Cron ('0 9 * * 1-5'), a period (15m), or a time (ISO 8601).")
+    ],
     prompt: Annotated[str, typer.Argument(help="Message that each run begins with.")],
-    cron: Annotated[str | None, typer.Option(help="Five fields, such as '0 9 * * 1-5'.")] = None,
-    every: Annotated[str | None, typer.Option(help="Period, such as 30s, 15m or 2h.")] = None,
-    at: Annotated[str | None, typer.Option(help="One time, as ISO 8601.")] = None,
     timezone: Annotated[str, typer.Option(help="IANA time zone.")] = "UTC",
     model: Annotated[str, typer.Option(help="Model that answers.")] = "",
     session: Annotated[str, typer.Option(help="isolated, or a session key.")] = "isolated",
@@ -32,7 +32,7 @@ def add(
     """Create or change a schedule."""
     body: dict[str, Any] = {
         "name": name, "prompt": prompt, "timezone": timezone, "model": model, "session": session,
-        "cron": cron or "", "every": every or "", "at": at or "",
+        _kind(when): when,
     }  # fmt: skip
     if deliver is not None:
         channel, _, chat = deliver.partition(":")
@@ -83,6 +83,13 @@ def delete(name: ScheduleName, config: ConfigFlag = None, url: UrlFlag = None) -
     """Forget a schedule; its sessions stay."""
     connect(url, config).delete(api_path("schedules", name))
     print_line(f"deleted {name}")
+
+
+def _kind(when: str) -> str:
+    """Return which field a time is: five words are cron, a period ends in a unit."""
+    if len(when.split()) == 5:
+        return "cron"
+    return "every" if when[-1:] in "smhd" and when[:1].isdigit() and "T" not in when else "at"
 
 
 def _when(one: dict[str, Any]) -> str:
