@@ -20,6 +20,7 @@ from holdfast.core.transaction.changes import (
     StopRequestRow,
 )
 from holdfast.core.transaction.commands import Command
+from holdfast.ports.outbox import ChannelReader
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -328,6 +329,11 @@ class Store(Protocol):
     @property
     def read(self) -> Reader:
         """The reading side."""
+        ...
+
+    @property
+    def channels(self) -> ChannelReader:
+        """The reading side of channels."""
         ...
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:

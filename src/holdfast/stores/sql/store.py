@@ -20,6 +20,7 @@ from holdfast.core.transaction.changes import (
     StopRequestRow,
 )
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
+from holdfast.ports.outbox import ChannelReader
 from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,
@@ -43,8 +44,9 @@ from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
-from holdfast.stores.sql.plan import Plan, every
+from holdfast.stores.sql.plan import Plan, QueryRunner, every
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
@@ -79,14 +81,6 @@ class SqlDriver(BatchDriver, Protocol):
 
     async def close(self) -> None:
         """Close every connection."""
-        ...
-
-
-class QueryRunner(Protocol):
-    """Runs a read in one snapshot."""
-
-    async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Return what the query finds; it is given the database's time."""
         ...
 
 
@@ -279,6 +273,8 @@ class SqlStore:
         inline = self._query_inline if driver.reads_inline else None
         self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
         """The reading side."""
+        self.channels: ChannelReader = SqlChannelReader(self.query)
+        """The reading side of channels."""
         self._is_closed = False
 
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
