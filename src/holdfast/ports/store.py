@@ -168,6 +168,10 @@ class Reader(Protocol):
         """Return one page of a tenant's sessions, retired generations only when asked for."""
         ...
 
+    async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
+        """Return the first sessions that were forked from a session; hidden ones are left out."""
+        ...
+
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items, inherited ones of its parents included.
 

@@ -127,6 +127,12 @@ LAST_GENERATION = Statement(
 )
 FORKS_OF = Statement("forks_of", _SESSION + "where s.parent_id = ?1 and s.deleted_at is null")
 
+LIST_FORKS = Statement(
+    "list_forks",
+    _SESSION + "where s.parent_id = ?1 and s.tenant = ?2 and s.is_visible = 1 "
+    "and s.deleted_at is null order by s.id limit ?3",
+)
+
 _LISTED = (
     _SESSION + "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
     "and (?2 = 1 or s.is_live = 1) and (?3 = '' or s.key = ?3) "

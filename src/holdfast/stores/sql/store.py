@@ -115,6 +115,10 @@ class SqlReader:
         """Return one page of a tenant's sessions."""
         return await self._run(lambda now: queries.sessions(tenant, query, now))
 
+    async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
+        """Return the visible sessions that were forked from a session."""
+        return await self._run(lambda now: records.forks(tenant, session_id, limit, now))
+
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
         return await self._run(lambda _: queries.items(session, query))
