@@ -127,10 +127,14 @@ async def _repeated_failure(
     session, first, last = view.session, turn.first_seq, turn.last_seq
     if first is None or last is None or last != session.head_seq or view.queued_turns:
         return None
-    query = ItemQuery(after=first - 1, limit=len(items), view="log")
+    query = ItemQuery(after=first - 1, limit=len(items) + 1, view="log")
     stored = await read.items(session, query)
-    if [item.fingerprint for item in stored] != [item.fingerprint for item in items]:
+    asked = [item.fingerprint for item in stored[: len(items)]]
+    if asked != [item.fingerprint for item in items]:
         return None
+    rest = [_sent(item.as_new()) for item in stored[len(items) :]]
+    if any(item.role is not None and item.role != ASSISTANT for item in rest):
+        return None  # the turn was given more than this
     return MatchedInput(
         tuple(items), (first - 1, last), seen_seq=last, after_turn=session.turn_count
     )
