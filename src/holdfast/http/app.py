@@ -40,6 +40,7 @@ from holdfast.http.server.types import (
     json_reply,
 )
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
+from holdfast.http.tools.search import SearchApi
 from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.provider import Upstreams
 
@@ -130,6 +131,7 @@ class Application:
         sessions = SessionsApi(gateway, self._decoder)
         turns = TurnsApi(gateway)
         add = self._routes.add
+        add("GET", "/v1/search", SearchApi(gateway).search)
         add("POST", "/v1/conversations", conversations.create)
         add("GET", "/v1/conversations/{id}", conversations.get)
         add("POST", "/v1/conversations/{id}", conversations.update)

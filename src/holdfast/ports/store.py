@@ -14,6 +14,7 @@ from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.model.turn import Run, Turn, TurnStatus
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.transaction.commands import Command
+from holdfast.ports.search import SearchIndex
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -88,6 +89,8 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: SessionId | None = None
     limit: int = 20
     order: Order = "desc"
+    sort: Literal["created", "activity"] = "created"
+    """What orders the list; by activity it is always descending."""
 
 
 class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
@@ -310,6 +313,11 @@ class Store(Protocol):
     @property
     def read(self) -> Reader:
         """The reading side."""
+        ...
+
+    @property
+    def search(self) -> SearchIndex:
+        """Full-text search."""
         ...
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:

@@ -38,6 +38,9 @@ class SessionsApi:
         query, page_request = request.query(), read_page(request)
         key = query.get("key")
         status = read_choice(query, "status", tuple(STATUSES))
+        sort = read_choice(query, "sort", ("created", "activity"))
+        if sort == "activity" and page_request.order == "asc":
+            raise InvalidInput("sort=activity lists the latest first: order=asc is not supported")
         after = page_request.after
         if after is not None and await self._visible(request, after) is None:
             raise UnknownCursor(f"after: there is no session {after!r}")
@@ -48,6 +51,7 @@ class SessionsApi:
             after=SessionId(after) if after else None,
             limit=page_request.limit + 1,
             order=page_request.order,
+            sort="activity" if sort == "activity" else "created",
         )
         views = await self._gateway.read.sessions(request.tenant, session_query)
         ids = [view.session.id for view in views]

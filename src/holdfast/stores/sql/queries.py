@@ -79,10 +79,11 @@ def session(
     found = read_session(row)
     if found.tenant != tenant or found.deleted_at is not None:
         return None
-    return (yield from _view(row, now))
+    return (yield from session_view(row, now))
 
 
-def _view(row: Row, now: float) -> Plan[SessionView]:
+def session_view(row: Row, now: float) -> Plan[SessionView]:
+    """Return the session of a row as the outside may see it."""
     found, alive_until = read_session(row), row[-1]
     waiting = yield from one(sql.WAITING, session_no(found.id))
     return SessionView(
@@ -115,7 +116,7 @@ def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[Sessi
         filters = (int(wants_all), query.key or "", after, wanted, query.status or "")
         rows = yield from every(statement, tenant, *filters)
         for row in rows:
-            view = yield from _view(row, now)
+            view = yield from session_view(row, now)
             if query.status is None or view.status == query.status:
                 found.append(view)
         if len(rows) < wanted:

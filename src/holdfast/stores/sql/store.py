@@ -14,6 +14,7 @@ from holdfast.core.model.turn import Run, Turn
 from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
+from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,
@@ -39,6 +40,8 @@ from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import read_turn
 from holdfast.stores.sql.plan import Plan, every
+from holdfast.stores.sql.search.activity import sessions_by_activity
+from holdfast.stores.sql.search.index import SqlSearchIndex
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
@@ -100,6 +103,8 @@ class SqlReader:
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
+        if query.sort == "activity":
+            return await self._run(lambda now: sessions_by_activity(tenant, query, now))
         return await self._run(lambda now: queries.sessions(tenant, query, now))
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
@@ -259,6 +264,8 @@ class SqlStore:
         briefly = self._query_inline if hasattr(driver, "read_briefly") else None
         self.read: Reader = SqlReader(self.query, self._transcripts, briefly=briefly)
         """The reading side."""
+        self.search: SearchIndex = SqlSearchIndex(self.query)
+        """Full-text search."""
         self._is_closed = False
 
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:

@@ -10,6 +10,7 @@ Each class here is a chapter. A test module inherits them, and its fixtures say 
     class TestIdentity(IdentityContract): ...
 """
 
+from holdfast.testing.search_contract import SearchContract
 from holdfast.testing.store_contract.blocks import BlockContract
 from holdfast.testing.store_contract.compaction import CompactionContract
 from holdfast.testing.store_contract.fencing import FencingContract
@@ -44,5 +45,6 @@ __all__ = [
     "RecoveryContract",
     "ResubmissionContract",
     "RolloverContract",
+    "SearchContract",
     "TranscriptContract",
 ]

@@ -5,6 +5,12 @@ sent again with `again` set, and answers what the first one did.
 """
 
 from holdfast.core.transaction.commands.command import Command, LaneLimits
+from holdfast.core.transaction.commands.search import (
+    IndexedItem,
+    IndexLog,
+    LogPosition,
+    RemovedItems,
+)
 from holdfast.core.transaction.commands.sessions import (
     AddApiKey,
     Annotate,
@@ -74,8 +80,11 @@ __all__ = [
     "Hide",
     "Import",
     "ImportedPrefix",
+    "IndexLog",
+    "IndexedItem",
     "JournalEntry",
     "LaneLimits",
+    "LogPosition",
     "MarkDelivered",
     "Parent",
     "Pop",
@@ -84,6 +93,7 @@ __all__ = [
     "Queued",
     "RecordHeal",
     "Recover",
+    "RemovedItems",
     "Renew",
     "Repeated",
     "Reserve",

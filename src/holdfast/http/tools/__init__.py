@@ -1,0 +1,1 @@
+"""Endpoints for agents and their tools: full-text search."""
