@@ -201,6 +201,7 @@ def _http_config(settings: Settings) -> "HttpConfig":
         items=settings.limits.items,
         requests_per_minute=settings.limits.requests_per_minute,
         reset=settings.reset_policy,
+        has_search=settings.search.enabled,
     )
 
 
@@ -215,9 +216,11 @@ def connection_limits(settings: Settings) -> "ConnectionLimits":
 
 
 def _start_background(gateway: Gateway, settings: Settings) -> list[asyncio.Task[None]]:
-    """Start what runs beside the turns: indexing, and retention if it is configured."""
-    indexer = SearchIndexer(gateway)
-    tasks = [asyncio.create_task(indexer.run(), name="holdfast-search")]
+    """Start what runs beside the turns: indexing and retention, where they are on."""
+    tasks: list[asyncio.Task[None]] = []
+    if settings.search.enabled:
+        indexer = SearchIndexer(gateway)
+        tasks.append(asyncio.create_task(indexer.run(), name="holdfast-search"))
     if settings.retention.is_on:
         tasks.append(_start_retention(gateway, settings.retention))
     return tasks

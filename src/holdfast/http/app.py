@@ -131,7 +131,7 @@ class Application:
         sessions = SessionsApi(gateway, self._decoder)
         turns = TurnsApi(gateway)
         add = self._routes.add
-        add("GET", "/v1/search", SearchApi(gateway).search)
+        add("GET", "/v1/search", SearchApi(gateway, is_on=self._config.has_search).search)
         add("POST", "/v1/conversations", conversations.create)
         add("GET", "/v1/conversations/{id}", conversations.get)
         add("POST", "/v1/conversations/{id}", conversations.update)

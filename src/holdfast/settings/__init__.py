@@ -26,6 +26,7 @@ from holdfast.settings.sections import (
     LogSettings,
     OtelSettings,
     ResetSettings,
+    SearchSettings,
     ServerSettings,
     StoreSettings,
     default_store_url,
@@ -37,6 +38,7 @@ __all__ = [
     "LogSettings",
     "OtelSettings",
     "ResetSettings",
+    "SearchSettings",
     "ServerSettings",
     "Settings",
     "StoreSettings",
@@ -67,6 +69,7 @@ class Settings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
     otel: OtelSettings = field(default_factory=OtelSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
     upstreams: tuple[UpstreamSettings, ...] = ()
     """`[[upstream]]` tables in order; without any, the demo model answers."""
     keys: tuple[AccessKey, ...] = ()
@@ -112,6 +115,7 @@ def load(
         retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),
         otel=sources.section("otel", OtelSettings),
+        search=sources.section("search", SearchSettings),
         upstreams=_upstreams(sources, env),
         keys=tuple(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.core.errors import InvalidInput
+from holdfast.core.errors import InvalidInput, NotFound
 from holdfast.core.ids import SessionId, read_key
 from holdfast.core.search.item_text import ROLES
 from holdfast.engine.sessions.gateway import Gateway
@@ -15,14 +15,23 @@ from holdfast.ports.search import SearchHit, SearchQuery
 MAX_PREFIX = 512
 
 
+class SearchOff(NotFound):
+    """The gateway does not index what is stored."""
+
+    code = "search_off"
+
+
 class SearchApi:
     """Search in the log."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, *, is_on: bool) -> None:
         self._gateway = gateway
+        self._is_on = is_on
 
     async def search(self, request: Request) -> AnyReply:
         """Return items that have the words of `q`, with highlighted snippets."""
+        if not self._is_on:
+            raise SearchOff("search is off in this gateway: set search.enabled")
         query = request.query()
         if "q" not in query:
             raise InvalidInput("q is needed: the words to search for", param="q")

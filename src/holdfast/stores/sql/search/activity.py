@@ -5,11 +5,11 @@ from holdfast.ports.store import SessionQuery, SessionView
 from holdfast.stores.sql import statements
 from holdfast.stores.sql.entries import session_no
 from holdfast.stores.sql.plan import Plan, Row, every, one
-from holdfast.stores.sql.queries import session_view
+from holdfast.stores.sql.queries import session_view, sessions
 from holdfast.stores.sql.search import statements as sql
 
 TAIL = 1000
-"""Entries behind the view that are read; sessions that are only behind those are late in lists."""
+"""Entries that the view may be behind and is still used."""
 NEVER, ALWAYS = -1e18, 1e18
 Rank = tuple[float, int]
 """When a session was last active, and its number in the log."""
@@ -18,8 +18,14 @@ Rank = tuple[float, int]
 def sessions_by_activity(
     tenant: Tenant, query: SessionQuery, now: float
 ) -> Plan[list[SessionView]]:
-    """Return a page of sessions, the latest active one first."""
+    """Return a page of sessions, the latest active one first.
+
+    A view that is far behind, because it is off or being built, is not used: then the newest
+    session is the first.
+    """
     tail = yield from _tail()
+    if tail is None:
+        return (yield from sessions(tenant, query, now))
     before = yield from _rank(query.after, tail)
     found: list[SessionView] = []
     while len(found) < query.limit:
@@ -36,10 +42,14 @@ def sessions_by_activity(
     return found
 
 
-def _tail() -> Plan[dict[int, float]]:
-    """Return the activity that the view does not have yet."""
+def _tail() -> Plan[dict[int, float] | None]:
+    """Return the activity that the view does not have yet; None if that is too much."""
     cursor = yield from one(sql.CURSOR)
-    rows = yield from every(sql.ACTIVITY_TAIL, cursor[1] if cursor else 0, TAIL)
+    newest = yield from one(sql.NEWEST)
+    seen = cursor[1] if cursor else 0
+    if newest is not None and newest[0] - seen > TAIL:
+        return None
+    rows = yield from every(sql.ACTIVITY_TAIL, seen)
     return {row[0]: row[1] for row in rows}
 
 

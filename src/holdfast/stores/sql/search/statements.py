@@ -55,8 +55,7 @@ SAVE_ACTIVITY = Statement(
 # What happened behind the view, by session.
 ACTIVITY_TAIL = Statement(
     "activity_tail",
-    "select t.session, max(t.at) from (select session, at from log where pos > ?1 "
-    "order by pos desc limit ?2) t group by t.session",
+    "select session, max(at) from log where pos > ?1 group by session",
 )
 ACTIVITY_OF = Statement("activity_of", "select at from activity where session = ?1")
 
