@@ -147,7 +147,9 @@ class Clients:
                 idempotency_key=idempotency_key,
                 retry_count=count if idempotency_key is None else 0,
                 rewind=rewind,
-                door=op.door if not part or op.door != "embedded" else "server",
+                entry_point=op.entry_point
+                if not part or op.entry_point != "embedded"
+                else "server",
             )
             heard = await self.ask(op, rng, lambda r, q=request: r.turn(q), part)  # type: ignore[misc]
             if heard.error is None:

@@ -94,13 +94,17 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
-    """One visible item without its content; `torn_body` is there for an answer that broke off."""
+    """One item without its content; `torn_body` is there for an answer that broke off."""
 
     seq: int
     kind: str
     fingerprint: bytes
     torn_body: bytes | None
     call_id: str | None = None
+    is_refused: bool = False
+    """Whether it is hidden because a provider refused it; every other hidden item is left out."""
+    is_instruction: bool = False
+    """Whether it gives the session's instructions."""
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -179,7 +183,7 @@ class Reader(Protocol):
     async def outline(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
     ) -> Outline | None:
-        """Return the settled, visible log without its content, in one snapshot.
+        """Return the settled log without its content, in one snapshot: visible and refused items.
 
         Items of a turn that runs are kept apart; those of one that waits for tools are not.
         """
@@ -364,5 +368,5 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything; what was acknowledged stays."""
+        """Close the store; what was acknowledged stays."""
         ...

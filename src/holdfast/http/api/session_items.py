@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidInput, ItemNotFound, SessionChanged, SessionNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId
+from holdfast.core.model.gateway_items import is_listed
 from holdfast.core.model.item_ids import shown
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Session
@@ -47,8 +49,21 @@ class SessionItems:
             view="log" if is_log else "visible",
         )
         entries = await self._gateway.read.listing(session, query)
+        if not is_log:
+            entries = await self._listed(session, query, entries)
         values = [log_entry(entry) if is_log else item_value(entry) for entry in entries]
         return page(values, [entry.name for entry in entries], request.limit)
+
+    async def _listed(
+        self, session: Session, query: ItemQuery, entries: list[ListedItem]
+    ) -> list[ListedItem]:
+        """Return a full page of the entries that lists show."""
+        limit, found = query.limit or 0, [entry for entry in entries if _is_listed(entry)]
+        while len(entries) == limit and len(found) < limit:
+            query = replace(query, after=entries[-1].item.seq)
+            entries = await self._gateway.read.listing(session, query)
+            found += [entry for entry in entries if _is_listed(entry)]
+        return found[:limit]
 
     async def _sequence(self, session: Session, after: str | None) -> int | None:
         if after is None:
@@ -134,6 +149,10 @@ class SessionItems:
         )
 
 
+def _is_listed(entry: ListedItem) -> bool:
+    return is_listed(entry.item.kind, entry.item.body)
+
+
 def item_value(listed: ListedItem) -> msgspec.Raw:
     """Return an item as JSON, as the visible view lists it."""
     return msgspec.Raw(shown(listed.item, listed.name))
@@ -161,11 +180,3 @@ def log_entry(listed: ListedItem) -> dict[str, Any]:
         "hidden_by": hidden_by,
         "item": item_value(listed),
     }
-
-
-def read_flag(query: dict[str, str], name: str) -> bool:
-    """Return a boolean query parameter."""
-    raw = query.get(name, "false").lower()
-    if raw not in ("true", "false", "1", "0", ""):
-        raise InvalidInput(f"{name} must be true or false, not {raw!r}")
-    return raw in ("true", "1", "")

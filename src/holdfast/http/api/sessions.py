@@ -7,12 +7,12 @@ from holdfast.core.ids import SessionId, read_key
 from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.transaction.commands import Annotate, Delete, Fork, Reset, Restore
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.api.session_items import SessionItems, read_flag
+from holdfast.http.api.session_items import SessionItems
 from holdfast.http.api.turns import find_turn
 from holdfast.http.formats.sessions import session_value, turn_value
 from holdfast.http.request.body import pop_field, pop_metadata, read_fields, read_optional_fields
 from holdfast.http.request.body_decoder import BodyDecoder
-from holdfast.http.request.pagination import UnknownCursor, page, read_choice, read_page
+from holdfast.http.request.pagination import UnknownCursor, page, read_choice, read_flag, read_page
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.submit_turn import body_hash
 from holdfast.http.server.types import AnyReply, Request, json_reply

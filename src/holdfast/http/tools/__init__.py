@@ -1,1 +1,1 @@
-"""Endpoints for agents and their tools: full-text search."""
+"""Endpoints for agents and their tools: which there are, approvals, and full-text search."""

@@ -7,8 +7,7 @@ from holdfast.core.errors import InvalidInput, NotFound
 from holdfast.core.ids import SessionId, read_key
 from holdfast.core.search.item_text import ROLES
 from holdfast.engine.sessions.gateway import Gateway
-from holdfast.http.api.session_items import read_flag
-from holdfast.http.request.pagination import UnknownCursor, read_limit
+from holdfast.http.request.pagination import UnknownCursor, read_flag, read_limit
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.search import SearchHit, SearchQuery
 

@@ -15,7 +15,9 @@ from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
     SESSION_WIDTH,
+    ItemState,
     read_body,
+    read_items,
     read_records,
     read_run,
     read_session,
@@ -143,7 +145,19 @@ def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
 
 def changes_view(record: Record) -> bool:
     """Whether a record changes which items are in the view; undone compactions are empty."""
-    return record.kind not in ("compaction", "elision") and record.from_seq <= record.to_seq
+    is_view = record.kind not in ("compaction", "elision", "instructions")
+    return is_view and record.from_seq <= record.to_seq
+
+
+def find_instructions(session: Session) -> Plan[Span | None]:
+    """Return the items that give a session's instructions, its ancestors' included."""
+    number, upto = session.record_no, session.head_seq
+    for owner in (yield from find_lineage(session)):
+        for record in reversed((yield from own_records(owner.id, number))):
+            if record.kind == "instructions" and record.to_seq <= upto:
+                return record.from_seq, record.to_seq
+        number, upto = owner.parent_record, min(upto, owner.parent_seq)
+    return None
 
 
 def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
@@ -168,6 +182,25 @@ def find_items(
         row = (yield from one(sql.SESSION_BY_ID, owner.parent_id)) if last >= first else None
         owner = read_session(row) if row else None
     return found[:limit]
+
+
+def find_states(of: Session, first: int, last: int) -> Plan[list[ItemState]]:
+    """Return a range of items as they are packed, wherever in the line of forks they are kept."""
+    found: list[ItemState] = []
+    owner: Session | None = of
+    while owner is not None and last >= first:
+        start = max(first, owner.parent_seq + 1)
+        if start <= last:
+            part: list[ItemState] = []
+            for seq, packed in (yield from item_entries(owner, start, last)):
+                states = read_items(packed).listed
+                at = seq - len(states) + 1
+                part += states[max(start - at, 0) : last - at + 1]
+            found = part + found if found else part
+        last = min(last, owner.parent_seq)
+        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
+        owner = read_session(row) if row else None
+    return found
 
 
 def _own_items(owner: Session, first: int, last: int) -> Plan[list[StoredItem]]:

@@ -7,13 +7,18 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, Step, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.records import HIDING, Record, Span, in_force, visible_spans
+from holdfast.core.model.records import (
+    HIDING,
+    Record,
+    Span,
+    in_force,
+    visible_spans,
+)
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Decision, Event, JournalRow
@@ -23,8 +28,6 @@ from holdfast.ports.store import (
     ItemQuery,
     ListedItem,
     Order,
-    Outline,
-    OutlineEntry,
     Place,
     PlacedEvent,
     ResponseView,
@@ -36,11 +39,9 @@ from holdfast.ports.store import (
 from holdfast.stores.cache.transcript_cache import NOTHING, TranscriptCache, listed
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
-    ItemState,
     pack_body,
     read_body,
     read_events,
-    read_items,
     read_session,
     read_turn,
     session_no,
@@ -53,8 +54,8 @@ from holdfast.stores.sql.lookups import (
     find_number,
     find_records,
     find_runs,
+    find_states,
     find_turn,
-    item_entries,
     last_run_of_step,
     own_records,
     session_row,
@@ -180,7 +181,7 @@ def transcript(
         return Long(rows_to_read)
     bodies: list[bytes] = []
     for first, end in spans:
-        bodies += [item.body for item in (yield from _states(found, first, end))]
+        bodies += [item.body for item in (yield from find_states(found, first, end))]
     return Transcript(found, listed(bodies, before.listed if before else NOTHING))
 
 
@@ -196,63 +197,6 @@ def _last_of(spans: list[Span], count: int | None) -> list[Span]:
         kept.insert(0, (start, end))
         count -= end - start + 1
     return kept
-
-
-def _states(of: Session, first: int, last: int) -> Plan[list[ItemState]]:
-    """Read one range of items as they are packed, wherever in the line of forks it is kept."""
-    found: list[ItemState] = []
-    owner: Session | None = of
-    while owner is not None and last >= first:
-        start = max(first, owner.parent_seq + 1)
-        if start <= last:
-            part: list[ItemState] = []
-            for seq, packed in (yield from item_entries(owner, start, last)):
-                states = read_items(packed).listed
-                at = seq - len(states) + 1
-                part += states[max(start - at, 0) : last - at + 1]
-            found = part + found if found else part
-        last = min(last, owner.parent_seq)
-        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
-        owner = read_session(row) if row else None
-    return found
-
-
-def outline(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
-) -> Plan[Outline | None]:
-    """Return what of a session is settled, without its content."""
-    view = yield from session(tenant, session_id, key, now)
-    if view is None:
-        return None
-    found = view.session
-    active = yield from find_turn(found.active_turn_id)
-    upto = settled_seq(found, active)
-    spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
-    if found.hidden_count:
-        spans = visible_spans((yield from find_hidden(found)), 1, found.head_seq)
-    entries: list[OutlineEntry] = []
-    for first, last in spans:
-        entries.extend((yield from _outline_part(found, first, last)))
-    running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
-    settled = entries[: len(entries) - len(running)]
-    return Outline(found, upto, settled, running, _open_from(found, active, now))
-
-
-def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
-    """Return where the turn begins that has the lane; one whose tools are overdue has ended."""
-    if active is None or (of.hold_until is not None and of.hold_until <= now):
-        return None
-    return finished_seq(of, active) + 1
-
-
-def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
-    states = yield from _states(of, first, last)
-    return [
-        OutlineEntry(
-            seq, one.kind, one.fingerprint, one.body if one.is_partial else None, one.call_id
-        )
-        for seq, one in enumerate(states, first)
-    ]
 
 
 def hidden(of: Session) -> Plan[list[Span]]:
@@ -486,7 +430,7 @@ def _still_says(row: HistoryHashRow) -> Plan[bool]:
     hidden = yield from find_hidden(session)
     history_hash = EMPTY_HISTORY
     for first, last in visible_spans(hidden, 1, row.seq):
-        states = yield from _states(session, first, last)
+        states = yield from find_states(session, first, last)
         steps: list[Step] = [(one.fingerprint, one.call_id) for one in states]
         history_hash = extend_hash(history_hash, steps)
     return history_hash == row.history_hash

@@ -1,7 +1,7 @@
 """The SQL store: a driver, a committer, and the ears of those who wait."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from holdfast.core.errors import HoldfastError, StoreClosed
 from holdfast.core.history.history_hash import HistoryHashRow
@@ -34,7 +34,7 @@ from holdfast.ports.store import (
     TurnView,
 )
 from holdfast.stores.cache.context_cache import ContextCache, is_as_stored
-from holdfast.stores.commit.group_commit import GroupCommitter, Result
+from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
@@ -52,23 +52,30 @@ INLINE_READ_ROWS = 64
 """Rows that may be read on the event loop itself."""
 
 
-class SqlDriver(Protocol):
+class SqlDriver(BatchDriver, Protocol):
     """A database under the store."""
 
-    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        """Carry out a batch of commands; see `committer.Driver`."""
-        ...
+    reads_inline: bool = False
+    """Whether `read_inline` avoids a thread or a round trip, so that short reads should use it."""
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot; `query` is given the database's time."""
         ...
 
+    async def read_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Run a read of few rows, on the event loop where that is fast."""
+        return await self.read(query)
+
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""
         ...
 
+    def abandon(self) -> None:
+        """Release resources after the event loop was closed."""
+        ...
+
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         ...
 
 
@@ -88,10 +95,10 @@ class SqlReader:
         run: QueryRunner,
         transcripts: ContextCache | None = None,
         *,
-        briefly: QueryRunner | None = None,
+        inline: QueryRunner | None = None,
     ) -> None:
         self._run = run
-        self._briefly = briefly
+        self._inline = inline
         """For what is a few rows, where there is a shorter way to them."""
         self._transcripts = transcripts or ContextCache()
 
@@ -132,7 +139,7 @@ class SqlReader:
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
     ) -> Outline | None:
         """Return the settled, visible log without its content."""
-        return await self._run(lambda now: queries.outline(tenant, session_id, key, now))
+        return await self._run(lambda now: records.outline(tenant, session_id, key, now))
 
     async def find_history(
         self, tenant: Tenant, history_hashes: Sequence[bytes]
@@ -165,8 +172,8 @@ class SqlReader:
         """Return the end of what is visible, as bytes; of a whole one, what is new is read."""
         known = self._transcripts.readings
         found: Transcript | queries.Long | None = queries.Long(0)
-        if self._briefly is not None:
-            found = await self._briefly(
+        if self._inline is not None:
+            found = await self._inline(
                 lambda _: queries.transcript(tenant, session_id, key, last, known, INLINE_READ_ROWS)
             )
         if isinstance(found, queries.Long):
@@ -260,9 +267,8 @@ class SqlStore:
         self._committer = GroupCommitter(driver)
         self._listeners: list[Listener] = []
         self._transcripts = ContextCache()
-        self._read_briefly: QueryRunner = getattr(driver, "read_briefly", None) or driver.read
-        briefly = self._query_inline if hasattr(driver, "read_briefly") else None
-        self.read: Reader = SqlReader(self.query, self._transcripts, briefly=briefly)
+        inline = self._query_inline if driver.reads_inline else None
+        self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
         """The reading side."""
         self.search: SearchIndex = SqlSearchIndex(self.query)
         """Full-text search."""
@@ -275,7 +281,7 @@ class SqlStore:
 
     async def _query_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         self._check_open()
-        return await self._read_briefly(query)
+        return await self._driver.read_inline(query)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -297,7 +303,7 @@ class SqlStore:
         self._listeners.append(listener)
 
     def announce(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
-        """Pass a wake-up on to everybody in this process."""
+        """Pass a wake-up on to all listeners of this process."""
         for listener in self._listeners:
             listener(woken, aborted)
 
@@ -360,14 +366,12 @@ class SqlStore:
         await self._tokens.drop(worker)
 
     def abandon(self) -> None:
-        """Let go of the database where the event loop was closed before it, and all who waited."""
+        """Release the database after the event loop was closed before the store."""
         self._is_closed = True
-        abandon: Callable[[], None] | None = getattr(self._driver, "abandon", None)
-        if abandon is not None:
-            abandon()
+        self._driver.abandon()
 
     async def close(self) -> None:
-        """Finish what was taken, then let go of the database."""
+        """Finish the accepted commands, then close the database."""
         if self._is_closed:
             return
         self._is_closed = True

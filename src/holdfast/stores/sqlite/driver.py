@@ -24,6 +24,7 @@ from holdfast.stores.sql import migrations
 from holdfast.stores.sql.command_plans import plan
 from holdfast.stores.sql.optimistic import decide_from_cache
 from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
+from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.connection import CHECKPOINT_PAGES, Connect, ManagedConnection
 from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
 
@@ -81,8 +82,10 @@ class _LostUpdate(Exception):
     """A fenced statement changed no row: the facts of this decision are out of date."""
 
 
-class SqliteDriver:
-    """Runs plans on SQLite. Connections are opened when first needed and again after a fault."""
+class SqliteDriver(SqlDriver):
+    """Run plans on SQLite; open connections when first needed and again after a fault."""
+
+    reads_inline = True
 
     def __init__(
         self,
@@ -103,9 +106,7 @@ class SqliteDriver:
         if reader is not None:
             self._read_link = ManagedConnection(connect, identity, is_read_only=True)
         self._data_version: int | None = None
-        # A driver that is made to commit in a way of its own is to be asked for that one.
-        is_plain = isinstance(writer, ThreadExecutor) and type(self).commit is SqliteDriver.commit
-        self.commit_then = self._commit_then if is_plain else None
+        self.commit_then = self._commit_then if isinstance(writer, ThreadExecutor) else None
         self._lanes = LaneCache()
         self._lanes_version: int | None = None
         self._pace = pace or DiskLatencyGate()
@@ -152,7 +153,7 @@ class SqliteDriver:
         """Run a read on a connection that never waits for the writer."""
         return await self._reader.run(lambda: self._read(query))
 
-    async def read_briefly(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+    async def read_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """The same for a read of few rows: on the event loop itself, while the disk is quick."""
         reader = self._reader
         if isinstance(reader, ThreadExecutor) and self._reading.is_quick():
@@ -259,7 +260,7 @@ class SqliteDriver:
         return results
 
     def _invalidate_lane_cache(self, connection: sqlite3.Connection) -> None:
-        """Forget every lane if anybody else has written since; nobody can while we do."""
+        """Clear the lane cache if another connection has written since; none can while we write."""
         (version,) = connection.execute("pragma data_version").fetchone()
         if version != self._lanes_version:
             self._lanes.clear()
@@ -287,7 +288,7 @@ class SqliteDriver:
         self._write_link.discard()
 
     def _checkpoint_wal(self) -> None:
-        """Move the log into the database, so that it begins anew and does not grow."""
+        """Checkpoint the WAL, so that it is reused and does not grow."""
         try:
             connection = self._write_link.connection()
             _, pages, _ = connection.execute("pragma wal_checkpoint(passive)").fetchone()
@@ -389,7 +390,7 @@ class SqliteDriver:
 
 
 def _ignore(_result: object, _error: BaseException | None) -> None:
-    """Nobody waits for the end of this."""
+    """Ignore the result."""
 
 
 def _drive(cursor: sqlite3.Cursor, steps: Generator[Ask, list[Row], ResultT]) -> ResultT:

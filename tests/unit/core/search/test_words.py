@@ -61,15 +61,17 @@ def test_a_snippet_shows_the_first_match_and_marks_all_it_shows() -> None:
     assert len(shown.text) <= SNIPPET + 2
 
 
+ANSWER = (
+    b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"a"},'
+    b'{"type":"refusal","refusal":"b"},{"type":"input_image"}]}'
+)
+
+
 @pytest.mark.parametrize(
     ("item", "found"),
     [
         (b'{"role":"user","content":"hi"}', ("user", "hi")),
-        (
-            b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"a"}'
-            + b',{"type":"refusal","refusal":"b"},{"type":"input_image"}]}',
-            ("assistant", "a\nb"),
-        ),
+        (ANSWER, ("assistant", "a\nb")),
         (
             b'{"type":"function_call","name":"add","arguments":"{\\"a\\":1}"}',
             ("tool", 'add {"a":1}'),

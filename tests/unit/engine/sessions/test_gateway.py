@@ -1,4 +1,4 @@
-"""The engine's front door: whoever goes away, breaks or asks twice, the lane goes on."""
+"""The engine's API: whoever goes away, breaks or asks twice, the lane goes on."""
 
 import asyncio
 

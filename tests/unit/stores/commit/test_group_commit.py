@@ -11,7 +11,7 @@ from holdfast.core.errors import InvalidInput, StoreClosed
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Command, Reserve
-from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH, GroupCommitter, Result
+from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH, BatchDriver, GroupCommitter, Result
 
 
 def command(name: str) -> Command[Any]:
@@ -22,7 +22,7 @@ async def submitted(committer: GroupCommitter, name: str) -> Decision[Any]:
     return await committer.submit(command(name))
 
 
-class Held:
+class Held(BatchDriver):
     """A driver whose commits wait to be let go, from whatever thread."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
 class TwoLines(Held):
     """A driver that takes two batches at once."""
 
-    lines = 2
+    max_batches = 2
 
 
 async def test_a_driver_of_two_lines_is_given_many_commands_in_halves() -> None:

@@ -16,7 +16,7 @@ OutcomeT = TypeVar("OutcomeT")
 FOREVER = 1e12
 
 
-class House:
+class StoreHarness:
     """A store, a clock moved by hand, and callers that live until they are buried."""
 
     def __init__(self, *workers: str, limits: LaneLimits | None = None) -> None:
