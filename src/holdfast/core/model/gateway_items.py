@@ -111,6 +111,7 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 
 class _Kind(msgspec.Struct):
     type: str | None = None
+    role: str | None = None
 
 
 _read_kind = msgspec.json.Decoder(_Kind).decode
@@ -252,7 +253,10 @@ def client_output(bodies: Sequence[bytes]) -> Sequence[bytes]:
     """Return the items of an answer as clients see them: each call once, at its place."""
     if not any(MARK in body[:32] for body in bodies):
         return bodies
-    kinds = [_read_kind(body).type or "" for body in bodies]
+    heads = [_read_kind(body) for body in bodies]
+    # Input that joined the turn is not a part of its answer.
+    bodies = [body for body, head in zip(bodies, heads, strict=True) if head.role != "user"]
+    kinds = [head.type or "" for head in heads if head.role != "user"]
     ended: dict[str, bytes] = {}
     for kind, body in zip(kinds, bodies, strict=True):
         if kind == COMPLETION:
