@@ -19,6 +19,7 @@ from holdfast.core.decisions.lane import (
     front_position,
     pack_items,
     queued,
+    replace_instructions,
     started,
     stop_active,
     tail_position,
@@ -358,6 +359,8 @@ def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> 
     position = tail_position(session.turn_count, Waiting())
     turn = new_turn(command, session, position, draft.now)
     first = draft.head_seq + 1
+    if command.items and command.items[0].is_instruction:
+        replace_instructions(draft, command.items, Facts(now=draft.now))
     last = draft.append(command.items, turn.number)
     draft.set(turn_count=turn.number)
     turn = replace(

@@ -33,7 +33,7 @@ SHORT_ID = MAX_ID_BYTES // 4
 """An id of so few characters is short enough, whatever they are."""
 
 
-class NewItem(msgspec.Struct, frozen=True, gc=False):
+class NewItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An item on its way into a transcript."""
 
     body: bytes
@@ -41,6 +41,8 @@ class NewItem(msgspec.Struct, frozen=True, gc=False):
     item_id: str | None
     call_id: str | None
     fingerprint: bytes
+    is_instruction: bool = False
+    """Whether it replaces the instructions that the session's earlier items gave."""
 
 
 class StoredItem(msgspec.Struct, frozen=True, gc=False):

@@ -13,6 +13,7 @@ from holdfast.core.errors import (
     LaneFull,
     NotFound,
     SessionBusy,
+    SessionDeleted,
     SessionMoved,
     SessionNotFound,
 )
@@ -46,6 +47,7 @@ from holdfast.engine.turns.input_matching import (
     match_stored_history,
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
+from holdfast.http.request.keyless_retries import KeylessRequests
 from holdfast.http.request.session_headers import SessionHeaders, answer_headers
 from holdfast.http.server.sse import EventEncoder, EventReply, encode_events
 from holdfast.http.server.types import Request, StreamingReply
@@ -91,6 +93,7 @@ class TurnSubmitter:
         self.turn_service = turn_service
         self.streams = streams or StreamSettings()
         self._reset = reset
+        self._keyless = KeylessRequests()
 
     async def submit(
         self,
@@ -107,10 +110,14 @@ class TurnSubmitter:
             items = await self._with_approvals(request, target, items)
             turn_request = replace(turn_request, sender=request.sender)
         digest = await body_hash(request)
+        # A client that stopped reading a stream and sends the same request wants another answer.
         left = self.turn_service.in_flight.left
-        if left and headers.is_bound and headers.history != "new":
-            # The reader of a stream stopped it and sends the same request: it wants another answer.
-            is_new = is_new and digest not in left
+        is_new = is_new and not (left and headers.history != "new" and digest in left)
+        is_keyless = headers.key is None and target.session_id is None
+        if is_keyless and headers.retry_count:
+            repeated = await self._repeat_keyless(request, turn_request, headers, digest)
+            if repeated is not None:
+                return repeated
         for _ in range(MAX_MATCH_ATTEMPTS):
             if is_new:
                 matched = MatchedInput(tuple(items))
@@ -133,12 +140,35 @@ class TurnSubmitter:
                 continue
             if storage.is_bounded:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
+            if is_keyless:
+                self._keyless.add(request, digest, ticket)
             if ticket.session.pending_calls is not None:
                 ticket = await self._after_hold(request, turn_request, ticket, matched.items)
             request.session_headers = answer_headers(ticket.session, ticket.turn.id)
             request.release_body()
             return ticket
         raise SessionBusy("the session changed concurrently; retry")
+
+    async def _repeat_keyless(
+        self, request: Request, turn_request: TurnRequest, headers: SessionHeaders, digest: bytes
+    ) -> TurnTicket | None:
+        """Attach an SDK's retry to the request that it repeats, if there is no doubt about it."""
+        if headers.idempotency_key is not None or headers.is_internal:
+            return None
+        earlier = self._keyless.find(request, digest, headers.retry_count)
+        if earlier is None:
+            return None
+        target = SessionTarget(session_id=earlier.session_id)
+        matched = MatchedInput((), same_as=(earlier.turn_id, earlier.step))
+        accept = self._accept(request, turn_request, headers, target, matched, digest)
+        is_live = turn_request.is_stream or turn_request.is_background
+        try:
+            ticket = await self.turn_service.accept(accept, turn_request, is_live=is_live)
+        except (SessionNotFound, SessionDeleted):
+            return None
+        request.session_headers = answer_headers(ticket.session, ticket.turn.id)
+        request.release_body()
+        return ticket
 
     async def _with_approvals(
         self, request: Request, target: SessionTarget, items: Sequence[NewItem]

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, Step, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
@@ -15,12 +14,9 @@ from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import (
     HIDING,
-    REFUSED,
     Record,
     Span,
-    hidden_spans,
     in_force,
-    merge_spans,
     visible_spans,
 )
 from holdfast.core.model.session import Session
@@ -32,8 +28,6 @@ from holdfast.ports.store import (
     ItemQuery,
     ListedItem,
     Order,
-    Outline,
-    OutlineEntry,
     Place,
     PlacedEvent,
     ResponseView,
@@ -202,55 +196,6 @@ def _last_of(spans: list[Span], count: int | None) -> list[Span]:
         kept.insert(0, (start, end))
         count -= end - start + 1
     return kept
-
-
-def outline(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
-) -> Plan[Outline | None]:
-    """Return what of a session is settled, without its content."""
-    view = yield from session(tenant, session_id, key, now)
-    if view is None:
-        return None
-    found = view.session
-    active = yield from find_turn(found.active_turn_id)
-    upto = settled_seq(found, active)
-    spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
-    refused: list[Span] = []
-    if found.hidden_count:
-        records = yield from find_records(found)
-        refused = merge_spans(one for own in records for one in hidden_spans(own, REFUSED))
-        hidden = [one for own in records for one in hidden_spans(own, HIDING - REFUSED)]
-        spans = visible_spans(merge_spans(hidden), 1, found.head_seq)
-    entries: list[OutlineEntry] = []
-    for first, last in spans:
-        entries.extend((yield from _outline_part(found, first, last)))
-    if refused:
-        entries = [_with_refusal(entry, refused) for entry in entries]
-    running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
-    settled = entries[: len(entries) - len(running)]
-    return Outline(found, upto, settled, running, _open_from(found, active, now))
-
-
-def _with_refusal(entry: OutlineEntry, refused: Sequence[Span]) -> OutlineEntry:
-    is_refused = any(first <= entry.seq <= last for first, last in refused)
-    return replace(entry, is_refused=True) if is_refused else entry
-
-
-def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
-    """Return where the turn begins that has the lane; one whose tools are overdue has ended."""
-    if active is None or (of.hold_until is not None and of.hold_until <= now):
-        return None
-    return finished_seq(of, active) + 1
-
-
-def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
-    states = yield from find_states(of, first, last)
-    return [
-        OutlineEntry(
-            seq, one.kind, one.fingerprint, one.body if one.is_partial else None, one.call_id
-        )
-        for seq, one in enumerate(states, first)
-    ]
 
 
 def hidden(of: Session) -> Plan[list[Span]]:

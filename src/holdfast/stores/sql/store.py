@@ -134,7 +134,7 @@ class SqlReader:
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
     ) -> Outline | None:
         """Return the settled, visible log without its content."""
-        return await self._run(lambda now: queries.outline(tenant, session_id, key, now))
+        return await self._run(lambda now: records.outline(tenant, session_id, key, now))
 
     async def find_history(
         self, tenant: Tenant, history_hashes: Sequence[bytes]
