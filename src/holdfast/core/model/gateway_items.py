@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from holdfast.core.model.items import NewItem, message, read_item
+from holdfast.core.model.items import NewItem, read_item
 
 CALL = "gateway_call"
 COMPLETION = "gateway_call_output"
@@ -96,7 +95,7 @@ class GatewayWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     type: str = msgspec.field(default=WORDS)
     id: str
     role: str
-    text: str
+    content: str
 
 
 GatewayItem = GatewayCall | GatewayCompletion | GatewayApproval | ToolList | GatewayWords
@@ -126,8 +125,7 @@ def store_item(item: GatewayItem) -> NewItem:
 
 def words_item(item_id: str, role: str, text: str) -> NewItem:
     """Return words as the log stores them: equal, to a reader, to a message that says them."""
-    stored = store_item(GatewayWords(id=item_id, role=role, text=text))
-    return replace(stored, fingerprint=message(role, text).fingerprint)
+    return store_item(GatewayWords(id=item_id, role=role, content=text))
 
 
 def load_item(kind: str, body: bytes) -> GatewayItem:

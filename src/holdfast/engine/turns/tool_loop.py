@@ -426,13 +426,15 @@ class ToolLoop:
             log.exception("tool.failed", turn_id=progress.run.turn.id, tool=tool.function)
             return ToolResult(error=f"The tool failed: {type(exc).__name__}")
         finally:
+            seconds = monotonic() - started
+            self._gateway.meter.tool_called(tool.function, call.call_id, outcome, seconds)
             log.info(
                 "tool.called",
                 turn_id=progress.run.turn.id,
                 session_id=progress.run.session.id,
                 tool=tool.function,
                 outcome=outcome,
-                ms=round((monotonic() - started) * 1000),
+                ms=round(seconds * 1000),
             )
 
     def _bounded(

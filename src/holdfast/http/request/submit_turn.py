@@ -105,10 +105,8 @@ class TurnSubmitter:
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again."""
         storage, is_new = self.gateway.storage, _is_new(headers, target, items)
-        has_tools = "tools" in turn_request.fields or "tools" in turn_request.chat_fields
-        if has_tools or not is_new or target.parent is not None:
-            items = await self._with_approvals(request, target, items)
-            turn_request = replace(turn_request, sender=request.sender)
+        may_answer = not is_new or target.parent is not None
+        items = await self._with_approvals(request, target, items) if may_answer else items
         digest = await body_hash(request)
         # A client that stopped reading a stream and sends the same request wants another answer.
         left = self.turn_service.in_flight.left
@@ -119,10 +117,11 @@ class TurnSubmitter:
             if repeated is not None:
                 return repeated
         for _ in range(MAX_MATCH_ATTEMPTS):
-            if is_new:
-                matched = MatchedInput(tuple(items))
-            else:
-                matched = await self._match(request, headers, target, items, digest)
+            matched = (
+                MatchedInput(tuple(items))
+                if is_new
+                else await self._match(request, headers, target, items, digest)
+            )
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
                 turn_request = replace(
@@ -142,7 +141,7 @@ class TurnSubmitter:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
             if is_keyless:
                 self._keyless.add(request, digest, ticket)
-            if ticket.session.pending_calls is not None:
+            elif ticket.session.pending_calls is not None:
                 ticket = await self._after_hold(request, turn_request, ticket, matched.items)
             request.session_headers = answer_headers(ticket.session, ticket.turn.id)
             request.release_body()
@@ -284,7 +283,11 @@ class TurnSubmitter:
             key=target.key,
             session_id=target.session_id,
             items=matched.items,
-            request=write_request(_stored(turn_request)),
+            request=write_request(
+                _stored(turn_request, request.sender)
+                if "tools" in turn_request.fields or "tools" in turn_request.chat_fields
+                else turn_request
+            ),
             source="internal" if headers.is_internal else source,
             on_busy=headers.on_busy or gateway.settings.on_busy,
             is_internal=headers.is_internal,
@@ -375,11 +378,9 @@ class TurnSubmitter:
             await asyncio.gather(disconnect, return_exceptions=True)
 
 
-def _stored(turn_request: TurnRequest) -> TurnRequest:
-    """Return a request as it is stored: without the credentials of its tools."""
-    if "tools" in turn_request.fields or "tools" in turn_request.chat_fields:
-        return redact_tools(turn_request)
-    return turn_request
+def _stored(turn_request: TurnRequest, sender: str) -> TurnRequest:
+    """Return a request with tools as it is stored: with its sender, without credentials."""
+    return redact_tools(replace(turn_request, sender=sender))
 
 
 class _StreamClient:
