@@ -104,7 +104,7 @@ class TurnSubmitter:
         items: Sequence[NewItem],
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again."""
-        storage, is_new = self.gateway.storage, _is_new(headers, target, items)
+        is_new = _is_new(headers, target, items)
         may_answer = not is_new or target.parent is not None
         items = await self._with_approvals(request, target, items) if may_answer else items
         digest = await body_hash(request)
@@ -112,10 +112,37 @@ class TurnSubmitter:
         left = self.turn_service.in_flight.left
         is_new = is_new and not (left and headers.history != "new" and digest in left)
         is_keyless = headers.key is None and target.session_id is None
-        if is_keyless and headers.retry_count:
-            repeated = await self._repeat_keyless(request, turn_request, headers, digest)
-            if repeated is not None:
-                return repeated
+        repeated = (
+            await self._repeat_keyless(request, turn_request, headers, digest)
+            if is_keyless and headers.retry_count
+            else None
+        )
+        if repeated is not None:
+            return repeated
+        ticket, new_items = await self._match_and_accept(
+            request, turn_request, headers, target, items, digest, is_new=is_new
+        )
+        if is_keyless:
+            self._keyless.add(request, digest, ticket)
+        if ticket.session.pending_calls is not None:
+            ticket = await self._after_hold(request, turn_request, ticket, new_items)
+        request.session_headers = answer_headers(ticket.session, ticket.turn.id)
+        request.release_body()
+        return ticket
+
+    async def _match_and_accept(
+        self,
+        request: Request,
+        turn_request: TurnRequest,
+        headers: SessionHeaders,
+        target: SessionTarget,
+        items: Sequence[NewItem],
+        digest: bytes,
+        *,
+        is_new: bool,
+    ) -> tuple[TurnTicket, Sequence[NewItem]]:
+        """Accept what is new in the items; compare again if the session changed meanwhile."""
+        storage = self.gateway.storage
         for _ in range(MAX_MATCH_ATTEMPTS):
             matched = (
                 MatchedInput(tuple(items))
@@ -139,13 +166,7 @@ class TurnSubmitter:
                 continue
             if storage.is_bounded:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
-            if is_keyless:
-                self._keyless.add(request, digest, ticket)
-            elif ticket.session.pending_calls is not None:
-                ticket = await self._after_hold(request, turn_request, ticket, matched.items)
-            request.session_headers = answer_headers(ticket.session, ticket.turn.id)
-            request.release_body()
-            return ticket
+            return ticket, matched.items
         raise SessionBusy("the session changed concurrently; retry")
 
     async def _repeat_keyless(
