@@ -105,10 +105,8 @@ class TurnSubmitter:
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again."""
         is_new = _is_new(headers, target, items)
-        has_tools = "tools" in turn_request.fields or "tools" in turn_request.chat_fields
-        if has_tools or not is_new or target.parent is not None:
-            items = await self._with_approvals(request, target, items)
-            turn_request = replace(turn_request, sender=request.sender)
+        may_answer = not is_new or target.parent is not None
+        items = await self._with_approvals(request, target, items) if may_answer else items
         digest = await body_hash(request)
         left, failed = self.turn_service.in_flight.left, self.turn_service.in_flight.failed
         if is_new and (left or failed) and _is_comparable(headers, target):
@@ -310,7 +308,11 @@ class TurnSubmitter:
             key=target.key,
             session_id=target.session_id,
             items=matched.items,
-            request=write_request(_stored(turn_request)),
+            request=write_request(
+                _stored(turn_request, request.sender)
+                if "tools" in turn_request.fields or "tools" in turn_request.chat_fields
+                else turn_request
+            ),
             source="internal" if headers.is_internal else source,
             on_busy=headers.on_busy or gateway.settings.on_busy,
             is_internal=headers.is_internal,
@@ -401,11 +403,9 @@ class TurnSubmitter:
             await asyncio.gather(disconnect, return_exceptions=True)
 
 
-def _stored(turn_request: TurnRequest) -> TurnRequest:
-    """Return a request as it is stored: without the credentials of its tools."""
-    if "tools" in turn_request.fields or "tools" in turn_request.chat_fields:
-        return redact_tools(turn_request)
-    return turn_request
+def _stored(turn_request: TurnRequest, sender: str) -> TurnRequest:
+    """Return a request with tools as it is stored: with its sender, without credentials."""
+    return redact_tools(replace(turn_request, sender=sender))
 
 
 class _StreamClient:
