@@ -22,6 +22,7 @@ from holdfast.core.transaction.changes import (
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.outbox import ChannelReader
 from holdfast.ports.schedules import ScheduleReader
+from holdfast.ports.search import SearchIndex
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -96,6 +97,8 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: SessionId | None = None
     limit: int = 20
     order: Order = "desc"
+    sort: Literal["created", "activity"] = "created"
+    """What orders the list; by activity it is always descending."""
 
 
 class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
@@ -340,6 +343,11 @@ class Store(Protocol):
     @property
     def schedules(self) -> ScheduleReader:
         """The reading side of schedules."""
+        ...
+
+    @property
+    def search(self) -> SearchIndex:
+        """Full-text search."""
         ...
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:

@@ -29,6 +29,7 @@ from holdfast.settings.sections import (
     LogSettings,
     OtelSettings,
     ResetSettings,
+    SearchSettings,
     ServerSettings,
     StoreSettings,
     data_directory,
@@ -42,6 +43,7 @@ __all__ = [
     "LogSettings",
     "OtelSettings",
     "ResetSettings",
+    "SearchSettings",
     "ServerSettings",
     "Settings",
     "StoreSettings",
@@ -73,18 +75,19 @@ class Settings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
     otel: OtelSettings = field(default_factory=OtelSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
     upstreams: tuple[UpstreamSettings, ...] = ()
     """`[[upstream]]` tables in order; without any, the demo model answers."""
     keys: tuple[AccessKey, ...] = ()
     """`[[key]]` tables."""
+    mcp: tuple[McpSettings, ...] = ()
+    """`[[mcp]]` tables: servers whose tools the gateway runs."""
     channels: tuple[ChannelSettings, ...] = ()
     """`[[channel]]` tables."""
     schedules: tuple[ScheduleSettings, ...] = ()
     """`[[schedule]]` tables."""
     people: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """`[people]`: one memory for one person over all channels."""
-    mcp: tuple[McpSettings, ...] = ()
-    """`[[mcp]]` tables: servers whose tools the gateway runs."""
 
     @property
     def reset_policy(self) -> ResetPolicy:
@@ -129,22 +132,36 @@ def load(
         retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),
         otel=sources.section("otel", OtelSettings),
+        search=sources.section("search", SearchSettings),
         upstreams=_upstreams(sources, env, runtime),
         keys=tuple(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))
         ),
+        mcp=_mcp_servers(sources, env),
         channels=_channels(sources, env, is_required=with_secrets),
         schedules=tuple(sources.tables("schedule", ScheduleSettings)),
         people=sources.lists("people"),
-        mcp=_mcp_servers(sources, env),
     )
     sources.reject_unknown()
     named = {key.key_env for key in settings.keys}
     named |= {upstream.key_env for upstream in settings.upstreams if upstream.key_env}
-    named |= {name for channel in settings.channels for name in channel.variables}
     named = named.union(*(server.variables for server in settings.mcp))
+    named |= {name for channel in settings.channels for name in channel.variables}
     sources.reject_unknown_variables(COMMAND_VARIABLES | named)
     return settings
+
+
+def _mcp_servers(sources: Sources, env: Mapping[str, str]) -> tuple[McpSettings, ...]:
+    """Return the MCP servers; each tenant may use a name once."""
+    names: set[tuple[str, str]] = set()
+
+    def check_unique(server: McpSettings) -> McpSettings:
+        if (server.tenant, server.name) in names:
+            raise InvalidSetting(f"mcp.name: {server.name!r} is used by another [[mcp]]")
+        names.add((server.tenant, server.name))
+        return server.filled(env)
+
+    return tuple(sources.tables("mcp", McpSettings, check_unique))
 
 
 def _channels(
@@ -163,19 +180,6 @@ def _channels(
         return channel.filled(env, is_required=is_required)
 
     return tuple(sources.tables("channel", ChannelSettings, finish))
-
-
-def _mcp_servers(sources: Sources, env: Mapping[str, str]) -> tuple[McpSettings, ...]:
-    """Return the MCP servers; each tenant may use a name once."""
-    names: set[tuple[str, str]] = set()
-
-    def check_unique(server: McpSettings) -> McpSettings:
-        if (server.tenant, server.name) in names:
-            raise InvalidSetting(f"mcp.name: {server.name!r} is used by another [[mcp]]")
-        names.add((server.tenant, server.name))
-        return server.filled(env)
-
-    return tuple(sources.tables("mcp", McpSettings, check_unique))
 
 
 def _agent_runtime(

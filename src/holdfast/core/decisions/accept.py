@@ -38,7 +38,7 @@ from holdfast.core.errors import (
 from holdfast.core.model.gateway_items import APPROVAL
 from holdfast.core.model.schedule import ScheduleRunRow
 from holdfast.core.model.session import Session, begin_session, read_pending_calls
-from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Source, Turn
+from holdfast.core.model.turn import BLANK_TURN, STEERING, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
     Decision,
     IdempotencyAdded,
@@ -194,7 +194,9 @@ def _admit(
         refusal = _refusal(command, session, waiting)
         if refusal is not None:
             return refuse(refusal)
-        if command.on_busy in ("interrupt", "rollback"):
+        if command.on_busy == "steer":
+            position = STEERING + session.turn_count + 1
+        elif command.on_busy in ("interrupt", "rollback"):
             position = front_position(facts, waiting)
             if not is_free:
                 facts = _preempt(command, facts, draft)
@@ -209,13 +211,7 @@ def _admit(
     bind_idempotency_key(command, draft, turn)
     _claim_due_time(command, facts, draft, turn)
     if not is_first:
-        turn = replace(turn, input=pack_items(command.items))
-        draft.add_turn(turn)
-        draft.add_event("turn.queued", turn)
-        waits = queued(draft, turn)
-        if not is_busy:
-            waits = replace(waits, check_again_at=facts.now + command.collect_seconds)
-        return draft.decide(waits)
+        return _enqueue(command, draft, turn, is_busy=is_busy)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
     )
@@ -223,6 +219,19 @@ def _admit(
     draft.save_run(run)
     draft.add_event("turn.started", turn)
     return draft.decide(started(draft, turn, run, is_rolled_over=is_rolled_over))
+
+
+def _enqueue(
+    command: Accept, draft: Draft, turn: Turn, *, is_busy: bool
+) -> Decision[Admission]:  # fmt: skip
+    """Have a turn wait: for its lane, or for the rest of its burst."""
+    turn = replace(turn, input=pack_items(command.items))
+    draft.add_turn(turn)
+    draft.add_event("turn.queued", turn)
+    waits = queued(draft, turn)
+    if not is_busy:
+        waits = replace(waits, check_again_at=draft.now + command.collect_seconds)
+    return draft.decide(waits)
 
 
 def _abandons(command: Accept, facts: Facts, draft: Draft) -> bool:
@@ -255,7 +264,7 @@ def _claim_due_time(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> 
 def _refusal(command: Accept, session: Session, waiting: Waiting) -> HoldfastError | None:
     if command.on_busy == "reject":
         return SessionBusy(f"session {session.id} is busy")
-    if command.on_busy == "enqueue" and waiting.count >= command.limits.max_waiting:
+    if command.on_busy in ("enqueue", "steer") and waiting.count >= command.limits.max_waiting:
         return LaneFull(f"{waiting.count} turns wait in session {session.id}, no more may")
     return None
 

@@ -13,9 +13,7 @@ from holdfast.http.admin.console import StaticFile
 from holdfast.http.request.auth import require_admin
 from holdfast.http.request.pagination import read_choice
 from holdfast.http.server.types import AnyReply, Request, json_reply
-from holdfast.ports.channel import ChannelDirectory
 from holdfast.ports.reports import INTERVAL_SECONDS, Interval, LaneView, Reports, UsageRow
-from holdfast.ports.schedules import ScheduleDirectory
 
 MAX_LANES = 500
 MAX_INTERVALS = 1000
@@ -28,13 +26,6 @@ Diagnose = Callable[[], Awaitable[tuple[float, Sequence[Finding]]]]
 """Returns when the store was checked, and what was found."""
 
 
-class Automation(msgspec.Struct, frozen=True):
-    """What acts without an API client: chat platforms and the clock."""
-
-    channels: ChannelDirectory
-    schedules: ScheduleDirectory
-
-
 class AdminServices(msgspec.Struct, frozen=True):
     """What the admin endpoints need beside the engine."""
 
@@ -42,7 +33,6 @@ class AdminServices(msgspec.Struct, frozen=True):
     diagnose: Diagnose
     console: Mapping[str, StaticFile] = MappingProxyType({})
     """The console's static files; none where it is switched off."""
-    automation: Automation | None = None
 
 
 class OperationsApi:

@@ -22,6 +22,7 @@ from holdfast.core.transaction.changes import (
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
 from holdfast.ports.outbox import ChannelReader
 from holdfast.ports.schedules import ScheduleReader
+from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,
@@ -49,6 +50,8 @@ from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
 from holdfast.stores.sql.plan import Plan, QueryRunner, every
 from holdfast.stores.sql.schedules.queries import SqlScheduleReader
+from holdfast.stores.sql.search.activity import sessions_by_activity
+from holdfast.stores.sql.search.index import SqlSearchIndex
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
@@ -109,6 +112,8 @@ class SqlReader:
 
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
+        if query.sort == "activity":
+            return await self._run(lambda now: sessions_by_activity(tenant, query, now))
         return await self._run(lambda now: queries.sessions(tenant, query, now))
 
     async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
@@ -279,6 +284,8 @@ class SqlStore:
         """The reading side of channels."""
         self.schedules: ScheduleReader = SqlScheduleReader(self.query)
         """The reading side of schedules."""
+        self.search: SearchIndex = SqlSearchIndex(self.query)
+        """Full-text search."""
         self._is_closed = False
 
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:

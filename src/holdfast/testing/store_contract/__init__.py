@@ -10,6 +10,7 @@ Each class here is a chapter. A test module inherits them, and its fixtures say 
     class TestIdentity(IdentityContract): ...
 """
 
+from holdfast.testing.search_contract import SearchContract
 from holdfast.testing.store_contract.blocks import BlockContract
 from holdfast.testing.store_contract.channels.outbox import (
     BurstContract,
@@ -54,5 +55,6 @@ __all__ = [
     "ResubmissionContract",
     "RolloverContract",
     "ScheduleContract",
+    "SearchContract",
     "TranscriptContract",
 ]

@@ -31,6 +31,12 @@ from holdfast.core.transaction.commands.schedules import (
     SettleRun,
     SkipRun,
 )
+from holdfast.core.transaction.commands.search import (
+    IndexedItem,
+    IndexLog,
+    LogPosition,
+    RemovedItems,
+)
 from holdfast.core.transaction.commands.sessions import (
     AddApiKey,
     Annotate,
@@ -108,9 +114,12 @@ __all__ = [
     "HoldChannel",
     "Import",
     "ImportedPrefix",
+    "IndexLog",
+    "IndexedItem",
     "JournalEntry",
     "KeepPlaceholder",
     "LaneLimits",
+    "LogPosition",
     "MarkDelivered",
     "OpenPlaceholder",
     "Parent",
@@ -125,6 +134,7 @@ __all__ = [
     "Recover",
     "ReleaseChannel",
     "RememberChat",
+    "RemovedItems",
     "Renew",
     "Repeated",
     "RequestPairing",
