@@ -1,0 +1,136 @@
+"""What any channel must pass: the promises of `ports.channel`, as tests to run on an adapter.
+
+A test module inherits `ChannelContract` and gives it a fixture `platform`: a `Platform` with the
+adapter and the means to act as the people and the servers behind it.
+"""
+
+import asyncio
+from typing import Protocol
+
+import pytest
+
+from holdfast.core.errors import StoreUnavailable
+from holdfast.ports.channel import (
+    Channel,
+    DeliveryDelayed,
+    DeliveryImpossible,
+    InboundMessage,
+    Place,
+)
+
+
+class Platform(Protocol):
+    """A simulated platform and the channel that is connected to it."""
+
+    @property
+    def channel(self) -> Channel:
+        """The adapter."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Have a person write a direct message."""
+        ...
+
+    def repeat_last(self) -> None:
+        """Deliver the last message once more."""
+        ...
+
+    def is_acknowledged(self) -> bool:
+        """Whether the platform will not deliver the last message again."""
+        ...
+
+    def texts(self) -> list[str]:
+        """Return the messages that arrived, as they read now."""
+        ...
+
+    def block(self) -> None:
+        """Have the person block the bot."""
+        ...
+
+    def go_away(self) -> None:
+        """Stop answering."""
+        ...
+
+    @property
+    def place(self) -> Place:
+        """The person's direct chat."""
+        ...
+
+
+class CollectingInbox:
+    """Keeps what arrives; `failures` messages are refused first."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+        self.messages: list[InboundMessage] = []
+        self.news = asyncio.Event()
+
+    async def handle(self, message: InboundMessage) -> None:
+        """Take a message, or fail like a store that is away."""
+        self.news.set()
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("the store is away")
+        self.messages.append(message)
+
+    async def wait(self) -> None:
+        """Wait until something arrives."""
+        async with asyncio.timeout(20):
+            await self.news.wait()
+        self.news.clear()
+
+
+class ChannelContract:
+    """An adapter translates and decides nothing."""
+
+    async def test_a_message_that_was_not_handled_is_not_acknowledged(
+        self, platform: Platform
+    ) -> None:
+        inbox = CollectingInbox(failures=1)
+        platform.say("hello")
+        with pytest.raises(StoreUnavailable):
+            async with asyncio.timeout(20):
+                await platform.channel.receive(inbox)
+        assert not platform.is_acknowledged()
+        receiving = asyncio.ensure_future(platform.channel.receive(inbox))
+        inbox.news.clear()
+        await inbox.wait()
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
+        assert [message.text for message in inbox.messages] == ["hello"]
+
+    async def test_a_redelivery_has_the_same_unique_id(self, platform: Platform) -> None:
+        inbox = CollectingInbox()
+        receiving = asyncio.ensure_future(platform.channel.receive(inbox))
+        platform.say("once")
+        await inbox.wait()
+        platform.repeat_last()
+        await inbox.wait()
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
+        first, second = inbox.messages
+        assert (first.unique_id, first.text) == (second.unique_id, second.text)
+        assert first.is_direct
+        assert not first.is_own
+
+    async def test_a_message_is_sent_and_edited_and_the_same_edit_is_no_error(
+        self, platform: Platform
+    ) -> None:
+        channel = platform.channel
+        sent = await channel.send(platform.place, "**one** <two>", plain=False)
+        assert platform.texts() == ["one <two>"]
+        if channel.capabilities.can_edit:
+            for _ in range(2):
+                await channel.edit(platform.place, sent, "three", plain=False)
+            assert platform.texts() == ["three"]
+        await channel.show_typing(platform.place)
+
+    async def test_a_chat_that_blocked_us_and_a_platform_that_is_away_are_told_apart(
+        self, platform: Platform
+    ) -> None:
+        platform.block()
+        with pytest.raises(DeliveryImpossible):
+            await platform.channel.send(platform.place, "hello", plain=True)
+        platform.go_away()
+        with pytest.raises(DeliveryDelayed):
+            await platform.channel.send(platform.place, "hello", plain=True)

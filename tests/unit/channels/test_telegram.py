@@ -1,0 +1,55 @@
+"""The Telegram adapter passes the channel contract."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.channels.settings import ChannelSettings
+from holdfast.channels.telegram.channel import TelegramChannel
+from holdfast.ports.channel import Place
+from holdfast.providers.http.plain_calls import PlainHttpCaller
+from holdfast.testing.channel_contract import ChannelContract
+from holdfast.testing.platforms import TelegramSimulator
+
+
+class TelegramPlatform:
+    """A bot and its simulated platform."""
+
+    place = Place("7")
+
+    def __init__(self, simulator: TelegramSimulator, channel: TelegramChannel) -> None:
+        self.simulator = simulator
+        self.channel = channel
+
+    def say(self, text: str) -> None:
+        self.simulator.say(text)
+
+    def repeat_last(self) -> None:
+        self.simulator.deliver_again()
+
+    def is_acknowledged(self) -> bool:
+        return bool(self.simulator.confirmed)
+
+    def texts(self) -> list[str]:
+        return self.simulator.texts()
+
+    def block(self) -> None:
+        self.simulator.blocked.add(7)
+
+    def go_away(self) -> None:
+        self.simulator.down()
+
+
+@pytest.fixture
+async def platform() -> AsyncIterator[TelegramPlatform]:
+    """A bot that is connected to a simulated Telegram."""
+    with TelegramSimulator() as simulator:
+        settings = ChannelSettings(
+            name="support", kind="telegram", url=simulator.url, token="42:TEST"
+        )
+        http = PlainHttpCaller()
+        yield TelegramPlatform(simulator, TelegramChannel(settings, http))
+        await http.close()
+
+
+class TestTelegram(ChannelContract): ...
