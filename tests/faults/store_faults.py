@@ -17,13 +17,13 @@ DURABILITY = (
     Fault(
         "a failed commit is answered as done on SQLite",
         f"{STORES}/sqlite/driver.py",
-        """            connection.execute("commit")
+        """            cursor.execute("commit")
         except BaseException as exc:
             self._roll_back(connection, exc)
             raise
 """,
         """            try:
-                connection.execute("commit")
+                cursor.execute("commit")
             except sqlite3.Error as exc:
                 self._roll_back(connection, exc)
                 return results
@@ -36,7 +36,7 @@ DURABILITY = (
     Fault(
         "a failed commit is answered as done on PostgreSQL",
         f"{STORES}/postgres/driver.py",
-        """                await connection.execute("commit")
+        """                await cursor.execute("commit")
             except BaseException as exc:
 """,
         """                try:
@@ -268,8 +268,8 @@ LOG = (
     Fault(
         "the input of a turn that never started is lost at its end",
         f"{STORES}/sql/entries.py",
-        "return (*_turn_values(turn), turn.input if turn.outcome is not None else None)",
-        "return (*_turn_values(turn), None)",
+        "state = (*_turn_values(turn), turn.input if turn.outcome is not None else None)",
+        "state = (*_turn_values(turn), None)",
         ("tests/unit/stores/sql/test_entries.py", f"{CONTRACT}::TestOnce"),
     ),
     Fault(

@@ -51,12 +51,14 @@ CUT_IN_CODES = {"interrupt": "interrupted_by_turn", "rollback": "rolled_back"}
 
 def accept(command: Accept, facts: Facts) -> Decision[Admission]:
     """Decide on one arrival."""
-    again = _repeated(command, facts)
-    if again is not None:
-        return again
-    changed = unexpected(command, facts)
-    if changed is not None:
-        return refuse(changed)
+    if command.again or facts.repeat is not None or facts.turn is not None:
+        again = _repeated(command, facts)
+        if again is not None:
+            return again
+    if command.expected_id is not None:
+        changed = unexpected(command, facts)
+        if changed is not None:
+            return refuse(changed)
     if command.is_internal:
         return _accept_internal(command, facts)
     if command.parent is not None and facts.session is not None:
@@ -186,26 +188,24 @@ def _admit(
             position = front_position(facts, waiting)
             if not is_free:
                 facts = _preempt(command, facts, draft)
+                session = draft.session
             is_first = True
-    session = draft.session
     turn = new_turn(command, session, position, facts.now)
     is_activity = command.source in USER_ACTIVITY
     draft.set(
         turn_count=turn.number,
         last_user_activity_at=facts.now if is_activity else session.last_user_activity_at,
     )
-    bind_idempotency_key(command, draft, turn)
+    if command.idempotency_key is not None:
+        bind_idempotency_key(command, draft, turn)
     if not is_first:
         turn = replace(turn, input=pack_items(command.items))
-        draft.add_turn(turn)
-        draft.add_event("turn.queued", turn)
+        draft.save_turn(turn, event="turn.queued", is_new=True)
         return draft.decide(queued(draft, turn))
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
     )
-    draft.add_turn(turn)
-    draft.save_run(run)
-    draft.add_event("turn.started", turn)
+    draft.save_turn(turn, run, "turn.started", is_new=True)
     return draft.decide(started(draft, turn, run, is_rolled_over=is_rolled_over))
 
 
@@ -264,9 +264,7 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
     bind_idempotency_key(command, draft, turn)
     draft.add(TurnJoined(command.turn_id, turn.id, command.run_id, draft.before.id))
     turn, run = begin(draft, turn, run_id=command.run_id, worker=command.worker, facts=facts)
-    draft.save_turn(turn)
-    draft.save_run(run)
-    draft.add_event("turn.continued", turn, step=turn.step)
+    draft.save_turn(turn, run, "turn.continued", step=turn.step)
     return draft.decide(started(draft, turn, run))
 
 
@@ -289,8 +287,7 @@ def _accept_internal(command: Accept, facts: Facts) -> Decision[Admission]:
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=alone, items=command.items
     )
-    draft.add_turn(turn)
-    draft.save_run(run)
+    draft.save_turn(turn, run, is_new=True)
     return draft.decide(started(draft, turn, run))
 
 
@@ -349,8 +346,7 @@ def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> 
         started_at=draft.now,
         ended_at=draft.now,
     )
-    draft.add_turn(turn)
-    draft.add_event("items.appended", turn, first_seq=first, last_seq=last)
+    draft.save_turn(turn, event="items.appended", is_new=True, first_seq=first, last_seq=last)
     return turn
 
 

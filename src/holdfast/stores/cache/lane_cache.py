@@ -58,7 +58,8 @@ class LaneCache:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lanes: OrderedDict[SessionId, tuple[Lane, int]] = OrderedDict()
-        self._keys: dict[tuple[Tenant, Key], SessionId] = {}
+        self.keys: dict[tuple[Tenant, Key | None], SessionId] = {}
+        """The live sessions of the known lanes by their keys."""
         self._before: dict[SessionId, Lane | None] | None = None
         """How lanes were that have changed since `begin`."""
 
@@ -68,13 +69,6 @@ class LaneCache:
         return self._bytes
 
     # ── what is known ───────────────────────────────────────────────────────────────────────
-
-    def of_key(self, tenant: Tenant, key: Key | None, worker: WorkerId, now: float) -> Facts | None:
-        """Return the facts of the lane of a key's live session, for a worker that arrives."""
-        if key is None:
-            return None
-        session_id = self._keys.get((tenant, key))
-        return self.of_session(session_id, worker, now) if session_id is not None else None
 
     def of_session(self, session_id: SessionId, worker: WorkerId, now: float) -> Facts | None:
         """Return the facts of a session's lane, if nobody else has it.
@@ -176,8 +170,8 @@ class LaneCache:
         lane, size = known
         self._bytes -= size
         session = lane.session
-        if session.key is not None and self._keys.get((session.tenant, session.key)) == session_id:
-            del self._keys[session.tenant, session.key]
+        if self.keys.get((session.tenant, session.key)) == session_id:
+            del self.keys[session.tenant, session.key]
         return lane
 
     # ── what is uncertain until it is committed ─────────────────────────────────────────────
@@ -209,7 +203,7 @@ class LaneCache:
         """Know nothing any more."""
         self._before = None
         self._lanes.clear()
-        self._keys.clear()
+        self.keys.clear()
         self._bytes = 0
 
     def _keep(self, lane: Lane) -> None:
@@ -222,7 +216,7 @@ class LaneCache:
             self._before.setdefault(session.id, known[0] if known is not None else None)
         size = LANE_BYTES + len(session.metadata)
         if session.key is not None:
-            self._keys[session.tenant, session.key] = session.id
+            self.keys[session.tenant, session.key] = session.id
         if active is not None:
             size += len(active.request)
         if run is not None and (run.partial or run.heals):

@@ -65,12 +65,11 @@ class Committer:
         if self._is_closed:
             raise StoreClosed("the store is closed")
         loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._change_loop(loop)
         done: asyncio.Future[Decision[Any]] = loop.create_future()
-        is_first = self._loop is not loop
-        if is_first:
-            self._take(loop)
         self._queue.append((command, done))
-        if is_first or (self._under_way < self._lines and not self._is_called):
+        if self._under_way < self._lines and not self._is_called:
             self._begin(loop)
         return done
 
@@ -78,18 +77,21 @@ class Committer:
         """Take no more commands; finish those that were taken."""
         self._is_closed = True
         loop = asyncio.get_running_loop()
-        if self._loop is loop:
+        if self._loop is loop and (self._queue or self._under_way):
             self._idle = self._idle or loop.create_future()
             await self._idle
 
-    def _take(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not None:
+    def _change_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Serve another event loop; the last one must be closed, or have nothing under way."""
+        if self._loop is not None and (self._queue or self._under_way):
             if not self._loop.is_closed():
                 # What one loop finishes does not wake another: it would wait for ever.
                 raise InvalidInput("the store is in use on another event loop; open one for each")
             self._queue.clear()  # with the loop went everybody who waited
             self._under_way = 0
             self._tasks.clear()
+        # Calls that the last loop had scheduled will not come.
+        self._is_called, self._is_alone = False, self._can_be_alone
         self._loop = loop
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -113,36 +115,45 @@ class Committer:
         self._is_called = False
         while self._queue and self._under_way < self._lines:
             self._commit_some()
-        if not self._queue and not self._under_way:
-            self._loop = None
-            if self._idle is not None and not self._idle.done():
-                self._idle.set_result(None)
+        if self._idle is not None and not (self._queue or self._under_way or self._idle.done()):
+            self._idle.set_result(None)
 
     def _commit_some(self) -> None:
-        count = len(self._queue)
+        queue, count = self._queue, len(self._queue)
         if count >= MIN_SPLIT_BATCH:
             count = -(-count // (self._lines - self._under_way))
         count = self._last_count = min(count, MAX_BATCH)
-        jobs = [self._queue.popleft() for _ in range(count)]
+        commands: list[Command[Any]] = []
+        waiting: list[asyncio.Future[Decision[Any]]] = []
+        while len(commands) < count:
+            command, done = queue.popleft()
+            commands.append(command)
+            waiting.append(done)
         self._under_way += 1
         began = time.monotonic()
 
         def settle(results: list[Result] | None, error: BaseException | None) -> None:
             self._under_way -= 1
             if results is None:
-                _fail(jobs, error or StoreUnavailable("the store stopped during a commit"))
-            else:
-                if self.on_commit is not None:
-                    self.on_commit(count, time.monotonic() - began)
-                _answer(jobs, results)
+                error = error or StoreUnavailable("the store stopped during a commit")
+                results = [error] * len(waiting)
+            elif self.on_commit is not None:
+                self.on_commit(count, time.monotonic() - began)
+            for done, result in zip(waiting, results, strict=True):
+                if done.done():
+                    continue
+                if isinstance(result, BaseException):
+                    done.set_exception(result)
+                else:
+                    done.set_result(result)
             if self._under_way and self._loop is not None and not self._is_called:
                 # There is work meanwhile: those who were woken here may come along.
                 self._begin(self._loop)
-            else:
+            elif self._queue or self._idle is not None:
                 self._go_on()
 
         try:
-            self._commit_then([command for command, _ in jobs], settle)
+            self._commit_then(commands, settle)
         except Exception as exc:  # noqa: BLE001 - it is raised where the commands were given
             settle(None, exc)
 
@@ -164,19 +175,3 @@ class Committer:
         task = asyncio.get_running_loop().create_task(commit(), name="holdfast-committer")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _answer(jobs: Sequence[_Job], results: Sequence[Result]) -> None:
-    for (_, done), result in zip(jobs, results, strict=True):
-        if done.done():
-            continue
-        if isinstance(result, BaseException):
-            done.set_exception(result)
-        else:
-            done.set_result(result)
-
-
-def _fail(jobs: Sequence[_Job], error: BaseException) -> None:
-    for _, done in jobs:
-        if not done.done():
-            done.set_exception(error)

@@ -180,21 +180,17 @@ _record_values = attrgetter(*RecordState.__struct_fields__)
 read_body = msgspec.msgpack.Decoder(Body).decode
 
 
-def _turn_state(turn: Turn) -> tuple[Any, ...]:
-    return (*_turn_values(turn), turn.input if turn.outcome is not None else None)
-
-
 def pack_entry(entry: Entry) -> bytes:
     """Return the body of an entry."""
     turn = entry.turn
-    return _pack(
-        (
-            _turn_state(turn) if turn is not None else None,
-            [_run_values(run) for run in entry.runs],
-            [_record_values(record) for record in entry.records],
-            [(event.kind, event.turn_id is not None, event.body) for event in entry.events],
-        )
-    )
+    state: tuple[Any, ...] | None = None
+    if turn is not None:
+        state = (*_turn_values(turn), turn.input if turn.outcome is not None else None)
+    events: list[tuple[str, bool, bytes]] = []
+    for event in entry.events:
+        events.append((event.kind, event.turn_id is not None, event.body))
+    runs, records = map(_run_values, entry.runs), map(_record_values, entry.records)
+    return _pack((state, tuple(runs), tuple(records), events))
 
 
 def pack_body(body: Body) -> bytes:
@@ -316,7 +312,7 @@ def pack_items(items: Sequence[StoredItem]) -> bytes | None:
     """Return the items of an entry as bytes; none, if there are none."""
     if not items:
         return None
-    return _pack((items[0].turn_number, [_item_values(item) for item in items]))
+    return _pack((items[0].turn_number, tuple(map(_item_values, items))))
 
 
 def pack_states(items: Items) -> bytes:

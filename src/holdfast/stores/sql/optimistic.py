@@ -42,7 +42,14 @@ def _continue(command: cmd.AppendBatch, now: float, _: LaneCache) -> Decision[An
 
 
 def _accept(command: cmd.Accept, now: float, lanes: LaneCache) -> Decision[Any] | None:
-    facts = _of_turn(command, now, lanes)
+    """Decide on a turn, if its lane is all of what `accept_facts` would read."""
+    if command.parent is not None or command.same_as is not None or command.rewind is not None:
+        return None
+    if command.is_internal or command.on_busy == "rollback":
+        return None
+    if command.limits.max_tenant_turns or command.reset.mode != "none":
+        return None
+    facts = _of_arrival(command, now, lanes)
     return None if facts is None else admission.accept(command, facts)
 
 
@@ -80,20 +87,8 @@ def _of_arrival(command: cmd.Accept | cmd.Append, now: float, lanes: LaneCache) 
     """Return the lane that an arrival finds, unless it may be a repeat of an earlier one."""
     if command.idempotency_key is not None or command.retry_count > 0:
         return None
-    if command.session_id is not None:
-        return lanes.of_session(command.session_id, command.worker, now)
-    return lanes.of_key(command.tenant, command.key, command.worker, now)
-
-
-def _of_turn(command: cmd.Accept, now: float, lanes: LaneCache) -> Facts | None:
-    """Return the lane that a turn finds, if that is all of what `accept_facts` would read."""
-    if command.parent is not None or command.same_as is not None or command.rewind is not None:
-        return None
-    if command.is_internal or command.on_busy == "rollback":
-        return None
-    if command.limits.max_tenant_turns or command.reset.mode != "none":
-        return None
-    return _of_arrival(command, now, lanes)
+    session_id = command.session_id or lanes.keys.get((command.tenant, command.key))
+    return lanes.of_session(session_id, command.worker, now) if session_id is not None else None
 
 
 _FORESIGHT: dict[type[Command[Any]], Callable[[Any, float, LaneCache], Decision[Any] | None]] = {

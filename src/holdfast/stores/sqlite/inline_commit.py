@@ -49,20 +49,10 @@ class DiskLatencyGate:
         self._waited = 0.0
         self._pause = FIRST_PAUSE
         self._paused_until = 0.0
-        self._began = (0.0, 0.0)
 
     def is_quick(self) -> bool:
         """Whether the disk may be waited for in place."""
         return self._paused_until == 0.0 or self._now() >= self._paused_until
-
-    def begin(self) -> None:
-        """A transaction in place begins."""
-        self._began = (time.perf_counter(), time.thread_time())
-
-    def end(self) -> None:
-        """It has ended."""
-        wall, worked = self._began
-        self.note(time.perf_counter() - wall - (time.thread_time() - worked))
 
     def note(self, waited: float) -> None:
         """Take in how long a transaction in place was waited for."""
