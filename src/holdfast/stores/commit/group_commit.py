@@ -139,13 +139,7 @@ class Committer:
                 results = [error] * len(waiting)
             elif self.on_commit is not None:
                 self.on_commit(count, time.monotonic() - began)
-            for done, result in zip(waiting, results, strict=True):
-                if done.done():
-                    continue
-                if isinstance(result, BaseException):
-                    done.set_exception(result)
-                else:
-                    done.set_result(result)
+            _answer(waiting, results)
             if self._under_way and self._loop is not None and not self._is_called:
                 # There is work meanwhile: those who were woken here may come along.
                 self._begin(self._loop)
@@ -175,3 +169,13 @@ class Committer:
         task = asyncio.get_running_loop().create_task(commit(), name="holdfast-committer")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _answer(waiting: Sequence["asyncio.Future[Decision[Any]]"], results: Sequence[Result]) -> None:
+    for done, result in zip(waiting, results, strict=True):
+        if done.done():
+            continue
+        if isinstance(result, BaseException):
+            done.set_exception(result)
+        else:
+            done.set_result(result)

@@ -36,7 +36,7 @@ def _append(change: ch.LogAppended, asks: list[Ask]) -> None:
     for entry in change.entries:
         for item in entry.items:
             if item.item_id is not None:
-                asks.append((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)))
+                asks += ((sql.ADD_ITEM_ID, (no, item.item_id, item.seq)),)
 
 
 def _add_entries(change: ch.LogAppended, no: int, asks: list[Ask]) -> None:

@@ -188,7 +188,7 @@ def pack_entry(entry: Entry) -> bytes:
         state = (*_turn_values(turn), turn.input if turn.outcome is not None else None)
     events: list[tuple[str, bool, bytes]] = []
     for event in entry.events:
-        events.append((event.kind, event.turn_id is not None, event.body))
+        events += ((event.kind, event.turn_id is not None, event.body),)
     runs, records = map(_run_values, entry.runs), map(_record_values, entry.records)
     return _pack((state, tuple(runs), tuple(records), events))
 

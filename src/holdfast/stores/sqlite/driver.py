@@ -242,7 +242,7 @@ class SqliteDriver:
             now = self._clock.now()
             results: list[Result] = []
             for command in commands:
-                results.append(self._carry_out(cursor, command, now))
+                results += (self._carry_out(cursor, command, now),)
             # What is written to a file that was taken away is lost, whatever SQLite says.
             self._write_link.check()
             cursor.execute("commit")
