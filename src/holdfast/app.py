@@ -108,11 +108,11 @@ async def open_configured_store(settings: Settings) -> SqlStore:
 async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     """Open a gateway with its HTTP application until the block ends."""
     from holdfast.http.app import Application
-    from holdfast.providers.routing import Upstreams
+    from holdfast.providers.routing import UpstreamRouter
 
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(settings.store.url, clock=clock)
-    upstreams = Upstreams(settings.upstreams, ids.new)
+    upstreams = UpstreamRouter(settings.upstreams, ids.new)
     try:
         meter = new_meter(store, settings)
         gateway = Gateway(

@@ -23,6 +23,7 @@ from holdfast.stores.postgres.row_locks import lock
 from holdfast.stores.postgres.rw_gate import ReadWriteGate
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask, Plan, Row
+from holdfast.stores.sql.store import SqlDriver
 
 ResultT = TypeVar("ResultT")
 
@@ -41,10 +42,10 @@ BEGIN = "begin isolation level read committed read write"
 BEGIN_READ = "begin isolation level repeatable read read only"
 
 
-class PostgresDriver:
+class PostgresDriver(SqlDriver):
     """Runs plans on PostgreSQL: few writers, a pool of readers, and somebody who listens."""
 
-    lines = WRITERS
+    max_batches = WRITERS
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class PostgresDriver:
         self._origin = origin
         self._writers: list[asyncpg.Connection] = []
         """Connections for writing that nobody uses now."""
-        self._passage = ReadWriteGate()
+        self._gate = ReadWriteGate()
         self._lanes = LaneCache()
         self._skip_cache_batches = 0
         self._doubts = 0
@@ -138,7 +139,7 @@ class PostgresDriver:
         if foreseen is None:
             return None
         known, lanes = self._lanes, self._lanes.detach_uncommitted()
-        with self._passage.shared():
+        with self._gate.shared():
             connection = await self._writing()
             try:
                 told = await write_from_cache(connection, foreseen.writes)
@@ -163,11 +164,11 @@ class PostgresDriver:
             if self._skip_cache_batches:
                 self._skip_cache_batches -= 1
                 return None
-            if not self._passage.is_taken:
+            if not self._gate.is_taken:
                 foreseen = decide_batch_from_cache(commands, self._clock.now(), self._lanes)
-                if foreseen is not None or self._passage.is_empty:
+                if foreseen is not None or self._gate.is_empty:
                     return foreseen
-            await self._passage.change()
+            await self._gate.change()
 
     async def _one_by_one(self, commands: Sequence[Command[Any]]) -> list[Result]:
         loop = asyncio.get_running_loop()
@@ -200,7 +201,7 @@ class PostgresDriver:
         raise AssertionError("the last try returns")
 
     async def _transact(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        async with self._passage.alone():
+        async with self._gate.exclusive():
             connection = await self._begin()
             try:
                 results = await self._carry_out(connection, commands)

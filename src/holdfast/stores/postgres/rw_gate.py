@@ -38,7 +38,7 @@ class ReadWriteGate:
             self._tell()
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
         """Wait until nobody is in, and be in alone."""
         while not self.is_empty:
             await self.change()
