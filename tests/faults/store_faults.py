@@ -36,7 +36,7 @@ DURABILITY = (
     Fault(
         "a failed commit is answered as done on PostgreSQL",
         f"{STORES}/postgres/driver.py",
-        """                await cursor.execute("commit")
+        """                await connection.execute("commit")
             except BaseException as exc:
 """,
         """                try:
