@@ -175,6 +175,10 @@ class Reader(Protocol):
         """
         ...
 
+    async def quarantined(self, session: Session) -> frozenset[int]:
+        """Return the sequence numbers of items in the context that a provider could not process."""
+        ...
+
     async def outline(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
     ) -> Outline | None:

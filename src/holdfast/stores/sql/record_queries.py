@@ -16,6 +16,7 @@ from holdfast.core.model.records import Span, merge_spans, visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Compact, Hide, UndoCompaction
 from holdfast.core.transaction.facts import Facts, Log
+from holdfast.stores.cache.context_cache import is_as_stored
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import read_session, unpack_items
 from holdfast.stores.sql.facts import fenced_facts
@@ -109,8 +110,11 @@ def _log(session: Session, upto: int, first: int) -> Plan[Log]:
     )
 
 
-def context(of: Session) -> Plan[list[StoredItem]]:
-    """Return a log as a model may be shown it; what a summary stands for is not even read."""
+def context(of: Session) -> Plan[tuple[list[StoredItem], bool]]:
+    """Return a log as a model may be shown it; what a summary stands for is not even read.
+
+    The flag tells whether all of it is shown as it is stored, and no compaction was recorded.
+    """
     heads = yield from find_heads(of)
     force = in_force(heads)
     shown = yield from _with_bodies(force)
@@ -121,7 +125,8 @@ def context(of: Session) -> Plan[list[StoredItem]]:
     items: list[StoredItem] = []
     for first, last in spans:
         items.extend((yield from find_items(of, first, last)))
-    return show(items, shown)
+    is_plain = all(head.kind not in ("compaction", "elision") for head in heads)
+    return show(items, shown), is_plain and is_as_stored(items)
 
 
 def _with_bodies(force: InForce) -> Plan[Shown]:
