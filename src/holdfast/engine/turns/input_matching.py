@@ -1,12 +1,20 @@
 """Matches the input of a request with what is stored: what is new, what is rewound or repeated."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.core.decisions.lane import unpack_items
-from holdfast.core.history.diff import ASSISTANT, LogEntry, SentItem, find_new
+from holdfast.core.history.diff import (
+    ASSISTANT,
+    HistoryDiff,
+    LogEntry,
+    SentItem,
+    find_new,
+    find_new_near_end,
+)
 from holdfast.core.history.history_hash import (
     EMPTY_HISTORY,
     HistoryHashRow,
@@ -22,6 +30,8 @@ from holdfast.core.model.turn import Turn
 from holdfast.core.openai.chat import text_of
 from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader
 
+TAIL_ITEMS = 16
+"""How many items of a log are read first, beside twice as many as the request has."""
 SEARCHED_TURNS = 100
 """How many of a session's last turns are searched for tool outputs that are queued."""
 
@@ -88,7 +98,8 @@ async def match_input(
         view = await read.session(tenant, session_id=session_id, key=key)
         if view is None or not view.session.hidden_count:
             return MatchedInput(tuple(items))
-    outline = await read.outline(tenant, session_id=session_id, key=key)
+    find = partial(read.outline, tenant, session_id=session_id, key=key)
+    outline, found = await _diff_tail(find, sent, is_whole=is_whole, is_enough=not has_outputs)
     if has_outputs and not is_history:
         return await _match_outputs(read, outline, items, sent)
     if outline is None or not outline.entries:
@@ -96,7 +107,7 @@ async def match_input(
         seen = outline.settled_seq if outline is not None else 0
         return MatchedInput(tuple(items), seen_seq=seen, brought=brought)
     log = [_entry(entry) for entry in outline.entries]
-    found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
+    found = found or find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
     if not is_history and not found.new_from:
         return MatchedInput(tuple(items))
     is_again = found.new_from == len(sent) or found.new_upto is not None
@@ -112,6 +123,28 @@ async def match_input(
         # A turn that is accepted in between would stand where the answer is to be repeated.
         after_turn=outline.session.turn_count if is_again else None,
     )
+
+
+async def _diff_tail(
+    find: Callable[..., Awaitable[Outline | None]],
+    sent: Sequence[SentItem],
+    *,
+    is_whole: bool,
+    is_enough: bool,
+) -> tuple[Outline | None, HistoryDiff | None]:
+    """Compare a request with the end of its log, where that can be enough.
+
+    Return the outline of the end with the diff, or the whole outline without one.
+    """
+    outline = await find(last=2 * len(sent) + TAIL_ITEMS if is_enough else None)
+    if outline is None or outline.is_whole:
+        return outline, None
+    if outline.open_from is None:
+        tail = [_entry(entry) for entry in outline.entries]
+        found = find_new_near_end(sent, tail, is_whole=is_whole)
+        if found is not None:
+            return outline, found
+    return await find(), None
 
 
 async def _is_cut(

@@ -205,7 +205,7 @@ def _last_of(spans: list[Span], count: int | None) -> list[Span]:
 
 
 def outline(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
+    tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float
 ) -> Plan[Outline | None]:
     """Return what of a session is settled, without its content."""
     view = yield from session(tenant, session_id, key, now)
@@ -221,14 +221,16 @@ def outline(
         refused = merge_spans(one for own in records for one in hidden_spans(own, REFUSED))
         hidden = [one for own in records for one in hidden_spans(own, HIDING - REFUSED)]
         spans = visible_spans(merge_spans(hidden), 1, found.head_seq)
+    shown, spans = spans, _last_of(spans, last)
     entries: list[OutlineEntry] = []
-    for first, last in spans:
-        entries.extend((yield from _outline_part(found, first, last)))
+    for first, end in spans:
+        entries.extend((yield from _outline_part(found, first, end)))
     if refused:
         entries = [_with_refusal(entry, refused) for entry in entries]
     running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
     settled = entries[: len(entries) - len(running)]
-    return Outline(found, upto, settled, running, _open_from(found, active, now))
+    open_from, is_whole = _open_from(found, active, now), spans[:1] == shown[:1]
+    return Outline(found, upto, settled, running, open_from, is_whole)
 
 
 def _with_refusal(entry: OutlineEntry, refused: Sequence[Span]) -> OutlineEntry:

@@ -139,10 +139,15 @@ class SqlReader:
         return known
 
     async def outline(
-        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+        self,
+        tenant: Tenant,
+        *,
+        session_id: SessionId | None = None,
+        key: Key | None = None,
+        last: int | None = None,
     ) -> Outline | None:
-        """Return the settled, visible log without its content."""
-        return await self._run(lambda now: queries.outline(tenant, session_id, key, now))
+        """Return the settled, visible log, or the end of it, without its content."""
+        return await self._run(lambda now: queries.outline(tenant, session_id, key, last, now))
 
     async def find_history(
         self, tenant: Tenant, history_hashes: Sequence[bytes]
