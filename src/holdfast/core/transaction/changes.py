@@ -14,7 +14,7 @@ from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.records import Record
+from holdfast.core.model.records import HiddenRanges, Record
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 
@@ -91,6 +91,11 @@ class Entry(msgspec.Struct, gc=False):
     items: list[StoredItem] = []
     records: list[Record] = []
     events: list[Event] = []
+    hidden: HiddenRanges | None = None
+    """What is hidden once this entry is written, where it has records or begins a fork.
+
+    The store fills it in, so that nobody has to read all records of a log.
+    """
 
     @property
     def turn_id(self) -> TurnId | None:

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.records import Record, RecordKind
+from holdfast.core.model.records import HiddenRanges, Record, RecordKind
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Outcome, Run, Source, Turn
 from holdfast.core.transaction.changes import Entry, Event
@@ -172,6 +172,7 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     runs: list[RunState]
     records: list[RecordState]
     events: list[tuple[str, bool, bytes]]
+    hidden: HiddenRanges | None = None
 
 
 _turn_values = attrgetter(*TurnState.__struct_fields__[:-1])
@@ -190,7 +191,8 @@ def pack_entry(entry: Entry) -> bytes:
     for event in entry.events:
         events += ((event.kind, event.turn_id is not None, event.body),)
     runs, records = map(_run_values, entry.runs), map(_record_values, entry.records)
-    return _pack((state, tuple(runs), tuple(records), events))
+    body = (state, tuple(runs), tuple(records), events)
+    return _pack(body if entry.hidden is None else (*body, entry.hidden))
 
 
 def pack_body(body: Body) -> bytes:

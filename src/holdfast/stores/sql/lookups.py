@@ -8,9 +8,19 @@ from msgspec.structs import replace
 from holdfast.core.compaction.records import RecordHead
 from holdfast.core.ids import RunId, SessionId, TurnId
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.records import Record, Span, hidden_spans, merge_spans
+from holdfast.core.model.records import (
+    HIDING,
+    NOTHING_HIDDEN,
+    REFUSED,
+    HiddenRanges,
+    Record,
+    Span,
+    hidden_spans,
+    merge_spans,
+)
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
+from holdfast.core.transaction.changes import Change, Entry, LogAppended
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
@@ -28,6 +38,8 @@ from holdfast.stores.sql.entries import (
 from holdfast.stores.sql.plan import Plan, Row, every, one
 
 EVERYTHING = 2**62
+MAX_RANGES = 64
+"""Hidden ranges that an entry tells of; a log with more of them has its records read."""
 
 # Where the parts of a row of `LANE_BY_…` begin.
 _OWNER = SESSION_WIDTH
@@ -150,8 +162,60 @@ def changes_view(record: Record) -> bool:
 
 def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
     """Return what records hide of a session's log, its ancestors' part included."""
+    ranges = yield from find_hidden_ranges(session)
+    return ranges.all()
+
+
+def find_hidden_ranges(session: Session) -> Plan[HiddenRanges]:
+    """Return what is hidden of a log: its last record's entry tells, or a fork's first one.
+
+    Entries that do not tell it (too many ranges, several records at once) have all records read.
+    """
+    no = session_no(session.id)
+    if session.record_no:
+        row = yield from one(sql.RECORD_ENTRY, no, session.record_no)
+    elif session.parent_id is not None:
+        row = yield from one(sql.FIRST_ENTRY, no)
+    else:
+        return NOTHING_HIDDEN
+    kept = read_body(bytes(row[0])).hidden if row is not None else None
+    if kept is not None:
+        return kept
     found = yield from find_records(session)
-    return tuple(merge_spans(span for own in found for span in hidden_spans(own)))
+    refused = merge_spans(span for own in found for span in hidden_spans(own, REFUSED))
+    hidden = merge_spans(span for own in found for span in hidden_spans(own, HIDING - REFUSED))
+    return HiddenRanges(tuple(hidden), tuple(refused))
+
+
+def add_hidden_ranges(changes: Sequence[Change]) -> Plan[None]:
+    """Write into new entries what is hidden from there on, if they change that."""
+    for change in changes:
+        if type(change) is LogAppended:
+            yield from _add_hidden_ranges(change)
+
+
+def _add_hidden_ranges(change: LogAppended) -> Plan[None]:
+    session, before = change.session, change.before
+    if before is not None and before.record_no == session.record_no:
+        return
+    ranges = NOTHING_HIDDEN
+    if before is not None:
+        ranges = yield from find_hidden_ranges(before)
+    elif session.parent_id is not None:
+        row = yield from one(sql.SESSION_BY_ID, session.parent_id)
+        if row is not None:
+            parent = replace(read_session(row), record_no=session.parent_record)
+            ranges = (yield from find_hidden_ranges(parent)).upto(session.parent_seq)
+            _keep_ranges(change.entries[0], ranges)
+    for entry in change.entries:
+        if entry.records:
+            ranges = ranges.after(entry.records)
+            _keep_ranges(entry, ranges)
+
+
+def _keep_ranges(entry: Entry, ranges: HiddenRanges) -> None:
+    if len(ranges.hidden) + len(ranges.refused) <= MAX_RANGES:
+        entry.hidden = ranges
 
 
 def find_items(

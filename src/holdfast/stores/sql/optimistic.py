@@ -15,7 +15,7 @@ from holdfast.core.decisions import append as appending
 from holdfast.core.decisions import external_runs as blocks
 from holdfast.core.decisions import run as run_end
 from holdfast.core.transaction import commands as cmd
-from holdfast.core.transaction.changes import Decision
+from holdfast.core.transaction.changes import Decision, LogAppended
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts
 from holdfast.stores.cache.lane_cache import LaneCache
@@ -29,12 +29,20 @@ def decide_from_cache(command: Command[Any], now: float, lanes: LaneCache) -> Pl
     if decide is None or command.again:
         return None
     decision = decide(command, now, lanes)
-    if decision is None:
+    if decision is None or _has_records(decision):
         return None
     asks = writes(decision.changes)
     if not asks or not asks[0][0].is_fenced:
         return None  # A refusal has no gate that would tell whether it is due.
     return Planned(decision, asks)
+
+
+def _has_records(decision: Decision[Any]) -> bool:
+    """Whether a decision writes records: their entry tells of the earlier ones, which are read."""
+    for change in decision.changes:
+        if type(change) is LogAppended and change.before is not None:
+            return change.before.record_no != change.session.record_no
+    return False
 
 
 def _continue(command: cmd.AppendBatch, now: float, _: LaneCache) -> Decision[Any] | None:

@@ -15,12 +15,9 @@ from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import (
     HIDING,
-    REFUSED,
     Record,
     Span,
-    hidden_spans,
     in_force,
-    merge_spans,
     visible_spans,
 )
 from holdfast.core.model.session import Session
@@ -55,6 +52,7 @@ from holdfast.stores.sql.entries import (
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
     find_hidden,
+    find_hidden_ranges,
     find_items,
     find_lineage,
     find_number,
@@ -217,10 +215,9 @@ def outline(
     spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
     refused: list[Span] = []
     if found.hidden_count:
-        records = yield from find_records(found)
-        refused = merge_spans(one for own in records for one in hidden_spans(own, REFUSED))
-        hidden = [one for own in records for one in hidden_spans(own, HIDING - REFUSED)]
-        spans = visible_spans(merge_spans(hidden), 1, found.head_seq)
+        ranges = yield from find_hidden_ranges(found)
+        refused = list(ranges.refused)
+        spans = visible_spans(ranges.hidden, 1, found.head_seq)
     shown, spans = spans, _last_of(spans, last)
     entries: list[OutlineEntry] = []
     for first, end in spans:

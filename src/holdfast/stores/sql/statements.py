@@ -65,6 +65,8 @@ RECORD_ENTRIES = Statement(
     "select record, body, n from log where session = ?1 and record is not null "
     "and record >= ?2 order by record",
 )
+RECORD_ENTRY = Statement("record_entry", "select body from log where session = ?1 and record = ?2")
+FIRST_ENTRY = Statement("first_entry", "select body from log where session = ?1 and n = 1")
 SAVE_BODY = Statement("save_body", "update log set body = ?3 where session = ?1 and n = ?2")
 SAVE_ITEMS = Statement("save_items", "update log set items = ?3 where session = ?1 and n = ?2")
 BLANK_ENTRY = Statement(
