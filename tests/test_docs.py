@@ -28,6 +28,7 @@ from holdfast.engine.settings import (
     HealSettings,
     RetentionSettings,
     StreamSettings,
+    ToolSettings,
 )
 from holdfast.http import app as application
 from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
@@ -354,6 +355,7 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
         StoreSettings,
         ResetSettings,
         LimitSettings,
+        ToolSettings,
         RetentionSettings,
         LogSettings,
         AccessKey,

@@ -1,7 +1,7 @@
 """Compose the parts: open a store, start the engine on it, put the HTTP API in front."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,15 +19,24 @@ from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings, RetentionSettings
 from holdfast.engine.turns.executor import TurnExecutor
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.ports.clock import Clock, Ids
+from holdfast.ports.meter import Meter
+from holdfast.ports.store import Store
 from holdfast.settings import Settings
 from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
+from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.toolbox import GatewayTools
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from holdfast.http.admin.operations import AdminServices
     from holdfast.http.app import Application
-    from holdfast.http.metrics import PrometheusMeter
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
+    from holdfast.observability.metrics import PrometheusMeter
+    from holdfast.providers.routing import UpstreamRouter
 
 
 @asynccontextmanager
@@ -65,15 +74,18 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
         await store.close()
 
 
-def new_meter(store: SqlStore, settings: Settings) -> "PrometheusMeter":
+def new_meter(
+    store: SqlStore, settings: Settings, tracer_provider: "TracerProvider | None" = None
+) -> "PrometheusMeter":
     """Return a meter that counts the commits of a store, and exports traces if configured."""
-    from holdfast.http.metrics import PrometheusMeter
+    from holdfast.observability.metrics import PrometheusMeter
+    from holdfast.observability.tracing import TracingMeter, tracing_meter
 
     meter = PrometheusMeter()
-    if settings.otel.endpoint:
-        from holdfast.http.tracing import tracing_meter
-
-        meter = tracing_meter(settings.otel.endpoint)
+    if tracer_provider is not None:
+        meter = TracingMeter(tracer_provider, has_content=settings.otel.content)
+    elif settings.otel.endpoint:
+        meter = tracing_meter(settings.otel.endpoint, has_content=settings.otel.content)
     store.on_commit(meter.committed)
     wal = wal_path(settings.store.url)
     if wal is not None:
@@ -105,37 +117,30 @@ async def open_configured_store(settings: Settings) -> SqlStore:
 
 
 @asynccontextmanager
-async def open_application(settings: Settings) -> "AsyncIterator[Application]":
-    """Open a gateway with its HTTP application until the block ends."""
+async def open_application(
+    settings: Settings, *, tracer_provider: "TracerProvider | None" = None
+) -> "AsyncIterator[Application]":
+    """Open a gateway with its HTTP application until the block ends.
+
+    `tracer_provider` receives the traces instead of the configured endpoint.
+    """
     from holdfast.http.app import Application
+    from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(settings.store.url, clock=clock)
     upstreams = UpstreamRouter(settings.upstreams, ids.new)
+    toolbox: GatewayTools | None = None
     try:
-        meter = new_meter(store, settings)
-        gateway = Gateway(
-            store,
-            clock=clock,
-            ids=ids,
-            settings=settings.lanes,
-            limits=settings.lanes.limits(
-                can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
-            ),
-            storage=StorageQuota(store.read, settings.limits.stored_bytes),
-            meter=meter,
-        )
+        meter = new_meter(store, settings, tracer_provider)
+        upstreams = trace_calls(upstreams, meter)
+        gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
-        executor = TurnExecutor(
-            gateway,
-            upstreams.provider,
-            settings.heals,
-            fallbacks=upstreams.fallbacks,
-            fitter=compactor,
-        )
+        toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
+        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox)
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
         retention = _start_retention(gateway, settings.retention)
@@ -147,6 +152,7 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
                 _http_config(settings),
                 streams=settings.sessions,
                 compactor=compactor,
+                admin=_admin_services(store, settings),
             )
             # Before anybody can connect: a request must never find the keys unread.
             await application.load_keys()
@@ -159,8 +165,62 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
             # Exporting waits for the network: not on the event loop.
             await asyncio.to_thread(meter.shutdown)
     finally:
+        if toolbox is not None:
+            await toolbox.close()
         await upstreams.close()
         await store.close()
+
+
+def _new_gateway(store: Store, settings: Settings, clock: Clock, ids: Ids, meter: Meter) -> Gateway:
+    """Return the gateway of a server, which also runs turns that nobody waits for."""
+    limits = settings.lanes.limits(
+        can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
+    )
+    return Gateway(
+        store,
+        clock=clock,
+        ids=ids,
+        settings=settings.lanes,
+        limits=limits,
+        storage=StorageQuota(store.read, settings.limits.stored_bytes),
+        meter=meter,
+    )
+
+
+def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
+    """Return what the admin endpoints read from the store."""
+    from holdfast.doctor.service import DoctorService
+    from holdfast.http.admin.operations import AdminServices
+    from holdfast.stores.reports import SqlReports
+
+    doctor = DoctorService(store, settings.store.url, turn_seconds=settings.heals.turn_seconds)
+    return AdminServices(SqlReports(store), doctor.diagnose)
+
+
+def _new_executor(
+    gateway: Gateway,
+    settings: Settings,
+    upstreams: "UpstreamRouter",
+    compactor: Compactor,
+    toolbox: GatewayTools,
+) -> TurnExecutor:
+    """Return what executes turns with the configured upstreams and tools."""
+    return TurnExecutor(
+        gateway,
+        upstreams.provider,
+        settings.heals,
+        fallbacks=upstreams.fallbacks,
+        fitter=compactor,
+        toolbox=toolbox,
+        tools=settings.tools,
+    )
+
+
+def _open_tools(
+    gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
+) -> GatewayTools:
+    """Return the tools that the gateway runs."""
+    return GatewayTools(BuiltinTools(gateway, scope=settings.tools.scope, windows=windows))
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

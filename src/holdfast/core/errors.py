@@ -32,7 +32,7 @@ HoldfastError
 ├── StorageFull             the tenant has stored as much as it may
 ├── RunFenced               this run no longer owns its session
 ├── TurnFailed              the work itself failed; carries the recorded code
-├── ProviderFailure         what the model's server said, classified once
+├── ProviderFailure         a failure of the model's server, classified once
 └── StoreError
     ├── StoreUnavailable    nothing was done, or its outcome is unknown; try again
     ├── StoreClosed         it was closed here, and is not coming back
@@ -347,7 +347,7 @@ class SchemaTooOld(StoreError):
 
 
 class DurabilityRefused(StoreError):
-    """The database is set up to lose acknowledged work, and nobody said that is wanted."""
+    """The database may lose acknowledged work, and the configuration does not allow that."""
 
     code = "durability_refused"
 

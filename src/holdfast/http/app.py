@@ -10,6 +10,8 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.turns.stateless import StatelessExecutor
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.http.admin.keys import KeysApi
+from holdfast.http.admin.operations import AdminServices, OperationsApi
 from holdfast.http.api.chat import ChatApi
 from holdfast.http.api.compactions import CompactionsApi
 from holdfast.http.api.conversations import ConversationsApi
@@ -23,7 +25,6 @@ from holdfast.http.api.sessions import SessionsApi
 from holdfast.http.api.stored_completions import CompletionsApi
 from holdfast.http.api.transcript import TranscriptApi
 from holdfast.http.api.turns import TurnsApi
-from holdfast.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig, RateLimiter
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.submit_turn import TurnSubmitter
@@ -41,6 +42,7 @@ from holdfast.http.server.types import (
     json_reply,
 )
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
+from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.provider import Upstreams
 from holdfast.ports.request_context import RequestContext
 
@@ -57,6 +59,7 @@ class Application:
         *,
         streams: StreamSettings | None = None,
         compactor: Compactor | None = None,
+        admin: AdminServices | None = None,
     ) -> None:
         self._gateway = gateway
         self._turn_service = turn_service
@@ -95,19 +98,24 @@ class Application:
         add("GET", "/healthz", health.healthz)
         add("GET", "/readyz", health.readyz)
         self._add_completion_routes(gateway, turn_service)
-        self._add_session_routes(gateway)
+        self._add_session_routes(gateway, compactor)
+        self._add_admin_routes(gateway, admin)
         transcript = self._transcript = TranscriptApi(
             gateway, self._decoder, self._authenticator.until_revoked
         )
+        self._add_transcript_routes(transcript)
+        self._add_compaction_routes(CompactionsApi(turns, compactor, self._decoder))
+        self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
+        add("GET", "/v1/events", self._events.all)
+        add("GET", "/v1/sessions/{id}/events", self._events.of_session)
+
+    def _add_transcript_routes(self, transcript: TranscriptApi) -> None:
+        add = self._routes.add
         add("GET", "/v1/transcript", transcript.read)
         add("POST", "/v1/transcript", transcript.add)
         add("DELETE", "/v1/transcript", transcript.pop)
         add("POST", "/v1/transcript/lane", transcript.acquire_lane)
         add("POST", "/v1/transcript/lane/{turn_id}", transcript.end_lane)
-        self._add_compaction_routes(CompactionsApi(turns, compactor, self._decoder))
-        self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
-        add("GET", "/v1/events", self._events.all)
-        add("GET", "/v1/sessions/{id}/events", self._events.of_session)
 
     def _add_completion_routes(self, gateway: Gateway, turn_service: TurnService) -> None:
         completions = CompletionsApi(gateway, turn_service)
@@ -126,10 +134,22 @@ class Application:
         add("GET", "/v1/sessions/{id}/compactions/{compaction_id}", compactions.get)
         add("POST", "/v1/sessions/{id}/compactions/{compaction_id}/undo", compactions.undo)
 
-    def _add_session_routes(self, gateway: Gateway) -> None:
+    def _add_admin_routes(self, gateway: Gateway, services: AdminServices | None) -> None:
+        keys = KeysApi(gateway, self._authenticator)
+        add = self._routes.add
+        add("GET", "/v1/keys", keys.list_all)
+        add("POST", "/v1/keys", keys.create)
+        add("DELETE", "/v1/keys/{id}", keys.revoke)
+        if services is not None:
+            operations = OperationsApi(services)
+            add("GET", "/v1/workers", operations.workers)
+            add("GET", "/v1/usage", operations.usage)
+            add("GET", "/v1/doctor", operations.doctor)
+
+    def _add_session_routes(self, gateway: Gateway, compactor: Compactor) -> None:
         conversations = ConversationsApi(gateway, self._decoder)
         sessions = SessionsApi(gateway, self._decoder)
-        turns = TurnsApi(gateway)
+        turns = TurnsApi(gateway, compactor)
         add = self._routes.add
         add("POST", "/v1/conversations", conversations.create)
         add("GET", "/v1/conversations/{id}", conversations.get)
@@ -150,6 +170,7 @@ class Application:
         add("POST", "/v1/sessions/{id}/restore", sessions.restore)
         add("POST", "/v1/sessions/{id}/fork", sessions.fork)
         add("GET", "/v1/turns/{id}", turns.get)
+        add("GET", "/v1/turns/{id}/projection", turns.projection)
         add("POST", "/v1/turns/{id}/cancel", turns.cancel)
 
     async def load_keys(self) -> None:
@@ -195,9 +216,10 @@ class Application:
                 if request.method == "OPTIONS" and is_preflight(request):
                     reply = Reply(b"", status=204, headers=[])
                 else:
+                    # The route first: a rejected request is logged and counted by it too.
+                    methods = self._routes.find(request)
                     await self._authenticator.authenticate(request)
                     context.tenant = request.tenant
-                    methods = self._routes.find(request)
                     endpoint: Endpoint = self._relay_or_404
                     if methods is not None:
                         endpoint = methods.get(request.method, self._reject_method)

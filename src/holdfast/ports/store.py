@@ -370,5 +370,5 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything; what was acknowledged stays."""
+        """Close the store; what was acknowledged stays."""
         ...

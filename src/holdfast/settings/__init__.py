@@ -16,6 +16,7 @@ from holdfast.engine.settings import (
     LaneSettings,
     RetentionSettings,
     StreamSettings,
+    ToolSettings,
 )
 from holdfast.providers.settings import UpstreamSettings, proxy_for
 from holdfast.settings.files import read_file
@@ -63,6 +64,7 @@ class Settings:
     heals: HealSettings = field(default_factory=HealSettings)
     context: ContextSettings = field(default_factory=ContextSettings)
     reset: ResetSettings = field(default_factory=ResetSettings)
+    tools: ToolSettings = field(default_factory=ToolSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -108,6 +110,7 @@ def load(
         heals=sources.section("heals", HealSettings),
         context=sources.section("context", ContextSettings),
         reset=sources.section("sessions.reset", ResetSettings),
+        tools=sources.section("tools", ToolSettings),
         limits=sources.section("limits", LimitSettings),
         retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),

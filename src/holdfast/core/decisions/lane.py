@@ -49,7 +49,7 @@ def begin(
 ) -> tuple[Turn, Run]:
     """Give the lane to `turn`: its items enter the log, its run begins under a new epoch.
 
-    A turn that waited brings its items itself, packed.
+    The items of a queued turn are packed in its queue row.
     """
     first, kept, last = _place(draft, turn, facts, items or unpack_items(turn.input))
     turn = replace(
@@ -104,7 +104,7 @@ def new_run(run_id: RunId, turn: Turn, *, epoch: int, draft: Draft) -> Run:
 
 
 def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> _Block:
-    """Bring the turn's block to the head of the log, in one piece, whatever came before."""
+    """Move the turn's items to the head of the log, as one block."""
     hidden, block = facts.hidden, facts.turn_items
     if turn.first_seq is None:
         if turn.rewind_after is not None and turn.rewind_upto is not None:
@@ -119,12 +119,12 @@ def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> 
         if turn.kept_seq < turn.last_seq:
             draft.hide("retry", (turn.kept_seq + 1, turn.last_seq), hidden, turn.id)
         return turn.first_seq, turn.kept_seq, turn.last_seq
-    # Later turns stand behind the old block, or hid it: it is written anew, never interleaved.
+    # Later turns follow the old block, or hid it: append it again instead of interleaving.
     # Where all of it is hidden, who asks again means what was asked.
     kept = visible_items(block, hidden) if is_seen else _asked(block, turn.kept_seq)
     draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id)
     first = draft.head_seq + 1
-    last = draft.append([item.anew() for item in kept if not item.is_partial], turn.number)
+    last = draft.append([item.as_new() for item in kept if not item.is_partial], turn.number)
     return first, last, last
 
 
@@ -218,7 +218,7 @@ def end_dead_owner(
 ) -> Settled:
     """Free the lane if its holder is gone.
 
-    A run whose worker died ends as interrupted; where nobody waits on a socket it goes back to
+    A run whose worker died ends as interrupted; without a waiting connection it goes back to
     the front of its queue, for a bounded number of attempts. A hold that ran out ends its turn.
     """
     session, turn = draft.session, facts.active
@@ -260,12 +260,12 @@ def _with_front(waiting: Waiting, position: int) -> Waiting:
 
 
 def tail_position(turn_count: int, waiting: Waiting, active: Turn | None = None) -> int:
-    """Return a place behind everybody; a resumed turn runs at a place beyond its number."""
+    """Return the last queue position; a resumed turn gets one beyond its number."""
     return max(turn_count, waiting.last_position or 0, active.position if active else 0) + 1
 
 
 def front_position(facts: Facts, waiting: Waiting) -> int:
-    """Return a place before everybody, the turn that had the lane included."""
+    """Return a queue position before all others, including the turn that held the lane."""
     places = [waiting.first_position, facts.active.position if facts.active else None]
     known = [place for place in places if place is not None]
     return min(known, default=1) - 1

@@ -215,6 +215,9 @@ def message_of(items: Iterable[bytes]) -> Message:
                     texts.append(part.get("text", ""))
         elif item.get("type") in ("function_call", "custom_tool_call"):
             calls.append(call_of(item))
+        elif item.get("type") == "mcp_call":
+            # What was said before a tool ran is not the answer.
+            texts.clear()
     message: Message = {
         "role": "assistant",
         "content": "".join(texts) if texts or not calls else None,

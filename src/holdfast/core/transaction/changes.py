@@ -130,7 +130,7 @@ class QueueDropped(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartialSaved(msgspec.Struct, frozen=True, gc=False):
-    """What a running stream has said so far; written only while its run holds the lane."""
+    """The text of a running stream so far; written only while its run holds the lane."""
 
     session_id: SessionId
     run_id: RunId
@@ -221,7 +221,7 @@ class ApiKeySaved(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContentErased(msgspec.Struct, frozen=True, gc=False):
-    """Everything a session said, was answered or produced; ids and ends remain."""
+    """Blank all content of a session; ids and outcomes remain."""
 
     session_id: SessionId
 
@@ -235,7 +235,7 @@ class ItemErased(msgspec.Struct, frozen=True, gc=False):
 
 
 class SummariesErased(msgspec.Struct, frozen=True, gc=False):
-    """Every summary of a range that has to do with the one given: it tells what was erased."""
+    """Blank every summary of a range that overlaps the erased one."""
 
     session_id: SessionId
     from_seq: int

@@ -24,7 +24,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
     session: Session
     upto: int
-    """Where the part ends that it has in common with the log in which the range was said."""
+    """Last item that it shares with the log that contains the range."""
     line: frozenset[SessionId]
     """The session and those whose history it continues."""
     hidden: tuple[Span, ...] = ()

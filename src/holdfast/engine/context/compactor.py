@@ -262,7 +262,7 @@ class Compactor:
         if isinstance(found, Summary):
             return found
         log.warning("summary.failed", model=model, code=found.code)
-        self._gateway.meter.healed(found.failure_class)
+        self._gateway.meter.healed(found.failure_class, found.heal.action, 0.0)
         if run is not None:
             await run.record_heal(RecordHeal(fence=run.fence, heal=found.heal))
         return None

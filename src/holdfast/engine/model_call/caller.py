@@ -22,7 +22,8 @@ from holdfast.core.healing.policy import (
     read_heals,
     treat,
 )
-from holdfast.core.model.request import TurnRequest
+from holdfast.core.model.request import SentRequest, TurnRequest, hash_params
+from holdfast.core.projection.prefix_cache import SharedPrefix
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
@@ -33,8 +34,7 @@ from holdfast.engine.model_call.projection_cache import ProjectionCache
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
-from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.ports.provider import Answer, ModelCall, Provider
+from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, call_params
 from holdfast.ports.request_context import note_usage
 
 Route = Callable[[str], Provider]
@@ -49,7 +49,7 @@ class _Progress(msgspec.Struct):
     """What happened so far within one call of a turn."""
 
     began: float
-    writer: JournalWriter | None
+    writer: OutputSink | None
     heals: list[Heal]
     """Heals of this turn, those of earlier runs of the same step first."""
     has_run_before: bool = False
@@ -82,7 +82,7 @@ class ModelCaller:
         self._projections = ProjectionCache()
 
     async def call(
-        self, run: ActiveRun, request: TurnRequest, writer: JournalWriter | None = None
+        self, run: ActiveRun, request: TurnRequest, writer: OutputSink | None = None
     ) -> Answer:
         """Return the answer, or raise the failure that could not be healed.
 
@@ -90,10 +90,12 @@ class ModelCaller:
         """
         progress = _Progress(monotonic(), writer, [])
         task = self._deadlines.start()
+        prepared_at = progress.began
         try:
             attempt = await self._first_attempt(run, request, progress)
             while True:
                 call = self._build_call(run, attempt, is_stream=writer is not None)
+                run.sent = self._describe(run, attempt, call)
                 sent_at, outcome = monotonic(), "left"
                 try:
                     if writer is None:
@@ -107,8 +109,11 @@ class ModelCaller:
                     outcome, failure = exc.failure_class, exc
                 finally:
                     seconds = monotonic() - sent_at
-                    self._gateway.meter.upstream_answered(attempt.provider.name, outcome, seconds)
+                    self._gateway.meter.upstream_answered(
+                        attempt.provider.name, outcome, seconds, sent_at - prepared_at
+                    )
                 attempt = await self._heal(run, attempt, failure, progress)
+                prepared_at = monotonic()
         except asyncio.CancelledError as exc:
             if not self._deadlines.stop(task):
                 raise
@@ -202,12 +207,27 @@ class ModelCaller:
             call = replace(call, state=state, new_items=new_items)
         return call
 
+    def _describe(self, run: ActiveRun, attempt: CallAttempt, call: ModelCall) -> SentRequest:
+        """Return what is recorded of a request, so that it can be rebuilt and proved later."""
+        assert isinstance(call.items, SharedPrefix)
+        hasher = self._projections.hash_items(run.session.id, call.items)
+        state = call.state
+        return SentRequest(
+            hash_params(hasher, call_params(call)),
+            run.session.record_no,
+            attempt.provider.name,
+            state.covers_seq if state is not None else None,
+            not attempt.allows_opaque,
+            attempt.is_plain,
+        )
+
     # ── healing ─────────────────────────────────────────────────────────────────────────────
 
     async def _heal(
         self, run: ActiveRun, attempt: CallAttempt, failure: ProviderFailure, progress: _Progress
     ) -> CallAttempt:
         """Return the next attempt, after its pause; raise a failure that is not healed."""
+        failed_at = monotonic()
         symptoms = self._symptoms(attempt, failure, progress)
         while (treatment := treat(symptoms, progress.heals, self._limits)) is not None:
             changed = await self._apply(attempt, treatment, failure)
@@ -215,8 +235,11 @@ class ModelCaller:
                 treatment = _with_failure(treatment, attempt, failure)
                 # Recorded before the pause: a crash during it must not reset the counts.
                 await self._record(run, treatment, attempt)
-                progress.heals.append(treatment.heal)
-                await asyncio.sleep(treatment.heal.pause_seconds)
+                heal = treatment.heal
+                progress.heals.append(heal)
+                await asyncio.sleep(heal.pause_seconds)
+                seconds = monotonic() - failed_at
+                self._gateway.meter.healed(heal.failure_class, heal.action, seconds)
                 return changed
             # It cannot be made shorter; a model with a larger window may take it as it is.
             symptoms = replace(symptoms, can_shrink=False)
@@ -306,7 +329,6 @@ class ModelCaller:
 
     async def _record(self, run: ActiveRun, treatment: Treatment, attempt: CallAttempt) -> None:
         heal = treatment.heal
-        self._gateway.meter.healed(heal.failure_class)
         # A form that a server rejects is our own bug, whatever came of it.
         note = log.error if heal.failure_class == "shape" else log.info
         note(
@@ -327,7 +349,7 @@ class ModelCaller:
 
 
 async def _stream(
-    provider: Provider, call: ModelCall, writer: JournalWriter, preface: tuple[bytes, ...]
+    provider: Provider, call: ModelCall, writer: OutputSink, preface: tuple[bytes, ...]
 ) -> Answer:
     """Stream an answer to the writer, behind the items that it begins with."""
     if not preface:
@@ -348,6 +370,7 @@ def _with_failure(
         model=attempt.model,
         status=failure.status,
         message=failure.message[:MAX_MESSAGE],
+        sent=attempt.run.sent if attempt.run is not None else None,
     )
     return replace(treatment, heal=heal)
 

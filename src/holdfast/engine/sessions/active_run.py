@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
 from holdfast.core.model.items import NewItem, StoredItem
-from holdfast.core.model.session import Session
+from holdfast.core.model.provider_state import ProviderState
+from holdfast.core.model.request import SentRequest
+from holdfast.core.model.session import Session, Usage
 from holdfast.core.model.turn import Fence
 from holdfast.core.projection.project import project
 from holdfast.core.transaction.commands import (
@@ -57,6 +59,7 @@ class ActiveRun:
         "fence",
         "is_lost",
         "preface",
+        "sent",
         "session",
         "turn",
     )
@@ -77,6 +80,8 @@ class ActiveRun:
         """Whether the lane was taken from the run."""
         self.preface: tuple[bytes, ...] = ()
         """Items that the answer begins with: the compaction that the client asked for."""
+        self.sent: SentRequest | None = None
+        """The last request that was sent to a provider."""
         self.ended: Ended | None = None
         """The committed end of the run."""
         self._finishing: Finish | None = None
@@ -156,6 +161,29 @@ class ActiveRun:
         self._advance(session)
         self._unsaved = self._unsaved[len(command.items) :]
         return self.session
+
+    async def commit_step(
+        self,
+        items: Sequence[NewItem],
+        *,
+        state: ProviderState | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        """Commit a model's answer or the outputs of its tools before the turn goes on.
+
+        Return only once it is durable: a tool must not run before its call is committed. No other
+        write of the run may be in flight.
+        """
+        command = Extend(
+            fence=self.fence,
+            items=(*self._unsaved, *items),
+            after_seq=self.session.head_seq,
+            shown_records=self._shown_records,
+            provider_state=state,
+            usage=usage,
+        )
+        await self._annotate(command)
+        self._unsaved = ()
 
     @property
     def has_unsaved(self) -> bool:

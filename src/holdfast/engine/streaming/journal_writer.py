@@ -77,6 +77,14 @@ class JournalWriter:
         self._live.mark_committed(journal)
         self._live.end(facts)
 
+    def begin_step(self) -> None:
+        """Go on after `settle`: the output so far is committed as items and no longer partial."""
+        self._unfolded = []
+        self._partial = PartialOutput()
+        self._is_settled = False
+        if self._has_more():
+            self._schedule()
+
     def _fold(self) -> PartialOutput:
         """Return the output so far."""
         if self._unfolded:

@@ -25,7 +25,7 @@ from holdfast.core.history.history_hash import (
 from holdfast.core.history.tool_outputs import sort_outputs
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem, comparable_text, item_value
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import Session, read_pending_calls
 from holdfast.core.model.turn import Turn
 from holdfast.core.openai.chat import text_of
 from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader
@@ -65,6 +65,8 @@ class MatchedInput(msgspec.Struct, frozen=True):
     """The turn and step that got the same tool outputs before."""
     after_turn: int | None = None
     """The number of the session's last turn, where a further turn would change the match."""
+    abandons: TurnId | None = None
+    """The turn that waits for tools whose calls the request contains without an output."""
 
 
 def has_no_history(items: Sequence[NewItem]) -> bool:
@@ -122,6 +124,7 @@ async def match_input(
         outline.settled_seq,
         # A turn that is accepted in between would stand where the answer is to be repeated.
         after_turn=outline.session.turn_count if is_again else None,
+        abandons=_abandoned(outline.session, sent, found.new_from),
     )
 
 
@@ -145,6 +148,17 @@ async def _diff_tail(
         if found is not None:
             return outline, found
     return await find(), None
+
+
+def _abandoned(session: Session, sent: Sequence[SentItem], new_from: int) -> TurnId | None:
+    """Return the turn that waits for tools, if the request goes on without their outputs."""
+    if not session.is_held or new_from >= len(sent):
+        return None
+    pending = set(read_pending_calls(session))
+    if any(item.call_id in pending for item in sent[new_from:]):
+        return None
+    is_known = any(item.call_id in pending for item in sent[:new_from])
+    return session.active_turn_id if is_known else None
 
 
 async def _is_cut(

@@ -5,7 +5,10 @@ kept for readers that come back, and its end is committed whether or not anybody
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from msgspec.structs import replace
 
 from holdfast.core.errors import (
     HoldfastError,
@@ -28,7 +31,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.streaming.live_response import LiveResponse, LiveResponses
 from holdfast.engine.streaming.response_records import ResponseRecords, conversation_of
 from holdfast.engine.streaming.resume import resume_live
-from holdfast.engine.streaming.stream_reader import StreamReader
+from holdfast.engine.streaming.stream_reader import MAX_RESUMES, StreamReader
 from holdfast.engine.turns.executor import TurnExecutor, TurnResult
 from holdfast.ports.store import ResponseView
 
@@ -36,7 +39,7 @@ from holdfast.ports.store import ResponseView
 class TurnTicket:
     """An accepted request: its turn, its events, its one result."""
 
-    __slots__ = ("_service", "_waiters", "outcome", "session", "step", "task", "turn")
+    __slots__ = ("_service", "_waiters", "outcome", "resume", "session", "step", "task", "turn")
 
     def __init__(self, service: "TurnService", turn: Turn, session: Session, step: int) -> None:
         self._service = service
@@ -48,6 +51,8 @@ class TurnTicket:
         self.outcome: TurnResult | Exception | None = None
         """The result, or why there is none, as soon as it is known."""
         self._waiters: list[asyncio.Future[TurnResult]] = []
+        self.resume: Callable[[], Awaitable[object]] | None = None
+        """Resumes the turn of an earlier request if it loses its worker."""
 
     @property
     def response_id(self) -> str:
@@ -56,7 +61,9 @@ class TurnTicket:
 
     def reader(self, after: int = -1) -> StreamReader:
         """Return a reader of the response's events."""
-        return self._service.reader(self.turn.tenant, self.response_id, after)
+        reader = self._service.reader(self.turn.tenant, self.response_id, after)
+        reader.resume = self.resume
+        return reader
 
     def answer(self) -> Awaitable[TurnResult]:
         """Return the committed result, to be awaited; it raises why there is none.
@@ -103,10 +110,16 @@ class TurnService:
 
     async def accept(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> TurnTicket:
         """Make a request durable and start its execution; return once it is accepted."""
-        self._executor.check(request, accept.items)
+        self._executor.check(accept.tenant, request, accept.items)
         admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):
-            return await self._attach(accept.tenant, admission, request)
+            return await self._attach(accept, admission, request)
+        return self._start(admission, request, is_live=is_live)
+
+    def _start(
+        self, admission: Started | Queued, request: TurnRequest, *, is_live: bool
+    ) -> TurnTicket:
+        """Start the execution of an accepted turn."""
         live = self._open_live(admission, request) if is_live else None
         ticket = TurnTicket(self, admission.turn, admission.session, admission.turn.step)
         # Nothing is awaited between the commit and this: the turn cannot be left without a task.
@@ -190,20 +203,61 @@ class TurnService:
 
     # ── repeated requests and recovered turns ───────────────────────────────────────────────
 
-    async def _attach(self, tenant: Tenant, repeated: Repeated, request: TurnRequest) -> TurnTicket:
-        """Attach to a turn that was accepted before; a plain request waits for its result."""
-        turn = repeated.turn
-        ticket = TurnTicket(self, turn, repeated.session, repeated.step)
-        if request.is_stream or request.is_background:
+    async def _attach(self, accept: Accept, repeated: Repeated, request: TurnRequest) -> TurnTicket:
+        """Attach to a turn that was accepted before; a plain request waits for its result.
+
+        If the turn loses its worker meanwhile, this request resumes it.
+        """
+        turn, step = repeated.turn, repeated.step
+        ticket = TurnTicket(self, turn, repeated.session, step)
+        if request.is_background:
             return ticket
-        try:
-            if not repeated.is_settled:
-                view = await self._gateway.wait_until_ended(tenant, turn.id, step=repeated.step)
-                turn = ticket.turn = view.turn
-            ticket.outcome = await self.load_result(tenant, turn, repeated.step)
-        except HoldfastError as exc:
-            ticket.outcome = exc
+        if request.is_stream:
+            ticket.resume = partial(self._try_resume, accept, request, turn, step)
+            return ticket
+        is_settled = repeated.is_settled
+        for _ in range(MAX_RESUMES):
+            try:
+                if not is_settled:
+                    view = await self._gateway.wait_until_ended(accept.tenant, turn.id, step=step)
+                    turn = ticket.turn = view.turn
+                ticket.outcome = await self.load_result(accept.tenant, turn, step)
+                break
+            except TurnInterrupted as exc:
+                ticket.outcome = exc
+                if is_settled:
+                    break
+            except HoldfastError as exc:
+                ticket.outcome = exc
+                break
+            resumed = await self._resume(accept, request, turn, step)
+            if isinstance(resumed, TurnTicket):
+                return resumed
+            is_settled = resumed.is_settled
         return ticket
+
+    async def _try_resume(
+        self, accept: Accept, request: TurnRequest, turn: Turn, step: int
+    ) -> None:
+        """Resume a turn for a reader of its stream, which otherwise gets the recorded end."""
+        try:
+            await self._resume(accept, request, turn, step)
+        except HoldfastError as exc:
+            log.info("turn.not_resumed", turn_id=turn.id, code=exc.code)
+
+    async def _resume(
+        self, accept: Accept, request: TurnRequest, turn: Turn, step: int
+    ) -> TurnTicket | Repeated:
+        """Resume a turn that lost its worker, or find who does."""
+        # An SDK's retry count was claimed when the request arrived: name the turn instead.
+        accept = replace(
+            accept, key=None, session_id=turn.session_id, same_as=(turn.id, step), parent=None,
+            retry_count=0, expected_id=None, after_turn=None, seen_seq=None,
+        )  # fmt: skip
+        admission = await self._gateway.accept(accept)
+        if isinstance(admission, Repeated):
+            return admission
+        return self._start(admission, request, is_live=request.is_stream)
 
     async def load_result(self, tenant: Tenant, turn: Turn, step: int) -> TurnResult:
         """Return the recorded result of a step, or raise why there is none."""

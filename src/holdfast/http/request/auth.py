@@ -237,6 +237,12 @@ class Authenticator:
         invalidated.set()
 
 
+def require_admin(request: Request) -> None:
+    """Reject a caller whose key is not an admin key."""
+    if not request.is_admin:
+        raise NotAllowed("this path needs an admin key")
+
+
 def _check_single_host(request: Request) -> None:
     """Reject two Host headers: proxies and servers disagree about which one counts."""
     if len(request.raw_headers(b"host")) > 1:

@@ -154,7 +154,7 @@ class TurnSubmitter:
             items,
             key=target.key,
             session_id=target.session_id,
-            is_whole=headers.sends_everything,
+            is_whole=headers.is_whole,
         )
 
     def _accept(
@@ -196,6 +196,7 @@ class TurnSubmitter:
             expected_id=headers.expected_id,
             after_turn=matched.after_turn if target.after_turn is None else target.after_turn,
             same_as=matched.same_as,
+            abandons=matched.abandons,
             brought=self._imported_prefix(matched.brought, matched.history_hash)
             if matched.brought
             else None,
@@ -266,11 +267,11 @@ def _after_parent(end: HistoryHashRow) -> SessionTarget:
 
 def _is_new(headers: SessionHeaders, target: SessionTarget, items: Sequence[NewItem]) -> bool:
     """Return whether all items are new without comparing them with the log."""
-    if headers.is_internal or target.parent is not None:
+    if headers.is_internal or target.parent is not None or headers.history == "new":
         return True
     if headers.key is None and headers.session_id is None:
         return target.session_id is not None
-    return not headers.sends_everything and has_no_history(items)
+    return not headers.is_whole and has_no_history(items)
 
 
 async def body_hash(request: Request) -> bytes:

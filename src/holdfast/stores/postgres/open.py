@@ -21,7 +21,7 @@ async def open_postgres(
 ) -> SqlStore:
     """Return the store of a PostgreSQL database.
 
-    Time is the database's, unless a test brings a `clock`. `settings` are PostgreSQL's own
+    Time is the database's, unless a test passes a `clock`. `settings` are PostgreSQL's own
     (`statement_timeout`, `lock_timeout`, …) in place of ours.
     """
     connector = Connector(
@@ -29,12 +29,12 @@ async def open_postgres(
     )
     server_clock = ServerClock(clock)
     origin = secrets.token_hex(8)
-    presence = NotificationListener(connector, server_clock, origin=origin)
-    driver = PostgresDriver(connector, server_clock, presence, origin=origin)
-    store = SqlStore(driver, presence)
+    listener = NotificationListener(connector, server_clock, origin=origin)
+    driver = PostgresDriver(connector, server_clock, listener, origin=origin)
+    store = SqlStore(driver, listener)
     try:
         await driver.open()
-        await presence.start(store.announce)
+        await listener.start(store.announce)
     except BaseException:
         await driver.close()
         raise

@@ -33,7 +33,7 @@ from holdfast.stores.sql.plan import Ask, Plan, Row, one
 DELIVERIES_SECONDS = 30 * 60.0
 """How long it is known which answers were delivered: twice as long as a retry may ask."""
 BURIED = 0.0
-"""The lease of a worker that was taken for dead; no renewal brings it back."""
+"""The lease of an expired worker; it cannot be renewed."""
 
 Read = Callable[[Any, float], Plan[Facts]]
 Decide = Callable[[Any, Facts], Decision[Any]]

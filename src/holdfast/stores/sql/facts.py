@@ -118,13 +118,13 @@ def continue_facts(command: AppendBatch, now: float) -> Plan[Facts]:
 
 
 def _turn_to_continue(command: AppendBatch) -> Plan[Turn | None]:
-    """Return the turn of a batch; one that may be begun anew is only looked for if it was."""
+    """Return the turn of a batch; read one that may have been started again only if it was."""
     if command.spare_turn_id is not None:
         if not command.again:
             return None
         spare = yield from find_turn(command.spare_turn_id)
         turn = spare or (yield from find_turn(command.turn_id))
-        # Sent before, it went into the one or the other; if neither has it, it begins anew.
+        # An earlier attempt went into one or the other; if neither has it, it starts again.
         return turn if turn is not None and turn.step >= command.ordinal else None
     if command.ordinal or command.again:
         return (yield from find_turn(command.turn_id))
@@ -422,7 +422,7 @@ def extend_facts(command: Extend, now: float) -> Plan[Facts]:
 
 
 def finish_facts(command: Finish, now: float) -> Plan[Facts]:
-    """Return a run's lane; where somebody waits in it, with the turn that is to have it next."""
+    """Return a run's lane, with the next turn of its queue."""
     facts = yield from fenced_facts(command, now)
     if command.refused_from is not None and facts.session is not None:
         facts = replace(facts, hidden=(yield from find_hidden(facts.session)))

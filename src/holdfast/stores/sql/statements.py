@@ -33,7 +33,7 @@ _ENTRY = (
 APPEND_ENTRY = Statement(
     "append_entry",
     _ENTRY.format(
-        # Two looks at the index, however long the log is; an aggregate would read all of it.
+        # Two index reads, however long the log is; an aggregate would scan all of it.
         n="(select n + 1 from log where session = ?1 and n = ?2 - 1 "
         "and not exists (select 1 from log where session = ?1 and n >= ?2))"
     ),
@@ -98,7 +98,7 @@ _OWNER = "left join lanes a on a.session = s.no left join workers w on w.id = a.
 _SESSION = f"select {_IDENTITY}, {_HEAD}, w.alive_until from sessions s {_LAST} {_OWNER} "
 SELECT_SESSION = _SESSION
 """Selects what `read_session` reads, and the lease of the lane's owner."""
-# The session, and whether somebody living answers for its lane, in one read.
+# The session, and whether the owner of its lane is alive, in one read.
 SESSION_BY_ID = Statement("session_by_id", _SESSION + "where s.id = ?1")
 SESSION_BY_KEY = Statement(
     "session_by_key", _SESSION + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
@@ -333,7 +333,7 @@ APPEND_JOURNAL = Statement(
     _JOURNAL.format(session="(select session from lanes where session = ?7 and run = ?8)"),
     is_fenced=True,
 )
-# A journal that begins anew takes the place of an earlier attempt's.
+# A journal that starts again replaces that of an earlier attempt.
 DROP_JOURNAL_REST = Statement(
     "drop_journal_rest",
     "delete from journals where turn_id = ?1 and step = ?2 and first_no > ?3",

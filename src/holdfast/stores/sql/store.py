@@ -309,7 +309,7 @@ class SqlStore:
         self._listeners.append(listener)
 
     def announce(self, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> None:
-        """Pass a wake-up on to everybody in this process."""
+        """Pass a wake-up on to all listeners of this process."""
         for listener in self._listeners:
             listener(woken, aborted)
 
@@ -377,7 +377,7 @@ class SqlStore:
         self._driver.abandon()
 
     async def close(self) -> None:
-        """Finish what was taken, then let go of the database."""
+        """Finish the accepted commands, then close the database."""
         if self._is_closed:
             return
         self._is_closed = True

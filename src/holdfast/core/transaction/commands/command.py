@@ -23,4 +23,4 @@ class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
     full_bytes: int = 0
     """The bound on what the tenant may store, if it has reached it."""
     can_run_again: bool = False
-    """Whether this worker has a handler for turns that nobody waits for on a socket."""
+    """Whether this worker can run turns without a waiting connection."""
