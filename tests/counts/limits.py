@@ -22,7 +22,7 @@ LIMITS: dict[str, Limit] = {
     "calls per turn, responses": Limit(390, 130),
     "calls per streamed chunk, chat": Limit(17, 10),
     "calls per streamed chunk, responses": Limit(17.3, 10),
-    "WAL frames per turn, 2,000 sessions": Limit(7.8, 4),
+    "WAL frames per turn, 2,000 sessions": Limit(5.8, 4),
     "WAL frames per turn, 100,000 sessions": Limit(9, 4),
     "bytes on disk per turn": Limit(2320, 1400),
     # Sessions of 10, 100 and 1,000 turns.
@@ -43,20 +43,20 @@ LIMITS: dict[str, Limit] = {
     # A session of 5 turns whose last answer was regenerated 10 and 300 times.
     "rewinds, chat, turn": Limit(1.1, FLAT),
     "rewinds, chat, regenerate": Limit(1.1, FLAT),
-    "rewinds, chat, page": Limit(2.7, FLAT),
+    "rewinds, chat, page": Limit(1.1, FLAT),
     "rewinds, chat, view": Limit(1.1, FLAT),
     "rewinds, responses, turn": Limit(1.1, FLAT),
     "rewinds, responses, regenerate": Limit(1.1, FLAT),
-    "rewinds, responses, page": Limit(2.7, FLAT),
+    "rewinds, responses, page": Limit(1.1, FLAT),
     "rewinds, responses, view": Limit(1.1, FLAT),
     # Chains of 5 and 100 forks with equally many turns.
     "depth, chat, turn": Limit(1.1, FLAT),
     "depth, chat, fork": Limit(1.1, FLAT),
-    "depth, chat, page": Limit(15.6, FLAT),
+    "depth, chat, page": Limit(6, FLAT),
     "depth, chat, view": Limit(1.1, FLAT),
     "depth, responses, turn": Limit(1.1, FLAT),
     "depth, responses, fork": Limit(1.1, FLAT),
-    "depth, responses, page": Limit(15.6, FLAT),
+    "depth, responses, page": Limit(6, FLAT),
     "depth, responses, view": Limit(1.1, FLAT),
     # Batches of 20 items added to conversations of 200 and 4,000 items.
     "items, chat, batch": Limit(1.1, FLAT),

@@ -161,7 +161,7 @@ class Draft:
                     seq,
                     turn_number,
                     item.kind,
-                    item.item_id or mint_name(item.kind, session_id, seq),
+                    item.item_id or mint_name(item.kind, session_id, seq, self.now),
                     item.call_id,
                     item.fingerprint,
                     is_partial,

@@ -119,6 +119,29 @@ def find_lineage(session: Session) -> Plan[list[Session]]:
     return line
 
 
+def find_owners(of: Session, first: int, last: int) -> Plan[list[tuple[Session, int, int]]]:
+    """Return who keeps which part of a range of items in a line of forks, the oldest part first.
+
+    Ancestors that keep none of it are passed over in one read, however many there are.
+    """
+    owners: list[tuple[Session, int, int]] = []
+    last = min(last, of.head_seq)
+    if max(first, of.parent_seq + 1) <= last:
+        owners.append((of, max(first, of.parent_seq + 1), last))
+    last = min(last, of.parent_seq)
+    if of.parent_id is None or first > last:
+        return owners
+    for session_id, parent_seq in (yield from every(sql.ANCESTORS, of.parent_id, first)):
+        start = max(first, parent_seq + 1)
+        if start <= last:
+            row = yield from one(sql.SESSION_BY_ID, session_id)
+            assert row is not None, f"session {session_id} of a line of forks is missing"
+            owners.append((read_session(row), start, last))
+        last = min(last, parent_seq)
+    owners.reverse()
+    return owners
+
+
 def own_records(session_id: SessionId, upto: int, first: int = 0) -> Plan[list[Record]]:
     """Return a session's own records with numbers from `first` to `upto`."""
     if not upto:
@@ -223,35 +246,19 @@ def find_items(
 ) -> Plan[list[StoredItem]]:
     """Return items by sequence, oldest first, wherever in the line of forks they are kept."""
     found: list[StoredItem] = []
-    owner: Session | None = session
-    while owner is not None and last >= first:
-        start = max(first, owner.parent_seq + 1)
-        if start <= last:
-            found[:0] = yield from _own_items(owner, start, last)
-        if owner.parent_id is None:
-            break
-        last = min(last, owner.parent_seq)
-        row = (yield from one(sql.SESSION_BY_ID, owner.parent_id)) if last >= first else None
-        owner = read_session(row) if row else None
+    for owner, start, end in (yield from find_owners(session, first, last)):
+        found += yield from _own_items(owner, start, end)
     return found[:limit]
 
 
 def find_states(of: Session, first: int, last: int) -> Plan[list[ItemState]]:
     """Return a range of items as they are packed, wherever in the line of forks they are kept."""
     found: list[ItemState] = []
-    owner: Session | None = of
-    while owner is not None and last >= first:
-        start = max(first, owner.parent_seq + 1)
-        if start <= last:
-            part: list[ItemState] = []
-            for seq, packed in (yield from item_entries(owner, start, last)):
-                states = read_items(packed).listed
-                at = seq - len(states) + 1
-                part += states[max(start - at, 0) : last - at + 1]
-            found = part + found if found else part
-        last = min(last, owner.parent_seq)
-        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
-        owner = read_session(row) if row else None
+    for owner, start, end in (yield from find_owners(of, first, last)):
+        for seq, packed in (yield from item_entries(owner, start, end)):
+            states = read_items(packed).listed
+            at = seq - len(states) + 1
+            found += states[max(start - at, 0) : end - at + 1]
     return found
 
 
