@@ -31,7 +31,7 @@ from holdfast.engine.settings import (
     ToolSettings,
 )
 from holdfast.http import app as application
-from holdfast.providers.settings import TimeoutSettings, UpstreamSettings
+from holdfast.providers.settings import AgentRuntime, TimeoutSettings, UpstreamSettings
 from holdfast.settings import (
     AccessKey,
     LimitSettings,
@@ -332,6 +332,7 @@ def _default(cell: str) -> Any:
         "time": time,
         "UTC": UTC,
         "TimeoutSettings": TimeoutSettings,
+        "AgentRuntime": AgentRuntime,
         "DEFAULT_PROMPT": DEFAULT_PROMPT,
         "default_store_url": default_store_url,
     }

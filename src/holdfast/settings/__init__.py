@@ -18,7 +18,7 @@ from holdfast.engine.settings import (
     StreamSettings,
     ToolSettings,
 )
-from holdfast.providers.settings import UpstreamSettings, proxy_for
+from holdfast.providers.settings import AgentRuntime, UpstreamSettings, proxy_for
 from holdfast.settings.files import read_file
 from holdfast.settings.reading import Sources
 from holdfast.settings.sections import (
@@ -29,6 +29,7 @@ from holdfast.settings.sections import (
     ResetSettings,
     ServerSettings,
     StoreSettings,
+    data_directory,
     default_store_url,
 )
 
@@ -102,9 +103,11 @@ def load(
     env = os.environ if environment is None else environment
     path = config_path(path, env)
     sources = Sources(read_file(path) if path is not None else None, env, flags or {})
+    store = sources.section("store", StoreSettings)
+    runtime = _agent_runtime(store, path, env)
     settings = Settings(
         server=sources.section("server", ServerSettings),
-        store=sources.section("store", StoreSettings),
+        store=store,
         lanes=sources.section("lanes", LaneSettings),
         sessions=sources.section("sessions", StreamSettings),
         heals=sources.section("heals", HealSettings),
@@ -115,7 +118,7 @@ def load(
         retention=sources.section("retention", RetentionSettings),
         log=sources.section("log", LogSettings),
         otel=sources.section("otel", OtelSettings),
-        upstreams=_upstreams(sources, env),
+        upstreams=_upstreams(sources, env, runtime),
         keys=tuple(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))
         ),
@@ -127,7 +130,23 @@ def load(
     return settings
 
 
-def _upstreams(sources: Sources, env: Mapping[str, str]) -> tuple[UpstreamSettings, ...]:
+def _agent_runtime(
+    store: StoreSettings, config: Path | None, env: Mapping[str, str]
+) -> AgentRuntime:
+    """Return what command-line agents get from the gateway's surroundings."""
+    from holdfast.stores.open import sqlite_path
+
+    protected = [config.absolute()] if config is not None else []
+    if store.url.startswith("sqlite:"):
+        protected.append(sqlite_path(store.url).absolute())
+    return AgentRuntime(
+        root=data_directory(env) / "agents", environment=env, protected=tuple(protected)
+    )
+
+
+def _upstreams(
+    sources: Sources, env: Mapping[str, str], runtime: AgentRuntime
+) -> tuple[UpstreamSettings, ...]:
     """Return the upstreams: the one that flags or environment give, else those of the file."""
     default_key = env.get("HOLDFAST_UPSTREAM_KEY") or env.get("OPENAI_API_KEY") or None
     names: set[str] = set()
@@ -146,7 +165,9 @@ def _upstreams(sources: Sources, env: Mapping[str, str]) -> tuple[UpstreamSettin
     if override is not None:
         return (replace(override, key=default_key, proxy=proxy_for(override.url, env)),)
     return tuple(
-        replace(
+        replace(upstream, runtime=runtime)
+        if upstream.is_agent
+        else replace(
             upstream,
             key=_upstream_key(upstream, env, default_key),
             proxy=proxy_for(upstream.url, env),

@@ -14,10 +14,15 @@ from holdfast.engine.logging import LOG_AREAS
 from holdfast.providers.settings import check_variable
 
 
+def data_directory(environment: Mapping[str, str]) -> Path:
+    """Return the gateway's directory among the user's data."""
+    root = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(root) / "holdfast"
+
+
 def default_store_url() -> str:
     """Return the URL of the default SQLite file in the user's data directory."""
-    root = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return f"sqlite:///{Path(root) / 'holdfast' / 'holdfast.db'}"
+    return f"sqlite:///{data_directory(os.environ) / 'holdfast.db'}"
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]

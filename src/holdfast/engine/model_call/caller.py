@@ -178,8 +178,8 @@ class ModelCaller:
             history = await fitter.fit(attempt)
             if history is not attempt.history:
                 attempt = replace(attempt, history=history)
-        use = attempt.provider.state_use(attempt.model) if request.is_stored else None
-        if use is None or run is None:
+        use = attempt.provider.state_use(attempt.model)
+        if use is None or run is None or not (request.is_stored or use.is_local):
             return attempt
         attempt = replace(attempt, use=use)
         states = await self._gateway.read.provider_state(run.session.id)
@@ -198,7 +198,7 @@ class ModelCaller:
             chat_fields=request.chat_fields,
             is_stream=is_stream,
             session_id=session_id,
-            keeps_state=request.is_stored,
+            keeps_state=request.is_stored or attempt.use is not None,
             allows_opaque=attempt.allows_opaque and not attempt.is_plain,
             is_plain=attempt.is_plain,
         )

@@ -5,6 +5,7 @@ the run is then lost: its caller aborts the upstream call and reports what becam
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -42,6 +43,18 @@ class Batch(msgspec.Struct, frozen=True):
     body_hash: bytes
 
 
+class HeldOutput(Protocol):
+    """The output of a run, which can be held back for a moment."""
+
+    async def hold(self) -> None:
+        """Show nothing more, and store all that was shown."""
+        ...
+
+    def release(self) -> None:
+        """Show what was held back."""
+        ...
+
+
 class ActiveRun:
     """A run from the start of its lane to its end or its loss."""
 
@@ -61,7 +74,9 @@ class ActiveRun:
         "preface",
         "sent",
         "session",
+        "stop_code",
         "turn",
+        "writer",
     )
 
     def __init__(
@@ -78,6 +93,10 @@ class ActiveRun:
         self.fence = started.fence
         self.is_lost = False
         """Whether the lane was taken from the run."""
+        self.writer: HeldOutput | None = None
+        """What shows the run's output, if it is streamed."""
+        self.stop_code: str | None = None
+        """Why the run is to end as cancelled, if it is."""
         self.preface: tuple[bytes, ...] = ()
         """Items that the answer begins with: the compaction that the client asked for."""
         self.sent: SentRequest | None = None
@@ -106,6 +125,18 @@ class ActiveRun:
         log.info("run.lost", run_id=self.fence.run_id, session_id=self.fence.session_id)
         if self._on_lost is not None:
             self._on_lost()
+
+    def stop(self, code: str) -> bool:
+        """Have the run end as cancelled, with what it has shown; return False if it is ending.
+
+        The task that executes the run is cancelled and commits the end.
+        """
+        if self.is_ended or self._finishing is not None or self._on_lost is None:
+            return False
+        if self.stop_code is None:
+            self.stop_code = code
+            self._on_lost()
+        return True
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 

@@ -116,6 +116,12 @@ class StreamReader:
         self.resume: Callable[[], Awaitable[object]] | None = None
         """Resumes the turn if it lost its worker."""
         self._resumes_left = MAX_RESUMES
+        self._cursor: LiveCursor | None = None
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that was read or pushed."""
+        return self._after if self._cursor is None else self._cursor.position
 
     async def take(
         self, seconds: float, push: PushCallback | None = None
@@ -129,11 +135,11 @@ class StreamReader:
         live = self._lives.get(self._name)
         if live is None:
             return self._advance(await self._follow_record(seconds))
-        cursor = LiveCursor(live, self._after)
+        cursor = self._cursor = LiveCursor(live, self._after)
         try:
             events = await cursor.read(seconds, push)
         finally:
-            self._after = cursor.position
+            self._after, self._cursor = cursor.position, None
         if events is not None:
             self.is_over = cursor.is_over
             return events

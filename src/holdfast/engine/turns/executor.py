@@ -123,6 +123,7 @@ class TurnExecutor:
         cancellation into the error that tells what became of the turn.
         """
         writer = JournalWriter(run, live) if live is not None else None
+        run.writer = writer
         try:
             try:
                 if writer is not None:
@@ -143,7 +144,10 @@ class TurnExecutor:
                 raise
             return await self._complete(run, request, answer, writer, tool_turn)
         except (asyncio.CancelledError, HoldfastError) as exc:
-            if not run.is_lost:
+            if run.stop_code is not None and not run.is_ended:
+                # Shielded: a second cancellation must not tear the commit of the end apart.
+                await asyncio.shield(self._cancel(run, request, run.stop_code, writer))
+            elif not run.is_lost:
                 raise
             task = asyncio.current_task()
             if task is not None and isinstance(exc, asyncio.CancelledError):
@@ -183,6 +187,8 @@ class TurnExecutor:
         items = tuple(map(read_item, answer.items))
         recorded = record_answer(answer, self._gateway.clock.now(), run.sent)
         is_completed = answer.status == "completed"
+        if writer is not None:
+            writer.release()
         journal = await writer.settle() if writer is not None else None
         command = Finish(
             fence=run.fence,
@@ -230,7 +236,7 @@ class TurnExecutor:
             # A bug of our own must not keep the lane.
             log.exception("run.failed", run_id=run.fence.run_id)
             await self._fail(run, request, HoldfastError("internal error"), writer)
-        elif isinstance(exc, asyncio.CancelledError) and not run.is_lost:
+        elif not (run.is_lost or run.stop_code) and isinstance(exc, asyncio.CancelledError):
             # Shielded: a second cancellation must not tear the commit of the end apart.
             await asyncio.shield(self._interrupt(run, writer))
 
@@ -293,6 +299,30 @@ class TurnExecutor:
             param=error.param,
             retry_at=self._gateway.clock.now() + wait if wait is not None else None,
         )
+
+    async def _cancel(
+        self, run: ActiveRun, request: TurnRequest, code: str, writer: JournalWriter | None
+    ) -> None:
+        """End a run that was stopped, with all that was shown of its answer."""
+        finished, partial = writer.interrupted_output() if writer is not None else ((), ())
+        journal = await writer.settle() if writer is not None else None
+        try:
+            await run.finish(
+                Finish(
+                    fence=run.fence,
+                    outcome="cancelled",
+                    items=finished,
+                    partial=partial,
+                    error_code=code,
+                    journal=journal,
+                )
+            )
+        except HoldfastError as exc:
+            log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
+            return
+        if writer is not None:
+            output = [item.body for item in (*finished, *partial)]
+            writer.end(journal, response_facts(run, request, "cancelled", output, None))
 
     async def _interrupt(self, run: ActiveRun, writer: JournalWriter | None) -> None:
         """Leave a run that this process may not finish: a retry or another worker continues it."""

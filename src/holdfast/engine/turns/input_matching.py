@@ -9,7 +9,6 @@ import msgspec
 from holdfast.core.decisions.lane import unpack_items
 from holdfast.core.history.diff import (
     ASSISTANT,
-    HistoryDiff,
     LogEntry,
     SentItem,
     find_new,
@@ -28,10 +27,13 @@ from holdfast.core.model.items import NewItem, comparable_text, item_value
 from holdfast.core.model.session import Session, read_pending_calls
 from holdfast.core.model.turn import Turn
 from holdfast.core.openai.chat import text_of
+from holdfast.engine.turns.in_flight import Meeting, SameRequest
 from holdfast.ports.store import ItemQuery, Outline, OutlineEntry, Reader
 
 TAIL_ITEMS = 16
 """How many items of a log are read first, beside twice as many as the request has."""
+MeetRun = Callable[[Session], Awaitable[Meeting]]
+"""Decides about a request that finds a run in its session."""
 SEARCHED_TURNS = 100
 """How many of a session's last turns are searched for tool outputs that are queued."""
 
@@ -85,6 +87,7 @@ async def match_input(
     key: Key | None = None,
     session_id: SessionId | None = None,
     is_whole: bool = False,
+    meet: MeetRun | None = None,
 ) -> MatchedInput:
     """Compare a request with the settled log of its session.
 
@@ -92,26 +95,56 @@ async def match_input(
     (`is_whole`) or the input begins with what was refused before.
     """
     sent = [_sent(item) for item in items]
-    is_history, has_outputs = is_whole, False
-    for item in sent:
-        is_history = is_history or item.is_model_output
-        has_outputs = has_outputs or item.is_output
+    is_history = is_whole or any(item.is_model_output for item in sent)
+    has_outputs = any(item.is_output for item in sent)
     if not (is_history or has_outputs):
         view = await read.session(tenant, session_id=session_id, key=key)
         if view is None or not view.session.hidden_count:
             return MatchedInput(tuple(items))
     find = partial(read.outline, tenant, session_id=session_id, key=key)
-    outline, found = await _diff_tail(find, sent, is_whole=is_whole, is_enough=not has_outputs)
-    if has_outputs and not is_history:
-        return await _match_outputs(read, outline, items, sent)
-    if outline is None or not outline.entries:
+    outline = await (find() if has_outputs else _outline_to_compare(find, sent, is_whole=is_whole))
+    if not is_history:
+        if has_outputs:
+            return await _match_outputs(read, outline, items, sent)
+        return _match_refused(outline, items, sent)
+    cut_from = None
+    if outline is not None and outline.session.active_run_id is not None and meet is not None:
+        meeting = await meet(outline.session)
+        if isinstance(meeting, SameRequest):
+            return MatchedInput((), same_as=(meeting.turn_id, meeting.step))
+        if meeting == "superseded":
+            cut_from = outline.open_from
+            outline = await read.outline(tenant, session_id=session_id, key=key)
+    return await _match_history(read, outline, items, is_whole=is_whole, cut_from=cut_from)
+
+
+def _match_refused(
+    outline: Outline | None, items: Sequence[NewItem], sent: Sequence[SentItem]
+) -> MatchedInput:
+    """Leave out what a request without a history repeats of refused input."""
+    log = [_entry(entry) for entry in outline.entries] if outline is not None else []
+    found = find_new(sent, log)
+    if outline is None or not found.new_from:
+        return MatchedInput(tuple(items))
+    return MatchedInput(tuple(items[found.new_from :]), seen_seq=outline.settled_seq)
+
+
+async def _match_history(
+    read: Reader,
+    outline: Outline | None,
+    items: Sequence[NewItem],
+    *,
+    is_whole: bool,
+    cut_from: int | None,
+) -> MatchedInput:
+    """Compare a history with the log; see `_comparable_log` about `cut_from`."""
+    sent = [_sent(item) for item in items]
+    if outline is None or not (outline.entries or outline.running):
         brought = next(reversed(_prefix_hashes(sent, items)), None)
         seen = outline.settled_seq if outline is not None else 0
         return MatchedInput(tuple(items), seen_seq=seen, brought=brought)
-    log = [_entry(entry) for entry in outline.entries]
-    found = found or find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
-    if not is_history and not found.new_from:
-        return MatchedInput(tuple(items))
+    log = _comparable_log(outline, cut_from)
+    found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
     is_again = found.new_from == len(sent) or found.new_upto is not None
     new = tuple(items[found.new_from : found.new_upto])
     if found.rewind is not None and new and sent[found.new_from].role == ASSISTANT:
@@ -128,26 +161,36 @@ async def match_input(
     )
 
 
-async def _diff_tail(
-    find: Callable[..., Awaitable[Outline | None]],
-    sent: Sequence[SentItem],
-    *,
-    is_whole: bool,
-    is_enough: bool,
-) -> tuple[Outline | None, HistoryDiff | None]:
-    """Compare a request with the end of its log, where that can be enough.
-
-    Return the outline of the end with the diff, or the whole outline without one.
-    """
-    outline = await find(last=2 * len(sent) + TAIL_ITEMS if is_enough else None)
+async def _outline_to_compare(
+    find: Callable[..., Awaitable[Outline | None]], sent: Sequence[SentItem], *, is_whole: bool
+) -> Outline | None:
+    """Return the end of a log if comparing a request with it is enough, else all of the log."""
+    outline = await find(last=2 * len(sent) + TAIL_ITEMS)
     if outline is None or outline.is_whole:
-        return outline, None
-    if outline.open_from is None:
+        return outline
+    if outline.session.active_turn_id is None:
         tail = [_entry(entry) for entry in outline.entries]
-        found = find_new_near_end(sent, tail, is_whole=is_whole)
-        if found is not None:
-            return outline, found
-    return await find(), None
+        if find_new_near_end(sent, tail, is_whole=is_whole) is not None:
+            return outline
+    return await find()
+
+
+def _comparable_log(outline: Outline, cut_from: int | None) -> list[LogEntry]:
+    """Return what a history is compared with, including the turn in flight.
+
+    The turn that begins at `cut_from` was superseded: what the history does not repeat of it is
+    hidden, also of its answer.
+    """
+    log = [_entry(entry) for entry in (*outline.entries, *outline.running)]
+    if outline.session.active_run_id is not None:
+        in_progress = LogEntry(outline.session.head_seq + 1, b"streaming", is_streaming=True)
+        return [*log, in_progress]
+    if cut_from is None:
+        return log
+    return [
+        msgspec.structs.replace(entry, partial_text=None) if entry.seq >= cut_from else entry
+        for entry in log
+    ]
 
 
 def _abandoned(session: Session, sent: Sequence[SentItem], new_from: int) -> TurnId | None:

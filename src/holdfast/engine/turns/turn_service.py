@@ -24,7 +24,7 @@ from holdfast.core.model.request import TurnRequest, read_request, response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.openai.response import ResponseFacts, decode_answer, error_value
-from holdfast.core.transaction.commands import Accept, Cancel, Queued, Repeated, Started
+from holdfast.core.transaction.commands import Accept, Queued, Repeated, Started
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
@@ -33,6 +33,7 @@ from holdfast.engine.streaming.response_records import ResponseRecords, conversa
 from holdfast.engine.streaming.resume import resume_live
 from holdfast.engine.streaming.stream_reader import MAX_RESUMES, StreamReader
 from holdfast.engine.turns.executor import TurnExecutor, TurnResult
+from holdfast.engine.turns.in_flight import RunsInFlight
 from holdfast.ports.store import ResponseView
 
 
@@ -105,13 +106,20 @@ class TurnService:
         self._queued: set[asyncio.Task[None]] = set()
         """Tasks that wait for their lanes: cancelled as soon as the server stops."""
         self._lives = LiveResponses()
+        self.in_flight = RunsInFlight(gateway, self._lives)
         self._stopping_since: float | None = None
         self.records = ResponseRecords(gateway.read)
 
     async def accept(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> TurnTicket:
         """Make a request durable and start its execution; return once it is accepted."""
         self._executor.check(accept.tenant, request, accept.items)
-        admission = await self._gateway.accept(accept)
+        if accept.on_busy == "interrupt" and self.in_flight.runs:
+            async with self.in_flight.held(
+                accept.tenant, key=accept.key, session_id=accept.session_id
+            ):
+                admission = await self._gateway.accept(accept)
+        else:
+            admission = await self._gateway.accept(accept)
         if isinstance(admission, Repeated):
             return await self._attach(accept, admission, request)
         return self._start(admission, request, is_live=is_live)
@@ -160,10 +168,15 @@ class TurnService:
                     run = self._gateway.begin(admission, task.cancel)
                 else:
                     run = await self._wait_for_lane(task, admission)
+                self.in_flight.runs[run.turn.id] = run
                 outcome = await self._executor.execute(run, request, live)
             finally:
                 if run is not None:
                     self._gateway.leave(run)
+                    if self.in_flight.runs.get(run.turn.id) is run:
+                        del self.in_flight.runs[run.turn.id]
+                    if self.in_flight.left:
+                        self.in_flight.forget_reader(run.turn)
                 if live is not None:
                     await self._close_live(live, admission.turn)
         except Exception as exc:  # noqa: BLE001 - the top of a task; its caller gets the error
@@ -287,9 +300,11 @@ class TurnService:
         task = asyncio.current_task()
         assert task is not None
         run.on_lost(task.cancel)
+        self.in_flight.runs[run.turn.id] = run
         try:
             await self._executor.execute(run, request, live)
         finally:
+            self.in_flight.runs.pop(run.turn.id, None)
             if live is not None:
                 await self._close_live(live, run.turn)
 
@@ -297,9 +312,7 @@ class TurnService:
 
     async def cancel(self, turn: Turn, *, code: str = "turn_cancelled") -> Turn:
         """Cancel an open turn, wherever it runs; one that has ended stays as it is."""
-        return await self._gateway.submit(
-            Cancel(tenant=turn.tenant, turn_id=turn.id, reason="cancelled on request", code=code)
-        )
+        return await self.in_flight.end(turn, code=code)
 
     def begin_stop(self) -> None:
         """Start no more runs: queued turns stay durable, readers of other processes go."""

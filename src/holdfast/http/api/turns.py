@@ -2,10 +2,10 @@
 
 from holdfast.core.errors import InvalidInput, NotFound, TurnNotFound
 from holdfast.core.ids import Tenant, TurnId
-from holdfast.core.transaction.commands import Cancel
 from holdfast.engine.model_call.context_fitter import ContextFitter
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.sent_requests import SentRequests
+from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.formats.projection import projection_value
 from holdfast.http.formats.sessions import turn_value
 from holdfast.http.request.body import read_optional_fields
@@ -25,8 +25,11 @@ class ProjectionNotFound(NotFound):
 class TurnsApi:
     """Everything under /v1/turns."""
 
-    def __init__(self, gateway: Gateway, fitter: ContextFitter | None = None) -> None:
+    def __init__(
+        self, gateway: Gateway, turn_service: TurnService, fitter: ContextFitter | None = None
+    ) -> None:
         self._gateway = gateway
+        self._turn_service = turn_service
         self._sent = SentRequests(gateway.read, fitter)
 
     async def get(self, request: Request) -> AnyReply:
@@ -38,13 +41,7 @@ class TurnsApi:
         """Cancel a turn; one that has ended stays unchanged."""
         view = await self._find(request)
         await read_optional_fields(request)
-        await self._gateway.submit(
-            Cancel(
-                tenant=request.tenant,
-                turn_id=view.turn.id,
-                reason="cancelled through the Turns API",
-            )
-        )
+        await self._turn_service.cancel(view.turn)
         return await self.get(request)
 
     async def projection(self, request: Request) -> AnyReply:

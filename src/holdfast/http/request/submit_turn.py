@@ -1,7 +1,8 @@
 """Submit a request as a turn: shared by the Responses and Chat APIs."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from hashlib import blake2b
 
 import msgspec
@@ -27,7 +28,9 @@ from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.response_records import shown_records
+from holdfast.engine.streaming.stream_reader import StreamReader
 from holdfast.engine.turns.executor import TurnResult
+from holdfast.engine.turns.in_flight import Arrival
 from holdfast.engine.turns.input_matching import (
     MatchedInput,
     has_no_history,
@@ -37,7 +40,7 @@ from holdfast.engine.turns.input_matching import (
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.http.request.session_headers import SessionHeaders, answer_headers
 from holdfast.http.server.sse import EventEncoder, EventReply, encode_events
-from holdfast.http.server.types import Header, Request, StreamingReply
+from holdfast.http.server.types import Request, StreamingReply
 
 MAX_MATCH_ATTEMPTS = 16
 INLINE_HASH_BYTES = 1024 * 1024
@@ -90,11 +93,15 @@ class TurnSubmitter:
         """Accept and start the turn; items that the log already has are not stored again."""
         storage, is_new = self.gateway.storage, _is_new(headers, target, items)
         digest = await body_hash(request)
+        left = self.turn_service.in_flight.left
+        if left and headers.is_bound and headers.history != "new":
+            # The reader of a stream stopped it and sends the same request: it wants another answer.
+            is_new = is_new and digest not in left
         for _ in range(MAX_MATCH_ATTEMPTS):
             if is_new:
                 matched = MatchedInput(tuple(items))
             else:
-                matched = await self._match(request, headers, target, items)
+                matched = await self._match(request, headers, target, items, digest)
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
                 turn_request = replace(
@@ -144,17 +151,26 @@ class TurnSubmitter:
         headers: SessionHeaders,
         target: SessionTarget,
         items: Sequence[NewItem],
+        digest: bytes,
     ) -> MatchedInput:
         """Match the items with the named session, or with keyless histories."""
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
+        in_flight = self.turn_service.in_flight
+        arrival = Arrival(
+            tenant=request.tenant,
+            body_hash=digest,
+            caller=caller_hash(request),
+            is_forced=headers.on_busy in ("interrupt", "rollback"),
+        )
         return await match_input(
             self.gateway.read,
             request.tenant,
             items,
             key=target.key,
             session_id=target.session_id,
-            is_whole=headers.is_whole,
+            is_whole=headers.is_whole or digest in in_flight.left,
+            meet=partial(in_flight.meet, arrival),
         )
 
     def _accept(
@@ -232,15 +248,24 @@ class TurnSubmitter:
         return shown_records(view.session, target.parent.seq, target.parent.record_no)
 
     def stream(
-        self, ticket: TurnTicket, headers: Iterable[Header], encode: EventEncoder = encode_events
+        self, request: Request, ticket: TurnTicket, encode: EventEncoder = encode_events
     ) -> StreamingReply:
         """Return a turn's event stream; `on_disconnect` decides what a disconnect does."""
-        seconds = self.streams.keep_alive_seconds
-        reply = EventReply(ticket.reader(), seconds, headers, encode=encode)
+        seconds, reader = self.streams.keep_alive_seconds, ticket.reader()
+        reply = EventReply(reader, seconds, request.session_headers, encode=encode)
         reply.delivers = ticket.turn.id, ticket.step
-        if self.streams.on_disconnect == "cancel" and ticket.turn.source == "user":
-            reply.on_disconnect = ticket.abandon
+        client = _StreamClient(request, reader)
+        live = self.turn_service.live(ticket.response_id)
+        if live is not None and not live.is_ended:
+            live.clients.append(client)
+        reply.on_disconnect = partial(self._on_disconnect, ticket, client)
         return reply
+
+    async def _on_disconnect(self, ticket: TurnTicket, client: "_StreamClient") -> None:
+        client.is_gone = True
+        self.turn_service.in_flight.reader_left(ticket.turn)
+        if self.streams.on_disconnect == "cancel" and ticket.turn.source == "user":
+            await ticket.abandon()
 
     def answer(self, request: Request, ticket: TurnTicket) -> Awaitable[TurnResult]:
         """Wait for a turn's answer; cancel the turn on a disconnect if so configured."""
@@ -259,6 +284,37 @@ class TurnSubmitter:
         finally:
             disconnect.cancel()
             await asyncio.gather(disconnect, return_exceptions=True)
+
+
+class _StreamClient:
+    """The client of a streamed turn."""
+
+    __slots__ = ("_reader", "_request", "is_gone")
+
+    def __init__(self, request: Request, reader: StreamReader) -> None:
+        self._request = request
+        self._reader = reader
+        self.is_gone = False
+
+    @property
+    def caller(self) -> bytes:
+        """The hash of its API key."""
+        return caller_hash(self._request)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has closed its connection, or its sending side."""
+        return self.is_gone or self._request.is_half_closed
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that was sent to it."""
+        return self._reader.position
+
+
+def caller_hash(request: Request) -> bytes:
+    """Return a hash of the request's API key."""
+    return blake2b(request.by_name.get(b"authorization", b""), digest_size=16).digest()
 
 
 def _after_parent(end: HistoryHashRow) -> SessionTarget:

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command
 
-MAX_ROWS = 64
+MAX_ROWS = 512
 """More than this is long by what it is, not by the disk."""
 QUICK_SECONDS = 0.001
 """On average, a transaction in place may have the loop wait for so long."""
