@@ -126,6 +126,7 @@ async def open_application(
     `tracer_provider` receives the traces instead of the configured endpoint.
     """
     from holdfast.http.app import Application
+    from holdfast.http.tools.catalogue import ToolServices
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
@@ -156,6 +157,7 @@ async def open_application(
                 streams=settings.sessions,
                 compactor=compactor,
                 admin=_admin_services(store, settings),
+                tools=ToolServices(toolbox, settings.tools.approvers),
             )
             # Before anybody can connect: a request must never find the keys unread.
             await application.load_keys()
@@ -231,7 +233,12 @@ def _open_tools(
     gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
 ) -> GatewayTools:
     """Return the tools that the gateway runs."""
-    return GatewayTools(BuiltinTools(gateway, scope=settings.tools.scope, windows=windows))
+    builtin = BuiltinTools(gateway, scope=settings.tools.scope, windows=windows)
+    if not settings.mcp:
+        return GatewayTools(builtin)
+    from holdfast.tools.mcp.servers import McpServers
+
+    return GatewayTools(builtin, McpServers(settings.mcp))
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

@@ -34,9 +34,30 @@ def claude_code(simulator: ProviderSimulator, root: Path, **more: Any) -> Upstre
     return UpstreamSettings(**{**settings, **more})
 
 
+def codex(simulator: ProviderSimulator, root: Path, **more: Any) -> UpstreamSettings:
+    """Return Codex as an upstream."""
+    provider = (
+        f'model_providers.sim={{name="sim", base_url="{simulator.base_url}", '
+        'wire_api="responses", env_key="SIM_KEY", request_max_retries=0, stream_max_retries=0}'
+    )
+    settings = {
+        "name": "codex",
+        "api": "codex",
+        "command": str(programs.codex()),
+        "args": ("-c", 'model_provider="sim"', "-c", provider),
+        "env": ("SIM_KEY",),
+        "models": ("codex/*",),
+        "runtime": AgentRuntime(
+            root=root, environment={"PATH": os.environ["PATH"], "SIM_KEY": simulator.key}
+        ),
+    }
+    return UpstreamSettings(**{**settings, **more})
+
+
 def agent_session(request: RecordedRequest) -> str:
     """Return the agent's own id of the session that a request belongs to."""
-    return request.headers["x-claude-code-session-id"]
+    headers = request.headers
+    return headers.get("x-claude-code-session-id") or headers["session-id"]
 
 
 def texts(request: RecordedRequest) -> list[str]:

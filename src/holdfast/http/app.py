@@ -8,6 +8,7 @@ from holdfast.engine.context.compactor import Compactor
 from holdfast.engine.logging import log
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
+from holdfast.engine.turns.approvals import ApprovalService
 from holdfast.engine.turns.stateless import StatelessExecutor
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.admin.keys import KeysApi
@@ -42,6 +43,8 @@ from holdfast.http.server.types import (
     json_reply,
 )
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
+from holdfast.http.tools.approvals import ApprovalsApi
+from holdfast.http.tools.catalogue import ToolsApi, ToolServices
 from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.provider import Upstreams
 from holdfast.ports.request_context import RequestContext
@@ -60,6 +63,7 @@ class Application:
         streams: StreamSettings | None = None,
         compactor: Compactor | None = None,
         admin: AdminServices | None = None,
+        tools: ToolServices | None = None,
     ) -> None:
         self._gateway = gateway
         self._turn_service = turn_service
@@ -71,7 +75,12 @@ class Application:
         self._budget = BodyBudget(max(config.body_bytes_in_flight, config.body_bytes))
         self._decoder = BodyDecoder(config.items)
         self._routes = Routes()
-        turns = TurnSubmitter(gateway, turn_service, config.reset, streams=streams)
+        approvers = tools.approvers if tools is not None else ()
+        approvals = ApprovalService(gateway, turn_service, approvers)
+        turns = TurnSubmitter(
+            gateway, turn_service, config.reset, streams=streams, approvals=approvals
+        )
+        self._add_tool_routes(approvals, tools)
         compactor = compactor or Compactor(gateway, upstreams.provider)
         self._relay = RelayService(
             upstreams,
@@ -81,13 +90,8 @@ class Application:
         responses = ResponsesApi(turns, self._relay, self._decoder)
         chat = ChatApi(turns, self._relay, self._decoder)
         self._websockets = ResponsesWebSocket(responses, turns, self._relay, self._authenticator)
+        self._add_response_routes(responses)
         add = self._routes.add
-        add("POST", "/v1/responses", responses.create)
-        add("GET", "/v1/responses/{id}", responses.get)
-        add("DELETE", "/v1/responses/{id}", responses.delete)
-        add("POST", "/v1/responses/{id}/cancel", responses.cancel)
-        add("GET", "/v1/responses/{id}/input_items", responses.input_items)
-        add("POST", "/v1/responses/input_tokens", responses.input_tokens)
         add("POST", "/v1/chat/completions", chat.create)
         add("GET", "/v1/models", self._models)
         add("GET", "/v1/models/{model}", self._model)
@@ -108,6 +112,22 @@ class Application:
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
         add("GET", "/v1/events", self._events.all)
         add("GET", "/v1/sessions/{id}/events", self._events.of_session)
+
+    def _add_response_routes(self, responses: ResponsesApi) -> None:
+        add = self._routes.add
+        add("POST", "/v1/responses", responses.create)
+        add("GET", "/v1/responses/{id}", responses.get)
+        add("DELETE", "/v1/responses/{id}", responses.delete)
+        add("POST", "/v1/responses/{id}/cancel", responses.cancel)
+        add("GET", "/v1/responses/{id}/input_items", responses.input_items)
+        add("POST", "/v1/responses/input_tokens", responses.input_tokens)
+
+    def _add_tool_routes(self, approvals: ApprovalService, tools: ToolServices | None) -> None:
+        add, api = self._routes.add, ApprovalsApi(approvals)
+        add("GET", "/v1/approvals", api.list_all)
+        add("POST", "/v1/approvals/{id}", api.answer)
+        if tools is not None:
+            add("GET", "/v1/tools", ToolsApi(tools.toolbox).list_all)
 
     def _add_transcript_routes(self, transcript: TranscriptApi) -> None:
         add = self._routes.add
@@ -252,6 +272,7 @@ class Application:
         log_request(request, reply, context, seconds=seconds, is_sent=is_complete)
         # A half-closed client may be gone: its answer does not count as delivered.
         if is_complete and not request.is_half_closed and reply.delivers is not None:
+            request.is_delivered = True
             self._gateway.delivered(*reply.delivers)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -100,6 +100,8 @@ class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
     call_id: str | None = None
     is_refused: bool = False
     """Whether it is hidden because a provider refused it; every other hidden item is left out."""
+    is_instruction: bool = False
+    """Whether it gives the session's instructions."""
 
 
 class Outline(msgspec.Struct, frozen=True):

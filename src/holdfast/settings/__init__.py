@@ -32,6 +32,7 @@ from holdfast.settings.sections import (
     data_directory,
     default_store_url,
 )
+from holdfast.tools.settings import McpSettings
 
 __all__ = [
     "AccessKey",
@@ -74,6 +75,8 @@ class Settings:
     """`[[upstream]]` tables in order; without any, the demo model answers."""
     keys: tuple[AccessKey, ...] = ()
     """`[[key]]` tables."""
+    mcp: tuple[McpSettings, ...] = ()
+    """`[[mcp]]` tables: servers whose tools the gateway runs."""
 
     @property
     def reset_policy(self) -> ResetPolicy:
@@ -122,12 +125,27 @@ def load(
         keys=tuple(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))
         ),
+        mcp=_mcp_servers(sources, env),
     )
     sources.reject_unknown()
     named = {key.key_env for key in settings.keys}
     named |= {upstream.key_env for upstream in settings.upstreams if upstream.key_env}
+    named = named.union(*(server.variables for server in settings.mcp))
     sources.reject_unknown_variables(COMMAND_VARIABLES | named)
     return settings
+
+
+def _mcp_servers(sources: Sources, env: Mapping[str, str]) -> tuple[McpSettings, ...]:
+    """Return the MCP servers; each tenant may use a name once."""
+    names: set[tuple[str, str]] = set()
+
+    def check_unique(server: McpSettings) -> McpSettings:
+        if (server.tenant, server.name) in names:
+            raise InvalidSetting(f"mcp.name: {server.name!r} is used by another [[mcp]]")
+        names.add((server.tenant, server.name))
+        return server.filled(env)
+
+    return tuple(sources.tables("mcp", McpSettings, check_unique))
 
 
 def _agent_runtime(

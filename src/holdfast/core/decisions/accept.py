@@ -19,12 +19,14 @@ from holdfast.core.decisions.lane import (
     front_position,
     pack_items,
     queued,
+    replace_instructions,
     started,
     stop_active,
     tail_position,
 )
 from holdfast.core.decisions.lifecycle import finished_seq, fork_of, retire, settled_seq
 from holdfast.core.errors import (
+    ApprovalNotFound,
     HoldfastError,
     LaneFull,
     SessionBusy,
@@ -32,6 +34,7 @@ from holdfast.core.errors import (
     SessionMoved,
     SessionNotFound,
 )
+from holdfast.core.model.gateway_items import APPROVAL
 from holdfast.core.model.session import Session, begin_session, read_pending_calls
 from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
@@ -54,10 +57,9 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         again = _repeated(command, facts)
         if again is not None:
             return again
-    if command.expected_id is not None:
-        changed = unexpected(command, facts)
-        if changed is not None:
-            return refuse(changed)
+    changed = unexpected(command, facts)
+    if changed is not None:
+        return refuse(changed)
     if command.is_internal:
         return _accept_internal(command, facts)
     if command.parent is not None and facts.session is not None:
@@ -75,6 +77,8 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return _admit(command, facts, draft, is_rolled_over=False)
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
+    if command.items and command.items[0].kind == APPROVAL:
+        return refuse(ApprovalNotFound("no call waits for this approval any more"))
     return _accept_known(command, facts, facts.session)
 
 
@@ -255,7 +259,10 @@ def _joins(command: Accept, facts: Facts) -> bool:
     if session.hold_until is not None and session.hold_until <= facts.now:
         return False
     pending = set(read_pending_calls(session))
-    return any(item.call_id in pending and item.kind.endswith("_output") for item in command.items)
+    return any(
+        item.call_id in pending and (item.kind.endswith("_output") or item.kind == APPROVAL)
+        for item in command.items
+    )
 
 
 def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
@@ -346,6 +353,8 @@ def add_completed(command: Accept | Append, draft: Draft, *, source: Source) -> 
     position = tail_position(session.turn_count, Waiting())
     turn = new_turn(command, session, position, draft.now)
     first = draft.head_seq + 1
+    if command.items and command.items[0].is_instruction:
+        replace_instructions(draft, command.items, Facts(now=draft.now))
     last = draft.append(command.items, turn.number)
     draft.set(turn_count=turn.number)
     turn = replace(

@@ -4,6 +4,7 @@ Every function works on a draft of the session's row; the row's one fenced write
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,7 +15,7 @@ from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
 from holdfast.core.model.records import Span, visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import BLANK_RUN, RUN_AGAIN, Fence, Outcome, Run, Turn, storable
-from holdfast.core.transaction.changes import PartialDropped
+from holdfast.core.transaction.changes import PartialDropped, ProviderStateDropped
 from holdfast.core.transaction.commands import LaneLimits, Queued, Started
 from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
@@ -108,8 +109,11 @@ def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> 
     hidden, block = facts.hidden, facts.turn_items
     if turn.first_seq is None:
         if turn.rewind_after is not None and turn.rewind_upto is not None:
-            draft.hide("rewind", (turn.rewind_after + 1, turn.rewind_upto), hidden, turn.id)
+            span = (turn.rewind_after + 1, turn.rewind_upto)
+            hidden = tuple(draft.hide("rewind", span, hidden, turn.id))
         first = draft.head_seq + 1
+        if items and items[0].is_instruction:
+            replace_instructions(draft, items, replace(facts, hidden=hidden))
         last = draft.append(items, turn.number)
         return first, last, last
     assert turn.kept_seq is not None
@@ -122,10 +126,33 @@ def _place(draft: Draft, turn: Turn, facts: Facts, items: Sequence[NewItem]) -> 
     # Later turns follow the old block, or hid it: append it again instead of interleaving.
     # Where all of it is hidden, who asks again means what was asked.
     kept = visible_items(block, hidden) if is_seen else _asked(block, turn.kept_seq)
-    draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id)
+    hidden = tuple(draft.hide("retry", (turn.first_seq, turn.last_seq), hidden, turn.id))
     first = draft.head_seq + 1
-    last = draft.append([item.as_new() for item in kept if not item.is_partial], turn.number)
+    again = [_as_instruction(item, facts) for item in kept if not item.is_partial]
+    if again and again[0].is_instruction:
+        replace_instructions(draft, again, replace(facts, hidden=hidden))
+    last = draft.append(again, turn.number)
     return first, last, last
+
+
+def _as_instruction(item: StoredItem, facts: Facts) -> NewItem:
+    """Return a stored item as a new one, still marked if it gives the instructions in force."""
+    span = facts.instructions
+    is_instruction = span is not None and span[0] <= item.seq <= span[1]
+    return replace(item.as_new(), is_instruction=is_instruction)
+
+
+def replace_instructions(draft: Draft, items: Sequence[NewItem], facts: Facts) -> None:
+    """Record that the next items to be appended begin with the session's instructions.
+
+    Earlier instructions are hidden. Provider state contains them and is dropped.
+    """
+    if facts.instructions is not None and visible_spans(facts.hidden, *facts.instructions):
+        draft.hide("replace", facts.instructions, facts.hidden)
+    count = sum(1 for _ in takewhile(lambda item: item.is_instruction, items))
+    first = draft.head_seq + 1
+    draft.record("instructions", (first, first + count - 1))
+    draft.add(ProviderStateDropped(draft.before.id))
 
 
 def visible_items(block: Sequence[StoredItem], hidden: Sequence[Span]) -> list[StoredItem]:

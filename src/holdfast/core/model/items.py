@@ -23,7 +23,7 @@ TRACES = frozenset(
         "reasoning", "web_search_call", "file_search_call", "code_interpreter_call",
         "image_generation_call", "mcp_list_tools", "mcp_call", "tool_search_call",
         "tool_search_output", "gateway_call", "gateway_call_output", "gateway_approval",
-        "gateway_list_tools",
+        "gateway_list_tools", "gateway_words",
     }
 )  # fmt: skip
 """Work of a provider or the gateway on the way to an answer; many clients do not keep it."""
@@ -33,7 +33,7 @@ SHORT_ID = MAX_ID_BYTES // 4
 """An id of so few characters is short enough, whatever they are."""
 
 
-class NewItem(msgspec.Struct, frozen=True, gc=False):
+class NewItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An item on its way into a transcript."""
 
     body: bytes
@@ -41,6 +41,8 @@ class NewItem(msgspec.Struct, frozen=True, gc=False):
     item_id: str | None
     call_id: str | None
     fingerprint: bytes
+    is_instruction: bool = False
+    """Whether it replaces the instructions that the session's earlier items gave."""
 
 
 class StoredItem(msgspec.Struct, frozen=True, gc=False):

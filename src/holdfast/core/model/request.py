@@ -33,6 +33,10 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Whether it was accepted before the response that it continues had ended."""
     is_compaction: bool = False
     """Whether its input ends with a `compaction_trigger`: then it wants nothing else."""
+    sender: str = ""
+    """Who sent it, where its tools may need approvals: an API key's id, or a platform user."""
+    approvers: tuple[str, ...] = ()
+    """Who else may approve calls of its tools."""
     history_hash: bytes = b""
     """Hash of the history in the request; later requests find its answer by it."""
 

@@ -64,6 +64,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gone_owners: frozenset[WorkerId] = frozenset()
     forks: tuple[Session, ...] = ()
     hidden: tuple[Span, ...] = ()
+    instructions: Span | None = None
+    """The items that give the session's instructions, where a command may replace them."""
     heads: tuple[RecordHead, ...] = ()
     """Every record of the log, its ancestors' included, without the bodies."""
     logs: tuple[Log, ...] = ()

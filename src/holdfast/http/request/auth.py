@@ -65,6 +65,8 @@ class Caller(msgspec.Struct, frozen=True):
 
     tenant: Tenant
     is_admin: bool
+    id: str = ""
+    """The id of the API key; empty where there is none."""
 
 
 _LOCAL_ADMIN = Caller(DEFAULT_TENANT, True)
@@ -145,6 +147,7 @@ class Authenticator:
                 # Without keys, the address alone would let any web page act as the user.
                 check_origin(request, self._origins)
         request.tenant, request.is_admin = caller.tenant, caller.is_admin
+        request.sender = caller.id
         if self._limiter.is_set and not is_open:
             self._limiter.consume(caller.tenant)
 
@@ -179,7 +182,7 @@ class Authenticator:
         digest = hash_key(token)
         for key in self._configured_keys:
             if hmac.compare_digest(key.hash, digest):
-                return Caller(key.tenant, key.is_admin)
+                return Caller(key.tenant, key.is_admin, f"env_{key.hash.hex()[:16]}")
         return self._callers.get(digest)
 
     def _check_host(self, request: Request) -> None:
@@ -222,7 +225,7 @@ class Authenticator:
             return
         self._requires_key = self._requires_key or bool(rows)
         self._callers = {
-            row.hash: Caller(row.tenant, bool(row.is_admin))
+            row.hash: Caller(row.tenant, bool(row.is_admin), row.id)
             for row in rows
             if row.revoked_at is None
         }

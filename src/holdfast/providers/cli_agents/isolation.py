@@ -46,7 +46,14 @@ class Sandbox:
     """Files outside of the system that the agent needs: its program, its credentials."""
     path: str
 
-    def wrap(self, command: Sequence[str], writable: Sequence[Path], cwd: Path) -> list[str]:
+    def wrap(
+        self,
+        command: Sequence[str],
+        *,
+        writable: Sequence[Path],
+        cwd: Path,
+        readable: Sequence[Path] = (),
+    ) -> list[str]:
         """Return a command that runs in the sandbox."""
         program = shutil.which("bwrap", path=self.path)
         if program is None:
@@ -63,8 +70,10 @@ class Sandbox:
         for name in _SYSTEM_FILES:
             arguments += ["--ro-bind-try", name, name]
         for path in self.readable:
-            for readable in _needed(path):
-                arguments += ["--ro-bind", str(readable), str(readable)]
+            for needed in _needed(path):
+                arguments += ["--ro-bind", str(needed), str(needed)]
+        for directory in readable:
+            arguments += ["--ro-bind", str(directory), str(directory)]
         for directory in writable:
             arguments += ["--bind", str(directory), str(directory)]
         return [*arguments, "--chdir", str(cwd), "--", *command]
@@ -115,7 +124,7 @@ async def _probe(
 ) -> list[str]:
     command = ["/bin/sh", "-c", _PROBE, "sh", *paths, str(own / "secret")]
     if sandbox is not None:
-        command = sandbox.wrap(command, (own,), own)
+        command = sandbox.wrap(command, writable=(own,), cwd=own)
     process = await AgentProcess.start(
         Launch(command=command, env={"PATH": os.defpath}, cwd=own, account=account)
     )

@@ -2,6 +2,7 @@
 
 from holdfast.providers.cli_agents.agent import Agent
 from holdfast.providers.cli_agents.claude_code import ClaudeCode
+from holdfast.providers.cli_agents.codex import Codex
 from holdfast.providers.cli_agents.provider import CliAgentProvider
 from holdfast.providers.items.ids import NewId
 from holdfast.providers.settings import UpstreamSettings
@@ -11,6 +12,8 @@ def agent_of(settings: UpstreamSettings) -> Agent:
     """Return the kind of agent that an upstream is."""
     if settings.api == "claude-code":
         return ClaudeCode()
+    if settings.api == "codex":
+        return Codex()
     raise ValueError(f"{settings.api} is not a command-line agent")
 
 

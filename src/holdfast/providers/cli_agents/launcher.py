@@ -108,10 +108,19 @@ class Launcher:
         command = [str(self.program), *self._settings.args, *invocation.arguments]
         if self._settings.sandbox:
             sandbox = self._sandbox()
-            command = sandbox.wrap(command, (directory.work, directory.config), directory.work)
+            command = sandbox.wrap(
+                command,
+                writable=(directory.config, *([directory.work] if self._may_write else [])),
+                readable=(directory.work,),
+                cwd=directory.work,
+            )
         return await AgentProcess.start(
             Launch(command=command, env=env, cwd=directory.work, account=self.account)
         )
+
+    @property
+    def _may_write(self) -> bool:
+        return self._settings.permissions != "read"
 
     def _passed(self) -> dict[str, str]:
         """Return the variables that the settings pass on, where they are set."""

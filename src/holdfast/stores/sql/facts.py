@@ -45,6 +45,7 @@ from holdfast.stores.sql.lookups import (
     EVERYTHING,
     changes_view,
     find_hidden,
+    find_instructions,
     find_items,
     find_run,
     find_turn,
@@ -216,12 +217,20 @@ def _with_last_run(facts: Facts, turn: Turn, step: int) -> Plan[Facts]:
     return (yield from with_block(facts, turn))
 
 
+def gives_instructions(turn: Turn) -> bool:
+    """Whether the input of a waiting turn may replace the session's instructions."""
+    return turn.input is not None and b"is_instruction" in turn.input
+
+
 def with_block(facts: Facts, turn: Turn) -> Plan[Facts]:
     """Add the block of a turn that began before, should it have to begin again."""
     session = facts.session
-    if session is None or (turn.first_seq is None and turn.rewind_after is None):
+    is_new = turn.first_seq is None and turn.rewind_after is None
+    if session is None or (is_new and not gives_instructions(turn)):
         return facts
     hidden = yield from find_hidden(session)
+    if session.record_no:
+        facts = replace(facts, instructions=(yield from find_instructions(session)))
     if turn.first_seq is None or turn.last_seq is None:
         return replace(facts, hidden=hidden)
     items = yield from find_items(session, turn.first_seq, turn.last_seq)
@@ -260,6 +269,10 @@ def _more_for_accept(command: Accept, facts: Facts) -> Plan[Facts]:
     facts = yield from _with_latest(command, facts, session)
     if command.is_internal or command.on_busy == "rollback" or command.rewind is not None:
         facts = replace(facts, hidden=(yield from find_hidden(session)))
+    if command.items and command.items[0].is_instruction:
+        hidden = yield from find_hidden(session)
+        instructions = yield from find_instructions(session)
+        facts = replace(facts, hidden=hidden, instructions=instructions)
     return facts
 
 

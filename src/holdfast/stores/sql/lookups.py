@@ -180,7 +180,19 @@ def find_records(session: Session) -> Plan[list[tuple[Record, ...]]]:
 
 def changes_view(record: Record) -> bool:
     """Whether a record changes which items are in the view; undone compactions are empty."""
-    return record.kind not in ("compaction", "elision") and record.from_seq <= record.to_seq
+    is_view = record.kind not in ("compaction", "elision", "instructions")
+    return is_view and record.from_seq <= record.to_seq
+
+
+def find_instructions(session: Session) -> Plan[Span | None]:
+    """Return the items that give a session's instructions, its ancestors' included."""
+    number, upto = session.record_no, session.head_seq
+    for owner in (yield from find_lineage(session)):
+        for record in reversed((yield from own_records(owner.id, number))):
+            if record.kind == "instructions" and record.to_seq <= upto:
+                return record.from_seq, record.to_seq
+        number, upto = owner.parent_record, min(upto, owner.parent_seq)
+    return None
 
 
 def find_hidden(session: Session) -> Plan[tuple[Span, ...]]:
@@ -207,7 +219,7 @@ def find_hidden_ranges(session: Session) -> Plan[HiddenRanges]:
     found = yield from find_records(session)
     refused = merge_spans(span for own in found for span in hidden_spans(own, REFUSED))
     hidden = merge_spans(span for own in found for span in hidden_spans(own, HIDING - REFUSED))
-    return HiddenRanges(tuple(hidden), tuple(refused))
+    return HiddenRanges(tuple(hidden), tuple(refused), (yield from find_instructions(session)))
 
 
 def add_hidden_ranges(changes: Sequence[Change]) -> Plan[None]:
@@ -228,8 +240,11 @@ def _add_hidden_ranges(change: LogAppended) -> Plan[None]:
         row = yield from one(sql.SESSION_BY_ID, session.parent_id)
         if row is not None:
             parent = replace(read_session(row), record_no=session.parent_record)
-            ranges = (yield from find_hidden_ranges(parent)).upto(session.parent_seq)
-            _keep_ranges(change.entries[0], ranges)
+            inherited = (yield from find_hidden_ranges(parent)).upto(session.parent_seq)
+            if inherited is None:
+                return
+            ranges = inherited
+        _keep_ranges(change.entries[0], ranges)
     for entry in change.entries:
         if entry.records:
             ranges = ranges.after(entry.records)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, Step, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
@@ -29,8 +28,6 @@ from holdfast.ports.store import (
     ItemQuery,
     ListedItem,
     Order,
-    Outline,
-    OutlineEntry,
     Place,
     PlacedEvent,
     ResponseView,
@@ -52,7 +49,6 @@ from holdfast.stores.sql.entries import (
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
     find_hidden,
-    find_hidden_ranges,
     find_items,
     find_lineage,
     find_number,
@@ -179,7 +175,7 @@ def transcript(
     spans: list[Span] = [(before.head_seq + 1 if before else 1, found.head_seq)]
     if found.hidden_count and not before:
         spans = visible_spans((yield from find_hidden(found)), 1, found.head_seq)
-    spans = _last_of(spans, last)
+    spans = last_of(spans, last)
     rows_to_read = sum(end - first + 1 for first, end in spans)
     if rows_to_read > at_most:
         return Long(rows_to_read)
@@ -189,7 +185,7 @@ def transcript(
     return Transcript(found, listed(bodies, before.listed if before else NOTHING))
 
 
-def _last_of(spans: list[Span], count: int | None) -> list[Span]:
+def last_of(spans: list[Span], count: int | None) -> list[Span]:
     """Return the part of (disjoint, ordered) spans that holds the last `count` numbers."""
     if count is None:
         return spans
@@ -201,56 +197,6 @@ def _last_of(spans: list[Span], count: int | None) -> list[Span]:
         kept.insert(0, (start, end))
         count -= end - start + 1
     return kept
-
-
-def outline(
-    tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float
-) -> Plan[Outline | None]:
-    """Return what of a session is settled, without its content."""
-    view = yield from session(tenant, session_id, key, now)
-    if view is None:
-        return None
-    found = view.session
-    active = yield from find_turn(found.active_turn_id)
-    upto = settled_seq(found, active)
-    spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
-    refused: list[Span] = []
-    if found.hidden_count:
-        ranges = yield from find_hidden_ranges(found)
-        refused = list(ranges.refused)
-        spans = visible_spans(ranges.hidden, 1, found.head_seq)
-    shown, spans = spans, _last_of(spans, last)
-    entries: list[OutlineEntry] = []
-    for first, end in spans:
-        entries.extend((yield from _outline_part(found, first, end)))
-    if refused:
-        entries = [_with_refusal(entry, refused) for entry in entries]
-    running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
-    settled = entries[: len(entries) - len(running)]
-    open_from, is_whole = _open_from(found, active, now), spans[:1] == shown[:1]
-    return Outline(found, upto, settled, running, open_from, is_whole)
-
-
-def _with_refusal(entry: OutlineEntry, refused: Sequence[Span]) -> OutlineEntry:
-    is_refused = any(first <= entry.seq <= last for first, last in refused)
-    return replace(entry, is_refused=True) if is_refused else entry
-
-
-def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
-    """Return where the turn begins that has the lane; one whose tools are overdue has ended."""
-    if active is None or (of.hold_until is not None and of.hold_until <= now):
-        return None
-    return finished_seq(of, active) + 1
-
-
-def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
-    states = yield from find_states(of, first, last)
-    return [
-        OutlineEntry(
-            seq, one.kind, one.fingerprint, one.body if one.is_partial else None, one.call_id
-        )
-        for seq, one in enumerate(states, first)
-    ]
 
 
 def hidden(of: Session) -> Plan[list[Span]]:

@@ -1,4 +1,6 @@
-"""Records as compaction needs them: heads along a line of forks, bodies only where they count."""
+"""Reads of records: for compaction, and for comparing a request with a log."""
+
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -11,20 +13,33 @@ from holdfast.core.compaction.records import (
     read_elision,
     show,
 )
+from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
+from holdfast.core.ids import Key, SessionId, Tenant
 from holdfast.core.model.items import StoredItem
-from holdfast.core.model.records import Span, merge_spans, visible_spans
+from holdfast.core.model.records import (
+    HIDING,
+    Span,
+    merge_spans,
+    visible_spans,
+)
 from holdfast.core.model.session import Session
+from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Compact, Hide, UndoCompaction
 from holdfast.core.transaction.facts import Facts, Log
+from holdfast.ports.store import Outline, OutlineEntry
 from holdfast.stores.cache.context_cache import is_as_stored
+from holdfast.stores.sql import queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import read_session, unpack_items
 from holdfast.stores.sql.facts import fenced_facts
 from holdfast.stores.sql.lookups import (
     EVERYTHING,
     find_hidden,
+    find_hidden_ranges,
     find_items,
     find_lineage,
+    find_states,
+    find_turn,
     heads_of,
     item_entries,
     lane_facts,
@@ -125,7 +140,7 @@ def context(of: Session) -> Plan[tuple[list[StoredItem], bool]]:
     items: list[StoredItem] = []
     for first, last in spans:
         items.extend((yield from find_items(of, first, last)))
-    is_plain = all(head.kind not in ("compaction", "elision") for head in heads)
+    is_plain = all(head.kind in HIDING or head.kind == "quarantine" for head in heads)
     return show(items, shown), is_plain and is_as_stored(items)
 
 
@@ -149,3 +164,68 @@ def _with_bodies(force: InForce) -> Plan[Shown]:
 def _record_body(head: RecordHead) -> Plan[bytes | None]:
     records = yield from own_records(head.session_id, head.no, head.no)
     return records[0].body if records else None
+
+
+def outline(
+    tenant: Tenant, session_id: SessionId | None, key: Key | None, last: int | None, now: float
+) -> Plan[Outline | None]:
+    """Return what of a session is settled, without its content."""
+    view = yield from queries.session(tenant, session_id, key, now)
+    if view is None:
+        return None
+    found = view.session
+    active = yield from find_turn(found.active_turn_id)
+    upto = settled_seq(found, active)
+    spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
+    ranges = yield from find_hidden_ranges(found)
+    if found.hidden_count:
+        spans = visible_spans(ranges.hidden, 1, found.head_seq)
+    shown, spans = spans, queries.last_of(spans, last)
+    if spans and ranges.instructions is not None:
+        # Instructions are compared apart from the history, wherever they were given.
+        first, end = ranges.instructions
+        spans[:0] = visible_spans(ranges.hidden, first, min(end, spans[0][0] - 1))
+    entries: list[OutlineEntry] = []
+    for first, end in spans:
+        entries.extend((yield from _outline_part(found, first, end)))
+    if ranges.refused:
+        entries = [_with_refusal(entry, ranges.refused) for entry in entries]
+    if found.record_no:
+        entries = _with_instructions(entries, ranges.instructions)
+    running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
+    settled = entries[: len(entries) - len(running)]
+    is_whole = len(entries) == sum(end - first + 1 for first, end in shown)
+    return Outline(found, upto, settled, running, _open_from(found, active, now), is_whole)
+
+
+def _with_refusal(entry: OutlineEntry, refused: Sequence[Span]) -> OutlineEntry:
+    is_refused = any(first <= entry.seq <= last for first, last in refused)
+    return replace(entry, is_refused=True) if is_refused else entry
+
+
+def _with_instructions(entries: list[OutlineEntry], span: Span | None) -> list[OutlineEntry]:
+    if span is None:
+        return entries
+    return [
+        replace(entry, is_instruction=True)
+        if span[0] <= entry.seq <= span[1] and not entry.is_refused
+        else entry
+        for entry in entries
+    ]
+
+
+def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
+    """Return where the turn begins that has the lane; one whose tools are overdue has ended."""
+    if active is None or (of.hold_until is not None and of.hold_until <= now):
+        return None
+    return finished_seq(of, active) + 1
+
+
+def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
+    states = yield from find_states(of, first, last)
+    return [
+        OutlineEntry(
+            seq, one.kind, one.fingerprint, one.body if one.is_partial else None, one.call_id
+        )
+        for seq, one in enumerate(states, first)
+    ]

@@ -147,7 +147,7 @@ class SqlReader:
         last: int | None = None,
     ) -> Outline | None:
         """Return the settled, visible log, or the end of it, without its content."""
-        return await self._run(lambda now: queries.outline(tenant, session_id, key, last, now))
+        return await self._run(lambda now: records.outline(tenant, session_id, key, last, now))
 
     async def find_history(
         self, tenant: Tenant, history_hashes: Sequence[bytes]
