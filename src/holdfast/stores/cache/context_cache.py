@@ -39,7 +39,7 @@ class _Entry:
     __slots__ = ("head_seq", "is_plain", "items", "quarantined", "record_no", "size")
 
     def __init__(
-        self, record_no: int, head_seq: int, items: list[StoredItem], *, is_plain: bool
+        self, record_no: int, head_seq: int, items: list[StoredItem], size: int, *, is_plain: bool
     ) -> None:
         self.record_no = record_no
         self.head_seq = head_seq
@@ -49,7 +49,7 @@ class _Entry:
         """Whether all items are shown as they are stored, and no compaction is in the records."""
         self.quarantined: frozenset[int] | None = None
         """The items that a provider could not process, once that was read."""
-        self.size = _size(items)
+        self.size = size
 
 
 class KnownContext(NamedTuple):
@@ -141,7 +141,8 @@ class ContextCache:
     ) -> None:
         """Remember the context of a session at its head."""
         self.drop(session.id)
-        entry = _Entry(session.record_no, session.head_seq, items[:], is_plain=is_plain)
+        kept = items[:]
+        entry = _Entry(session.record_no, session.head_seq, kept, _size(kept), is_plain=is_plain)
         if entry.size * 2 <= self._max_bytes:
             self._entries[session.id] = entry
             self._bytes += entry.size
@@ -163,7 +164,7 @@ class ContextCache:
         if session.record_no:
             return
         if session.parent_id is None:
-            self._entries[session.id] = _Entry(0, 0, [], is_plain=True)
+            self._entries[session.id] = _Entry(0, 0, [], 0, is_plain=True)
             return
         parent = self._entries.get(session.parent_id)
         if parent is None or not parent.is_plain or parent.record_no != session.parent_record:
@@ -171,7 +172,9 @@ class ContextCache:
         if parent.head_seq < session.parent_seq:
             return
         inherited = parent.items[: bisect_right(parent.items, session.parent_seq, key=_seq)]
-        entry = _Entry(0, session.parent_seq, inherited, is_plain=True)
+        # About their share: to measure every item would cost more than the rest of a fork.
+        size = parent.size * len(inherited) // max(len(parent.items), 1)
+        entry = _Entry(0, session.parent_seq, inherited, size, is_plain=True)
         entry.quarantined = parent.quarantined
         self._entries[session.id] = entry
         self._bytes += entry.size

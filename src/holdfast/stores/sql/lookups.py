@@ -142,6 +142,17 @@ def find_owners(of: Session, first: int, last: int) -> Plan[list[tuple[Session, 
     return owners
 
 
+def find_line(of: Session, first: int) -> Plan[dict[int, Span]]:
+    """Return which of its items each session of a line of forks gives, as far back as an item."""
+    parts = {session_no(of.id): (of.parent_seq + 1, of.head_seq)}
+    if of.parent_id is not None and first <= of.parent_seq:
+        last = of.parent_seq
+        for session_id, parent_seq in (yield from every(sql.ANCESTORS, of.parent_id, first)):
+            parts[session_no(session_id)] = (parent_seq + 1, last)
+            last = min(last, parent_seq)
+    return parts
+
+
 def own_records(session_id: SessionId, upto: int, first: int = 0) -> Plan[list[Record]]:
     """Return a session's own records with numbers from `first` to `upto`."""
     if not upto:

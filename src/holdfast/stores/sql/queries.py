@@ -50,6 +50,7 @@ from holdfast.stores.sql.lookups import (
     EVERYTHING,
     find_hidden,
     find_items,
+    find_line,
     find_lineage,
     find_number,
     find_owners,
@@ -63,6 +64,8 @@ from holdfast.stores.sql.lookups import (
 )
 from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
 
+MAX_PLACES = 100
+"""Sessions with one item id that are compared with a line of forks at once."""
 EVENTS_PER_ENTRY = 1024
 """Places of events: the position of their entry, and their number in it, which is far less."""
 PRUNED_AT_ONCE = 1000
@@ -459,7 +462,7 @@ def listing(of: Session, query: ItemQuery) -> Plan[list[ListedItem]]:
     for item in page:
         name = item.item_id or name_at(OTHER_PREFIX, item.seq)
         if item.item_id is not None:
-            is_shared = len((yield from every(sql.FIRST_PLACES, item.item_id))) > 1
+            is_shared = len((yield from every(sql.FIRST_PLACES, item.item_id, 2))) > 1
             places = (yield from _places(of, item.item_id)) if is_shared else []
             if len(places) > 1:
                 if hidden is None:
@@ -493,15 +496,12 @@ def find_listed(of: Session, name: str) -> Plan[ListedItem | None]:
 def _places(of: Session, item_id: str) -> Plan[list[int]]:
     """Return where an id occurs in a session's log, oldest first.
 
-    Nearly every id is used once; only others are looked up in every part of a line of forks.
+    An id that very many sessions use is looked up in each part of a line of forks instead.
     """
-    rows = yield from every(sql.FIRST_PLACES, item_id)
-    if not rows:
-        return []
-    if len(rows) == 1:
-        no, seq = rows[0]
-        owners = yield from find_owners(of, seq, seq)
-        return [seq] if owners and session_no(owners[0][0].id) == no else []
+    rows = yield from every(sql.FIRST_PLACES, item_id, MAX_PLACES)
+    if len(rows) < MAX_PLACES:
+        ends = yield from find_line(of, min((row[1] for row in rows), default=of.head_seq + 1))
+        return sorted(seq for no, seq in rows if no in ends and ends[no][0] <= seq <= ends[no][1])
     places: list[int] = []
     for owner, first, last in (yield from find_owners(of, 1, of.head_seq)):
         found = yield from every(sql.PLACES_OF_ITEM, session_no(owner.id), item_id, first, last)

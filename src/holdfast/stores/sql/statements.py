@@ -260,9 +260,8 @@ ADD_ITEM_ID = Statement(
     "insert into item_ids (session, item_id, seq) values (?1, ?2, ?3)",
 )
 # Ids are a client's own affair and may come twice; names may not.
-# Two rows are enough to know whether an id is used twice in any session.
 FIRST_PLACES = Statement(
-    "first_places", "select session, seq from item_ids where item_id = ?1 limit 2"
+    "first_places", "select session, seq from item_ids where item_id = ?1 limit ?2"
 )
 DROP_ITEM_ID = Statement("drop_item_id", "delete from item_ids where item_id = ?1 and session = ?2")
 PLACES_OF_ITEM = Statement(
