@@ -18,8 +18,8 @@ FLAT = 1.1
 """The goal of every ratio: the work does not depend on the size."""
 
 LIMITS: dict[str, Limit] = {
-    "calls per turn, chat": Limit(400, 130),
-    "calls per turn, responses": Limit(390, 130),
+    "calls per turn, chat": Limit(410, 130),
+    "calls per turn, responses": Limit(400, 130),
     "calls per streamed chunk, chat": Limit(17, 10),
     "calls per streamed chunk, responses": Limit(17.3, 10),
     "WAL frames per turn, 2,000 sessions": Limit(5.8, 4),
@@ -28,14 +28,14 @@ LIMITS: dict[str, Limit] = {
     # Sessions of 10, 100 and 1,000 turns.
     "length, chat, turn": Limit(1.1, FLAT),
     "length, chat, append": Limit(1.1, FLAT),
-    "length, chat, regenerate": Limit(1.3, FLAT),
+    "length, chat, regenerate": Limit(1.35, FLAT),
     "length, chat, fork": Limit(1.1, FLAT),
     "length, chat, page": Limit(1.1, FLAT),
     "length, chat, retrieve": Limit(1.5, FLAT),
     "length, chat, view": Limit(1.1, FLAT),
     "length, responses, turn": Limit(1.1, FLAT),
     "length, responses, append": Limit(1.1, FLAT),
-    "length, responses, regenerate": Limit(1.3, FLAT),
+    "length, responses, regenerate": Limit(1.35, FLAT),
     "length, responses, fork": Limit(1.1, FLAT),
     "length, responses, page": Limit(1.1, FLAT),
     "length, responses, retrieve": Limit(1.5, FLAT),
@@ -47,7 +47,7 @@ LIMITS: dict[str, Limit] = {
     "rewinds, chat, view": Limit(1.1, FLAT),
     "rewinds, responses, turn": Limit(1.1, FLAT),
     "rewinds, responses, regenerate": Limit(1.1, FLAT),
-    "rewinds, responses, page": Limit(1.1, FLAT),
+    "rewinds, responses, page": Limit(1.2, FLAT),
     "rewinds, responses, view": Limit(1.1, FLAT),
     # Chains of 5 and 100 forks with equally many turns.
     "depth, chat, turn": Limit(1.1, FLAT),
@@ -56,7 +56,7 @@ LIMITS: dict[str, Limit] = {
     "depth, chat, view": Limit(1.1, FLAT),
     "depth, responses, turn": Limit(1.1, FLAT),
     "depth, responses, fork": Limit(1.1, FLAT),
-    "depth, responses, page": Limit(6, FLAT),
+    "depth, responses, page": Limit(10.5, FLAT),
     "depth, responses, view": Limit(1.1, FLAT),
     # Batches of 20 items added to conversations of 200 and 4,000 items.
     "items, chat, batch": Limit(1.1, FLAT),
