@@ -32,11 +32,13 @@ from holdfast.tools.toolbox import GatewayTools
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from holdfast.channel_services import ChannelServices
     from holdfast.http.admin.operations import AdminServices
-    from holdfast.http.app import Application
+    from holdfast.http.app import Application, Services
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
     from holdfast.observability.metrics import PrometheusMeter
+    from holdfast.ports.channel import ChannelDirectory
     from holdfast.providers.routing import UpstreamRouter
 
 
@@ -125,8 +127,8 @@ async def open_application(
 
     `tracer_provider` receives the traces instead of the configured endpoint.
     """
+    from holdfast.channel_services import ChannelServices
     from holdfast.http.app import Application
-    from holdfast.http.tools.catalogue import ToolServices
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
@@ -144,24 +146,25 @@ async def open_application(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
         toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
-        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox)
+        services = ChannelServices(settings)
+        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox, services)
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
         retention = _start_retention(gateway, settings.retention)
         try:
-            application = Application(
-                gateway,
-                turns,
-                upstreams,
-                _http_config(settings),
-                streams=settings.sessions,
-                compactor=compactor,
-                admin=_admin_services(store, settings),
-                tools=ToolServices(toolbox, settings.tools.approvers),
-            )
-            # Before anybody can connect: a request must never find the keys unread.
-            await application.load_keys()
-            yield application
+            async with services.run(gateway, turns) as channels:
+                application = Application(
+                    gateway,
+                    turns,
+                    upstreams,
+                    _http_config(settings),
+                    streams=settings.sessions,
+                    compactor=compactor,
+                    services=_http_services(store, settings, toolbox, channels),
+                )
+                # Before anybody can connect: a request must never find the keys unread.
+                await application.load_keys()
+                yield application
         finally:
             retention.cancel()
             await asyncio.gather(retention, return_exceptions=True)
@@ -200,14 +203,33 @@ def _new_gateway(
     )
 
 
+def _http_services(
+    store: SqlStore,
+    settings: Settings,
+    toolbox: GatewayTools,
+    channels: "ChannelDirectory | None",
+) -> "Services":
+    """Return the parts of the gateway that have endpoints of their own."""
+    from holdfast.http.app import Services
+    from holdfast.http.tools.catalogue import ToolServices
+
+    return Services(
+        admin=_admin_services(store, settings),
+        tools=ToolServices(toolbox, settings.tools.approvers),
+        channels=channels,
+    )
+
+
 def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
+    from holdfast.console.files import load_files
     from holdfast.doctor.service import DoctorService
     from holdfast.http.admin.operations import AdminServices
     from holdfast.stores.reports import SqlReports
 
     doctor = DoctorService(store, settings.store.url, turn_seconds=settings.heals.turn_seconds)
-    return AdminServices(SqlReports(store), doctor.diagnose)
+    console = load_files() if settings.server.console else {}
+    return AdminServices(SqlReports(store), doctor.diagnose, console)
 
 
 def _new_executor(
@@ -216,6 +238,7 @@ def _new_executor(
     upstreams: "UpstreamRouter",
     compactor: Compactor,
     toolbox: GatewayTools,
+    services: "ChannelServices",
 ) -> TurnExecutor:
     """Return what executes turns with the configured upstreams and tools."""
     return TurnExecutor(
@@ -226,6 +249,7 @@ def _new_executor(
         fitter=compactor,
         toolbox=toolbox,
         tools=settings.tools,
+        splitter=services.splitter,
     )
 
 

@@ -180,12 +180,13 @@ def _admit(
             is_free, waiting, _ = end_dead_owner(
                 draft, facts, worker=command.worker, limits=command.limits
             )
-    is_first = is_free and waiting.count == 0
+    is_first = is_free and waiting.count == 0 and command.collect_seconds <= 0
     if command.brought is not None and is_first and draft.head_seq == 0:
         command = write_prefix(command, draft, command.brought)
     session = draft.session
     position = tail_position(session.turn_count, waiting, facts.active)
-    if not is_first:
+    is_busy = not is_free or waiting.count > 0
+    if is_busy:
         refusal = _refusal(command, session, waiting)
         if refusal is not None:
             return refuse(refusal)
@@ -201,12 +202,14 @@ def _admit(
         turn_count=turn.number,
         last_user_activity_at=facts.now if is_activity else session.last_user_activity_at,
     )
-    if command.idempotency_key is not None:
-        bind_idempotency_key(command, draft, turn)
+    bind_idempotency_key(command, draft, turn)
     if not is_first:
         turn = replace(turn, input=pack_items(command.items))
         draft.save_turn(turn, event="turn.queued", is_new=True)
-        return draft.decide(queued(draft, turn))
+        waits = queued(draft, turn)
+        if not is_busy:
+            waits = replace(waits, check_again_at=facts.now + command.collect_seconds)
+        return draft.decide(waits)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
     )

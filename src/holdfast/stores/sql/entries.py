@@ -126,6 +126,7 @@ class TurnState(msgspec.Struct, array_like=True, gc=False):
     ended_at: float | None
     input: bytes | None
     """Of a turn that ended before it started; while it waits, the queue has it."""
+    merged_into: TurnId | None = None
 
 
 class RunState(msgspec.Struct, array_like=True, gc=False):
@@ -175,7 +176,7 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     hidden: HiddenRanges | None = None
 
 
-_turn_values = attrgetter(*TurnState.__struct_fields__[:-1])
+_turn_values = attrgetter(*TurnState.__struct_fields__[:-2])
 _run_values = attrgetter(*RunState.__struct_fields__)
 _record_values = attrgetter(*RecordState.__struct_fields__)
 read_body = msgspec.msgpack.Decoder(Body).decode
@@ -187,6 +188,8 @@ def pack_entry(entry: Entry) -> bytes:
     state: tuple[Any, ...] | None = None
     if turn is not None:
         state = (*_turn_values(turn), turn.input if turn.outcome is not None else None)
+        if turn.merged_into is not None:
+            state = (*state, turn.merged_into)
     events: list[tuple[str, bool, bytes]] = []
     for event in entry.events:
         events += ((event.kind, event.turn_id is not None, event.body),)
@@ -240,7 +243,7 @@ def read_turn(row: Sequence[Any]) -> Turn:
         state.last_seq, state.outcome, state.error_code, state.error_message, state.is_retryable,
         state.accepted_at, state.started_at, state.ended_at,
         found.delivered_at if is_current else None,
-        (found.retry_claim or 0) if is_current else 0,
+        (found.retry_claim or 0) if is_current else 0, state.merged_into,
     )  # fmt: skip
 
 

@@ -103,11 +103,12 @@ SESSION_BY_ID = Statement("session_by_id", _SESSION + "where s.id = ?1")
 # The sessions that keep a part of a fork's history, the nearest first, as far back as an item.
 ANCESTORS = Statement(
     "ancestors",
+    "select id, parent_seq from ("
     "with recursive line (depth, id, parent_id, parent_seq) as ("
     "select 0, id, parent_id, parent_seq from sessions where id = ?1 "
     "union all select line.depth + 1, s.id, s.parent_id, s.parent_seq from line "
     "join sessions s on s.id = line.parent_id where line.parent_seq >= ?2) "
-    "select id, parent_seq from line order by depth",
+    "select depth, id, parent_seq from line) as ancestors order by depth",
 )
 SESSION_BY_KEY = Statement(
     "session_by_key", _SESSION + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
@@ -137,6 +138,12 @@ LAST_GENERATION = Statement(
     "last_generation", "select max(generation) from sessions where tenant = ?1 and key = ?2"
 )
 FORKS_OF = Statement("forks_of", _SESSION + "where s.parent_id = ?1 and s.deleted_at is null")
+
+LIST_FORKS = Statement(
+    "list_forks",
+    _SESSION + "where s.parent_id = ?1 and s.tenant = ?2 and s.is_visible = 1 "
+    "and s.deleted_at is null order by s.id limit ?3",
+)
 
 _LISTED = (
     _SESSION + "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
@@ -233,6 +240,18 @@ ADD_LATE_WRITE = Statement(
     "add_late_write",
     "insert into late_writes (run, turn, session, body) values (?1, ?2, ?3, ?4) "
     "on conflict (run) do update set body = excluded.body",
+)
+STOP_REQUESTS = Statement(
+    "stop_requests", "select run, code, caller, requested_at from stop_requests"
+)
+ADD_STOP_REQUEST = Statement(
+    "add_stop_request",
+    "insert into stop_requests (run, code, caller, requested_at) values (?1, ?2, ?3, ?4) "
+    "on conflict (run) do update set code = excluded.code, caller = excluded.caller, "
+    "requested_at = excluded.requested_at",
+)
+FORGET_STOP_REQUESTS = Statement(
+    "forget_stop_requests", "delete from stop_requests where requested_at < ?1"
 )
 PARTIAL = Statement("partial", "select body from partials where run = ?1")
 
