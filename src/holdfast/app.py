@@ -28,6 +28,7 @@ from holdfast.settings import Settings
 from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
 from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.memory import SessionMemory
 from holdfast.tools.toolbox import GatewayTools
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ async def open_application(
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
-        toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
+        builtin = _builtin_tools(gateway, settings, upstreams.context_tokens)
+        toolbox = _open_tools(builtin, settings)
         executor = _new_executor(gateway, settings, upstreams, compactor, toolbox)
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
@@ -158,7 +160,7 @@ async def open_application(
                 streams=settings.sessions,
                 compactor=compactor,
                 admin=_admin_services(store, settings),
-                tools=ToolServices(toolbox, settings.tools.approvers),
+                tools=ToolServices(toolbox, settings.tools.approvers, builtin),
             )
             # Before anybody can connect: a request must never find the keys unread.
             await application.load_keys()
@@ -231,11 +233,17 @@ def _new_executor(
     )
 
 
-def _open_tools(
+def _builtin_tools(
     gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
-) -> GatewayTools:
+) -> BuiltinTools:
+    """Return the built-in tools; memory is searched where there is an index."""
+    scope = settings.tools.scope
+    memory = SessionMemory(gateway, scope) if settings.search.enabled else None
+    return BuiltinTools(gateway, scope=scope, windows=windows, search=memory)
+
+
+def _open_tools(builtin: BuiltinTools, settings: Settings) -> GatewayTools:
     """Return the tools that the gateway runs."""
-    builtin = BuiltinTools(gateway, scope=settings.tools.scope, windows=windows)
     if not settings.mcp:
         return GatewayTools(builtin)
     from holdfast.tools.mcp.servers import McpServers
