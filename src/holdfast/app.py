@@ -34,11 +34,13 @@ from holdfast.tools.toolbox import GatewayTools
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from holdfast.channel_services import ChannelServices
     from holdfast.http.admin.operations import AdminServices
-    from holdfast.http.app import Application
+    from holdfast.http.app import Application, Services
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
     from holdfast.observability.metrics import PrometheusMeter
+    from holdfast.ports.channel import ChannelDirectory
     from holdfast.providers.routing import UpstreamRouter
 
 
@@ -127,8 +129,8 @@ async def open_application(
 
     `tracer_provider` receives the traces instead of the configured endpoint.
     """
+    from holdfast.channel_services import ChannelServices
     from holdfast.http.app import Application
-    from holdfast.http.tools.catalogue import ToolServices
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
@@ -145,26 +147,26 @@ async def open_application(
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
-        builtin = _builtin_tools(gateway, settings, upstreams.context_tokens)
-        toolbox = _open_tools(builtin, settings)
-        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox)
+        toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
+        services = ChannelServices(settings)
+        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox, services)
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
         background = _start_background(gateway, settings)
         try:
-            application = Application(
-                gateway,
-                turns,
-                upstreams,
-                _http_config(settings),
-                streams=settings.sessions,
-                compactor=compactor,
-                admin=_admin_services(store, settings),
-                tools=ToolServices(toolbox, settings.tools.approvers, builtin),
-            )
-            # Before anybody can connect: a request must never find the keys unread.
-            await application.load_keys()
-            yield application
+            async with services.run(gateway, turns) as channels:
+                application = Application(
+                    gateway,
+                    turns,
+                    upstreams,
+                    _http_config(settings),
+                    streams=settings.sessions,
+                    compactor=compactor,
+                    services=_http_services(store, settings, toolbox, channels),
+                )
+                # Before anybody can connect: a request must never find the keys unread.
+                await application.load_keys()
+                yield application
         finally:
             for task in background:
                 task.cancel()
@@ -204,14 +206,33 @@ def _new_gateway(
     )
 
 
+def _http_services(
+    store: SqlStore,
+    settings: Settings,
+    toolbox: GatewayTools,
+    channels: "ChannelDirectory | None",
+) -> "Services":
+    """Return the parts of the gateway that have endpoints of their own."""
+    from holdfast.http.app import Services
+    from holdfast.http.tools.catalogue import ToolServices
+
+    return Services(
+        admin=_admin_services(store, settings),
+        tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin),
+        channels=channels,
+    )
+
+
 def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
+    from holdfast.console.files import load_files
     from holdfast.doctor.service import DoctorService
     from holdfast.http.admin.operations import AdminServices
     from holdfast.stores.reports import SqlReports
 
     doctor = DoctorService(store, settings.store.url, turn_seconds=settings.heals.turn_seconds)
-    return AdminServices(SqlReports(store), doctor.diagnose)
+    console = load_files() if settings.server.console else {}
+    return AdminServices(SqlReports(store), doctor.diagnose, console)
 
 
 def _new_executor(
@@ -220,6 +241,7 @@ def _new_executor(
     upstreams: "UpstreamRouter",
     compactor: Compactor,
     toolbox: GatewayTools,
+    services: "ChannelServices",
 ) -> TurnExecutor:
     """Return what executes turns with the configured upstreams and tools."""
     return TurnExecutor(
@@ -230,20 +252,17 @@ def _new_executor(
         fitter=compactor,
         toolbox=toolbox,
         tools=settings.tools,
+        splitter=services.splitter,
     )
 
 
-def _builtin_tools(
+def _open_tools(
     gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
-) -> BuiltinTools:
-    """Return the built-in tools; memory is searched where there is an index."""
+) -> GatewayTools:
+    """Return the tools that the gateway runs; memory is searched where there is an index."""
     scope = settings.tools.scope
     memory = SessionMemory(gateway, scope) if settings.search.enabled else None
-    return BuiltinTools(gateway, scope=scope, windows=windows, search=memory)
-
-
-def _open_tools(builtin: BuiltinTools, settings: Settings) -> GatewayTools:
-    """Return the tools that the gateway runs."""
+    builtin = BuiltinTools(gateway, scope=scope, windows=windows, search=memory)
     if not settings.mcp:
         return GatewayTools(builtin)
     from holdfast.tools.mcp.servers import McpServers

@@ -7,8 +7,15 @@ import pytest
 
 from holdfast.engine.settings import HealSettings
 from holdfast.testing.simulator.provider import ProviderSimulator, RecordedRequest
-from tests.cli_agents.agents import agent_session, codex, heals, processes_of, until
-from tests.integration.upstream_gateway import open_upstream_gateway, text_of
+from tests.cli_agents.agents import (
+    agent_session,
+    codex,
+    heals,
+    open_agent_gateway,
+    processes_of,
+    until,
+)
+from tests.integration.upstream_gateway import text_of
 
 MODEL = "codex/gpt-5.4"
 PIXEL = (
@@ -46,7 +53,7 @@ async def test_a_conversation_is_one_thread_of_the_agent(
 ) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("the secret of the gateway")
-    async with open_upstream_gateway(codex(simulator, root)) as gateway:
+    async with open_agent_gateway(codex(simulator, root)) as gateway:
         first = await gateway.respond(f"see @{secret}", model=MODEL, instructions="Be a pirate.")
         assert text_of(first).endswith(f"Last text: see @{secret}")
         assert first["usage"]["input_tokens"] > 10
@@ -68,7 +75,7 @@ async def test_a_conversation_is_one_thread_of_the_agent(
 async def test_a_thread_is_resumed_by_a_new_process_and_rebuilt_when_it_is_gone(
     simulator: ProviderSimulator, root: Path
 ) -> None:
-    async with open_upstream_gateway(codex(simulator, root, idle_seconds=0.01)) as gateway:
+    async with open_agent_gateway(codex(simulator, root, idle_seconds=0.01)) as gateway:
         await gateway.respond("I am Ada", model=MODEL)
         await until(lambda: not processes_of(root))
         second = await gateway.respond("who am I?", model=MODEL)
@@ -90,7 +97,7 @@ async def test_a_thread_is_resumed_by_a_new_process_and_rebuilt_when_it_is_gone(
 async def test_a_thread_that_the_program_does_not_know_is_healed(
     simulator: ProviderSimulator, root: Path
 ) -> None:
-    async with open_upstream_gateway(codex(simulator, root, idle_seconds=0.01)) as gateway:
+    async with open_agent_gateway(codex(simulator, root, idle_seconds=0.01)) as gateway:
         await gateway.respond("I am Ada", model=MODEL)
         await until(lambda: not processes_of(root))
         cut_beginnings(root)
@@ -103,7 +110,7 @@ async def test_a_thread_that_the_program_does_not_know_is_healed(
 async def test_images_and_failures_of_the_model(simulator: ProviderSimulator, root: Path) -> None:
     heals_off = HealSettings(transient_retries=0, busy_wait_seconds=0)
     image = [{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": PIXEL}]
-    async with open_upstream_gateway(codex(simulator, root), heals=heals_off) as gateway:
+    async with open_agent_gateway(codex(simulator, root), heals=heals_off) as gateway:
         await gateway.respond([{"role": "user", "content": image}], model=MODEL)
         (request,) = simulator.requests(api="responses", operation="create")
         assert PIXEL in str(request.body["input"])

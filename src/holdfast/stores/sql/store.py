@@ -12,8 +12,15 @@ from holdfast.core.model.records import Record, Span
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.projection.prefix_cache import SharedPrefix
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
+from holdfast.ports.outbox import ChannelReader
 from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
     CompletionQuery,
@@ -38,8 +45,9 @@ from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
-from holdfast.stores.sql.plan import Plan, every
+from holdfast.stores.sql.plan import Plan, QueryRunner, every
 from holdfast.stores.sql.search.activity import sessions_by_activity
 from holdfast.stores.sql.search.index import SqlSearchIndex
 from holdfast.stores.sql.worker_locks import WorkerTokens
@@ -79,14 +87,6 @@ class SqlDriver(BatchDriver, Protocol):
         ...
 
 
-class QueryRunner(Protocol):
-    """Runs a read in one snapshot."""
-
-    async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Return what the query finds; it is given the database's time."""
-        ...
-
-
 class SqlReader:
     """Reads, each in one snapshot."""
 
@@ -113,6 +113,10 @@ class SqlReader:
         if query.sort == "activity":
             return await self._run(lambda now: sessions_by_activity(tenant, query, now))
         return await self._run(lambda now: queries.sessions(tenant, query, now))
+
+    async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
+        """Return the visible sessions that were forked from a session."""
+        return await self._run(lambda now: records.forks(tenant, session_id, limit, now))
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
@@ -241,6 +245,10 @@ class SqlReader:
         """Return every API key that was ever made."""
         return await self._run(lambda _: queries.api_keys())
 
+    async def stop_requests(self) -> list[StopRequestRow]:
+        """Return the runs that other processes ask to end."""
+        return await self._run(lambda _: queries.stop_requests())
+
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
         """Return what providers remember for a session."""
         return await self._run(lambda _: queries.provider_state(session_id))
@@ -270,6 +278,8 @@ class SqlStore:
         inline = self._query_inline if driver.reads_inline else None
         self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
         """The reading side."""
+        self.channels: ChannelReader = SqlChannelReader(self.query)
+        """The reading side of channels."""
         self.search: SearchIndex = SqlSearchIndex(self.query)
         """Full-text search."""
         self._is_closed = False

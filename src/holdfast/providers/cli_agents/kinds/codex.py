@@ -7,12 +7,8 @@ import msgspec
 from holdfast.core.model.session import Usage
 from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation
 from holdfast.providers.cli_agents.directories import SessionDirectory
-from holdfast.providers.cli_agents.failures import (
-    agent_broken,
-    agent_exited,
-    agent_failure,
-    stale_session,
-)
+from holdfast.providers.cli_agents.failures import agent_broken, agent_failure
+from holdfast.providers.cli_agents.kinds.json_rpc import JsonRpc
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
 from holdfast.providers.cli_agents.prompt import ImagePart, Prompt
@@ -54,7 +50,6 @@ _TOOL_ITEMS = {
 }
 """Kinds of items in which the agent used a tool, with the fields of its input and its output."""
 _NAMED_STATUSES = {"unauthorized": 401, "usageLimitExceeded": 429}
-_REFUSED = -32601
 _encode = msgspec.json.Encoder().encode
 
 
@@ -75,7 +70,7 @@ class Codex:
 
     async def open(self, process: AgentProcess, request: AgentRequest) -> "CodexSession":
         """Start a thread or resume one; a thread that cannot be resumed is stale."""
-        rpc = _JsonRpc(process)
+        rpc = JsonRpc(process)
         client = {"name": "holdfast", "title": "Holdfast", "version": "1"}
         await rpc.call("initialize", {"clientInfo": client})
         await rpc.notify("initialized", {})
@@ -110,7 +105,7 @@ class Codex:
 class CodexSession:
     """A thread of a running `codex app-server`."""
 
-    def __init__(self, rpc: "_JsonRpc", session_id: str) -> None:
+    def __init__(self, rpc: JsonRpc, session_id: str) -> None:
         self._rpc = rpc
         self.session_id = session_id
 
@@ -119,15 +114,16 @@ class CodexSession:
         params: Json = {"threadId": self.session_id, "input": [_input(part) for part in prompt]}
         turn = (await self._rpc.call("turn/start", params)).get("turn") or {}
         reading = _TurnReading(output, str(turn.get("id")))
+        waiting = self._rpc.take_waiting()
         while True:
-            message = await self._rpc.next_notification()
+            message = waiting.pop(0) if waiting else await self._rpc.next_message()
             params = message.get("params") or {}
             if params.get("threadId", self.session_id) != self.session_id:
                 continue
-            if message["method"] == "turn/completed":
+            if message.get("method") == "turn/completed":
                 _require_success(params.get("turn") or {})
                 return AgentTurn(usage=reading.usage, mark=reading.turn_id)
-            reading.read(message["method"], params)
+            reading.read(str(message.get("method")), params)
             await output.drain()
 
 
@@ -176,65 +172,6 @@ class _TurnReading:
             output_tokens=before.output_tokens + _count(value, "outputTokens"),
             reasoning_tokens=before.reasoning_tokens + _count(value, "reasoningOutputTokens"),
         )
-
-
-class _JsonRpc:
-    """JSON-RPC by lines, as a client that grants nothing."""
-
-    def __init__(self, process: AgentProcess) -> None:
-        self._process = process
-        self._last_id = 0
-        self._waiting: list[Json] = []
-        """Notifications that came before the answer to a call."""
-
-    async def call(self, method: str, params: Json, *, is_stale_on_error: bool = False) -> Json:
-        """Return the result of a method; raise where it fails."""
-        self._last_id += 1
-        await self._write({"id": self._last_id, "method": method, "params": params})
-        while True:
-            message = await self._read()
-            if "method" in message:
-                self._waiting.append(message)
-            elif message.get("id") == self._last_id:
-                break
-        error = message.get("error")
-        if error is not None:
-            text = str(error.get("message") if isinstance(error, dict) else error)
-            raise stale_session(text) if is_stale_on_error else agent_failure(text)
-        result = message.get("result")
-        return result if isinstance(result, dict) else {}
-
-    async def notify(self, method: str, params: Json) -> None:
-        """Send a notification."""
-        await self._write({"method": method, "params": params})
-
-    async def next_notification(self) -> Json:
-        """Return the next notification, in order."""
-        if self._waiting:
-            return self._waiting.pop(0)
-        while True:
-            message = await self._read()
-            if "method" in message:
-                return message
-
-    async def _read(self) -> Json:
-        """Return the next message that is not a request of the agent; those are refused."""
-        while line := await self._process.read_line():
-            try:
-                message = msgspec.json.decode(line)
-            except msgspec.DecodeError:
-                continue  # a warning between the lines
-            if not isinstance(message, dict):
-                continue
-            if "method" not in message or "id" not in message:
-                return message
-            refusal = {"code": _REFUSED, "message": "not available in this session"}
-            await self._write({"id": message["id"], "error": refusal})
-        code = await self._process.exit_code()
-        raise agent_exited(self._process.errors, code)
-
-    async def _write(self, message: Json) -> None:
-        await self._process.write_line(_encode(message))
 
 
 def _require_success(turn: Json) -> None:
