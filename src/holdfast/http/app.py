@@ -49,6 +49,7 @@ from holdfast.http.server.types import (
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
 from holdfast.http.tools.approvals import ApprovalsApi
 from holdfast.http.tools.catalogue import ToolsApi, ToolServices
+from holdfast.http.tools.mcp_server import McpServer
 from holdfast.http.tools.search import SearchApi
 from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.channel import ChannelDirectory
@@ -146,6 +147,8 @@ class Application:
         add("POST", "/v1/approvals/{id}", api.answer)
         if tools is not None:
             add("GET", "/v1/tools", ToolsApi(tools.toolbox).list_all)
+            if tools.builtin is not None:
+                add("POST", "/mcp", McpServer(self._gateway, tools.builtin).post)
 
     def _add_transcript_routes(self, transcript: TranscriptApi) -> None:
         add = self._routes.add
