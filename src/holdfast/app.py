@@ -202,12 +202,14 @@ def _new_gateway(
 
 def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
+    from holdfast.console.files import load_files
     from holdfast.doctor.service import DoctorService
     from holdfast.http.admin.operations import AdminServices
     from holdfast.stores.reports import SqlReports
 
     doctor = DoctorService(store, settings.store.url, turn_seconds=settings.heals.turn_seconds)
-    return AdminServices(SqlReports(store), doctor.diagnose)
+    console = load_files() if settings.server.console else {}
+    return AdminServices(SqlReports(store), doctor.diagnose, console)
 
 
 def _new_executor(

@@ -11,6 +11,7 @@ from holdfast.engine.settings import StreamSettings
 from holdfast.engine.turns.approvals import ApprovalService
 from holdfast.engine.turns.stateless import StatelessExecutor
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.http.admin.console import ConsoleApi
 from holdfast.http.admin.keys import KeysApi
 from holdfast.http.admin.operations import AdminServices, OperationsApi
 from holdfast.http.api.chat import ChatApi
@@ -164,6 +165,12 @@ class Application:
             add("GET", "/v1/workers", operations.workers)
             add("GET", "/v1/usage", operations.usage)
             add("GET", "/v1/doctor", operations.doctor)
+        if services is not None and services.console:
+            console = ConsoleApi(services.console)
+            add("GET", "/console", console.index)
+            add("GET", "/console/", console.index)
+            add("GET", "/console/{file}", console.file)
+            add("GET", "/console/{folder}/{file}", console.file)
 
     def _add_session_routes(
         self, gateway: Gateway, turn_service: TurnService, compactor: Compactor
@@ -190,6 +197,7 @@ class Application:
         add("POST", "/v1/sessions/{id}/reset", sessions.reset)
         add("POST", "/v1/sessions/{id}/restore", sessions.restore)
         add("POST", "/v1/sessions/{id}/fork", sessions.fork)
+        add("GET", "/v1/sessions/{id}/forks", sessions.forks)
         add("GET", "/v1/turns/{id}", turns.get)
         add("GET", "/v1/turns/{id}/projection", turns.projection)
         add("POST", "/v1/turns/{id}/cancel", turns.cancel)

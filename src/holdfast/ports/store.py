@@ -12,7 +12,13 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Record, Span
 from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.model.turn import Run, Turn, TurnStatus
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Command
 
 OutcomeT = TypeVar("OutcomeT")
@@ -162,6 +168,10 @@ class Reader(Protocol):
         """Return one page of a tenant's sessions, retired generations only when asked for."""
         ...
 
+    async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
+        """Return the first sessions that were forked from a session; hidden ones are left out."""
+        ...
+
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items, inherited ones of its parents included.
 
@@ -286,6 +296,10 @@ class Reader(Protocol):
 
     async def api_keys(self) -> list[ApiKeyRow]:
         """Return every API key that was ever made, revoked ones included."""
+        ...
+
+    async def stop_requests(self) -> list[StopRequestRow]:
+        """Return the runs that other processes ask to end, those of the last minute."""
         ...
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:

@@ -46,6 +46,8 @@ class ServerSettings:
     """Origins of web pages that may call the API from a browser; none by default."""
     allowed_hosts: tuple[str, ...] = ()
     """Accepted Host headers besides loopback names, as long as no API key exists."""
+    console: bool = True
+    """Serve the web console at `/console`."""
 
     def __post_init__(self) -> None:
         if not self.host or not self.host.isprintable() or set(self.host) & set(" /"):

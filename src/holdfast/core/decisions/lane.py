@@ -193,6 +193,9 @@ def end_turn(
         ended_at=draft.now,
     )
     draft.save_turn(ended)
+    if outcome == "cancelled":
+        # Whoever asked for it may wait in another process.
+        draft.wake()
     detail = {"code": code} if code else {}
     draft.add_event(f"turn.{outcome}", ended, first_seq=ended.first_seq, last_seq=ended.last_seq,
                **detail)  # fmt: skip

@@ -32,6 +32,8 @@ from holdfast.core.transaction.changes import (
     PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
+    StopRequested,
+    StopRequestRow,
     refuse,
 )
 from holdfast.core.transaction.commands import (
@@ -41,6 +43,7 @@ from holdfast.core.transaction.commands import (
     Extend,
     Finish,
     RecordHeal,
+    RequestStop,
     Started,
 )
 from holdfast.core.transaction.facts import Facts
@@ -326,6 +329,17 @@ def _set_aside(draft: Draft, run: Run, heal: Heal) -> None:
         draft.record("quarantine", span, turn_id=run.turn_id, body=why)
     draft.add(ProviderStateDropped(draft.session.id, from_seq=spans[0][0]))
     draft.add_event("items.quarantined", None, items=list(heal.items), code=heal.code)
+
+
+def request_stop(command: RequestStop, facts: Facts) -> Decision[bool]:
+    """Ask the worker of a running turn to end it; only that worker knows what was shown."""
+    turn, session = facts.turn, facts.session
+    if turn is None or session is None or turn.tenant != command.tenant:
+        return Decision(False)
+    if session.active_turn_id != turn.id or session.active_run_id is None:
+        return Decision(False)
+    row = StopRequestRow(session.active_run_id, command.code, command.caller, facts.now)
+    return Decision(True, (StopRequested(row),), (session.id,))
 
 
 def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:

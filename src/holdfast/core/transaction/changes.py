@@ -165,6 +165,21 @@ class LateWriteNoted(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class StopRequestRow(msgspec.Struct, frozen=True, gc=False):
+    """A run that another process asks to end."""
+
+    run_id: RunId
+    code: str
+    caller: bytes | None
+    requested_at: float
+
+
+class StopRequested(msgspec.Struct, frozen=True, gc=False):
+    """The worker of a run is asked to end it."""
+
+    row: StopRequestRow
+
+
 class HistoryHashAdded(msgspec.Struct, frozen=True, gc=False):
     """Where a history ends that a later request may repeat."""
 
@@ -262,6 +277,7 @@ Change = (
     | TurnJoined
     | RetryClaimed
     | LateWriteNoted
+    | StopRequested
     | IdempotencyAdded
     | ProviderStateSaved
     | ProviderStateDropped

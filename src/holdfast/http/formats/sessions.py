@@ -22,6 +22,8 @@ def session_value(view: SessionView) -> dict[str, Any]:
         "key": session.key,
         "generation": session.generation,
         "previous_session_id": session.previous_session_id,
+        "parent_session_id": session.parent_id,
+        "parent_sequence": session.parent_seq if session.parent_id is not None else None,
         "status": view.status,
         "active_turn_id": session.active_turn_id,
         "queued_turns": view.queued_turns,

@@ -27,6 +27,8 @@ REFRESH_SECONDS = 2.0
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 MAX_KNOWN_HOSTS = 64
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+CONSOLE_PATH = "/console"
+"""The console's static files, which need no key."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:@/\[\]\s]+)(?::[0-9]{1,5})?")
 """A Host header: a name or bracketed IPv6 address and a port; no user, no path."""
@@ -131,8 +133,8 @@ class Authenticator:
 
     async def authenticate(self, request: Request) -> None:
         """Set the request's tenant; reject it without a valid key or beyond the rate limit."""
-        is_open = request.path in OPEN_PATHS
-        # Health checks read no keys: they must be answered while the store is down.
+        is_open = request.path in OPEN_PATHS or request.path.startswith(CONSOLE_PATH)
+        # Open paths read no keys: they must be answered while the store is down.
         if request.started_at >= self._fresh_until and not is_open:
             await self._refresh()
         caller = _HEALTH_CHECK if is_open else _LOCAL_ADMIN
@@ -167,7 +169,7 @@ class Authenticator:
                 return
 
     def _caller(self, request: Request) -> Caller:
-        if request.path in OPEN_PATHS:
+        if request.path in OPEN_PATHS or request.path.startswith(CONSOLE_PATH):
             return _HEALTH_CHECK
         caller = self._find(_bearer_token(request))
         if caller is None:

@@ -114,10 +114,13 @@ class TurnSubmitter:
         left = self.turn_service.in_flight.left
         is_new = is_new and not (left and headers.history != "new" and digest in left)
         is_keyless = headers.key is None and target.session_id is None
-        if is_keyless and headers.retry_count:
-            repeated = await self._repeat_keyless(request, turn_request, headers, digest)
-            if repeated is not None:
-                return repeated
+        repeated = (
+            await self._repeat_keyless(request, turn_request, headers, digest)
+            if is_keyless and headers.retry_count
+            else None
+        )
+        if repeated is not None:
+            return repeated
         ticket, new_items = await self._match_and_accept(
             request, turn_request, headers, target, items, digest, is_new=is_new
         )
@@ -143,10 +146,11 @@ class TurnSubmitter:
         """Accept what is new in the items; compare again if the session changed meanwhile."""
         storage = self.gateway.storage
         for _ in range(MAX_MATCH_ATTEMPTS):
-            if is_new:
-                matched = MatchedInput(tuple(items))
-            else:
-                matched = await self._match(request, headers, target, items, digest)
+            matched = (
+                MatchedInput(tuple(items))
+                if is_new
+                else await self._match(request, headers, target, items, digest)
+            )
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
                 turn_request = replace(

@@ -50,6 +50,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.RecordHeal: (facts.fenced_facts, run_end.record_heal),
     cmd.DropProviderState: (facts.fenced_facts, run_end.drop_provider_state),
     cmd.Cancel: (facts.cancel_facts, run_end.cancel),
+    cmd.RequestStop: (facts.cancel_facts, run_end.request_stop),
     cmd.DropResponse: (facts.cancel_facts, completions.drop_response),
     cmd.Reset: (facts.lifecycle_facts, lifecycle.reset),
     cmd.Restore: (facts.lifecycle_facts, lifecycle.restore),

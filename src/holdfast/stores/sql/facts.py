@@ -29,6 +29,7 @@ from holdfast.core.transaction.commands import (
     Pop,
     RecordHeal,
     Recover,
+    RequestStop,
     Reserve,
     Reset,
     Restore,
@@ -342,7 +343,7 @@ def _with_later_records(command: Extend | Finish, facts: Facts, session: Session
     return replace(facts, heads=heads_of(records, EVERYTHING))
 
 
-def cancel_facts(command: Cancel | DropResponse, now: float) -> Plan[Facts]:
+def cancel_facts(command: Cancel | RequestStop | DropResponse, now: float) -> Plan[Facts]:
     """The turn and its lane."""
     turn = yield from find_turn(command.turn_id)
     if turn is None:

@@ -21,7 +21,14 @@ from holdfast.core.model.records import (
 )
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Decision, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Decision,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Prune
 from holdfast.ports.store import (
     CompletionQuery,
@@ -80,10 +87,11 @@ def session(
     found = read_session(row)
     if found.tenant != tenant or found.deleted_at is not None:
         return None
-    return (yield from _view(row, now))
+    return (yield from view_of(row, now))
 
 
-def _view(row: Row, now: float) -> Plan[SessionView]:
+def view_of(row: Row, now: float) -> Plan[SessionView]:
+    """Return the session of a row with its state now."""
     found, alive_until = read_session(row), row[-1]
     waiting = yield from one(sql.WAITING, session_no(found.id))
     return SessionView(
@@ -116,7 +124,7 @@ def sessions(tenant: Tenant, query: SessionQuery, now: float) -> Plan[list[Sessi
         filters = (int(wants_all), query.key or "", after, wanted, query.status or "")
         rows = yield from every(statement, tenant, *filters)
         for row in rows:
-            view = yield from _view(row, now)
+            view = yield from view_of(row, now)
             if query.status is None or view.status == query.status:
                 found.append(view)
         if len(rows) < wanted:
@@ -196,6 +204,15 @@ def _last_of(spans: list[Span], count: int | None) -> list[Span]:
         kept.insert(0, (start, end))
         count -= end - start + 1
     return kept
+
+
+def stop_requests() -> Plan[list[StopRequestRow]]:
+    """Return the runs that other processes ask to end."""
+    rows = yield from every(sql.STOP_REQUESTS)
+    return [
+        StopRequestRow(row[0], row[1], bytes(row[2]) if row[2] is not None else None, row[3])
+        for row in rows
+    ]
 
 
 def hidden(of: Session) -> Plan[list[Span]]:

@@ -28,7 +28,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
 from holdfast.core.transaction.commands import Compact, Hide, UndoCompaction
 from holdfast.core.transaction.facts import Facts, Log
-from holdfast.ports.store import Outline, OutlineEntry
+from holdfast.ports.store import Outline, OutlineEntry, SessionView
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import read_session, unpack_items
@@ -162,6 +162,16 @@ def _with_bodies(force: InForce) -> Plan[Shown]:
 def _record_body(head: RecordHead) -> Plan[bytes | None]:
     records = yield from own_records(head.session_id, head.no, head.no)
     return records[0].body if records else None
+
+
+def forks(tenant: Tenant, of: SessionId, limit: int, now: float) -> Plan[list[SessionView]]:
+    """Return the visible sessions that were forked from a session."""
+    rows = yield from every(sql.LIST_FORKS, of, tenant, limit)
+    found: list[SessionView] = []
+    for row in rows:
+        view = yield from queries.view_of(row, now)
+        found.append(view)
+    return found
 
 
 def outline(

@@ -127,6 +127,12 @@ LAST_GENERATION = Statement(
 )
 FORKS_OF = Statement("forks_of", _SESSION + "where s.parent_id = ?1 and s.deleted_at is null")
 
+LIST_FORKS = Statement(
+    "list_forks",
+    _SESSION + "where s.parent_id = ?1 and s.tenant = ?2 and s.is_visible = 1 "
+    "and s.deleted_at is null order by s.id limit ?3",
+)
+
 _LISTED = (
     _SESSION + "where s.tenant = ?1 and s.is_visible = 1 and s.deleted_at is null "
     "and (?2 = 1 or s.is_live = 1) and (?3 = '' or s.key = ?3) "
@@ -222,6 +228,18 @@ ADD_LATE_WRITE = Statement(
     "add_late_write",
     "insert into late_writes (run, turn, session, body) values (?1, ?2, ?3, ?4) "
     "on conflict (run) do update set body = excluded.body",
+)
+STOP_REQUESTS = Statement(
+    "stop_requests", "select run, code, caller, requested_at from stop_requests"
+)
+ADD_STOP_REQUEST = Statement(
+    "add_stop_request",
+    "insert into stop_requests (run, code, caller, requested_at) values (?1, ?2, ?3, ?4) "
+    "on conflict (run) do update set code = excluded.code, caller = excluded.caller, "
+    "requested_at = excluded.requested_at",
+)
+FORGET_STOP_REQUESTS = Statement(
+    "forget_stop_requests", "delete from stop_requests where requested_at < ?1"
 )
 PARTIAL = Statement("partial", "select body from partials where run = ?1")
 

@@ -12,7 +12,13 @@ from holdfast.core.model.records import Record, Span
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.projection.prefix_cache import SharedPrefix
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
 from holdfast.ports.store import (
     CompletionQuery,
@@ -108,6 +114,10 @@ class SqlReader:
     async def sessions(self, tenant: Tenant, query: SessionQuery) -> list[SessionView]:
         """Return one page of a tenant's sessions."""
         return await self._run(lambda now: queries.sessions(tenant, query, now))
+
+    async def forks(self, tenant: Tenant, session_id: SessionId, limit: int) -> list[SessionView]:
+        """Return the visible sessions that were forked from a session."""
+        return await self._run(lambda now: records.forks(tenant, session_id, limit, now))
 
     async def items(self, session: Session, query: ItemQuery) -> list[StoredItem]:
         """Return a page of a session's items."""
@@ -235,6 +245,10 @@ class SqlReader:
     async def api_keys(self) -> list[ApiKeyRow]:
         """Return every API key that was ever made."""
         return await self._run(lambda _: queries.api_keys())
+
+    async def stop_requests(self) -> list[StopRequestRow]:
+        """Return the runs that other processes ask to end."""
+        return await self._run(lambda _: queries.stop_requests())
 
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
         """Return what providers remember for a session."""

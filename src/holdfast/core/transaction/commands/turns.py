@@ -198,6 +198,16 @@ class Cancel(Command[Turn], frozen=True, kw_only=True):
     is_retryable: bool = False
 
 
+class RequestStop(Command[bool], frozen=True, kw_only=True):
+    """Ask the worker of a running turn to end it with what was shown; answer whether it runs."""
+
+    tenant: Tenant
+    turn_id: TurnId
+    code: str
+    caller: bytes | None = None
+    """The hash of the API key that asks: then the run ends only if its client stopped reading."""
+
+
 class AnnotateCompletion(Command[CompletionRow], frozen=True, kw_only=True):
     """Set a stored completion's metadata."""
 
