@@ -1,10 +1,13 @@
 """What the doctor finds about agents, and what it says to run."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from holdfast.doctor.configuration import check_agents, check_upstreams
+from holdfast.providers.cli_agents.launcher import Launcher
+from holdfast.providers.cli_agents.registry import agent_of
 from holdfast.providers.settings import AgentRuntime, UpstreamSettings
 
 
@@ -56,6 +59,13 @@ async def test_an_agent_without_credentials_is_found_and_how_to_log_in(tmp_path:
     there = tmp_path / "credentials.json"
     there.touch()
     assert await found(agent(tmp_path, env=(), credentials=str(there))) == {}
+
+
+async def test_turns_that_begin_at_once_ask_for_the_version_once(tmp_path: Path) -> None:
+    settings = agent(tmp_path, f"echo asked >> {tmp_path}/asked; echo 9.9.9")
+    launcher = Launcher(settings, agent_of(settings))
+    assert await asyncio.gather(*(launcher.version() for _ in range(20))) == ["9.9.9"] * 20
+    assert (tmp_path / "asked").read_text() == "asked\n"
 
 
 async def test_directories_that_others_can_read_are_found(tmp_path: Path) -> None:
