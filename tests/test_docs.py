@@ -43,6 +43,7 @@ from holdfast.settings import (
 )
 from holdfast.stores.sql import migrations
 from holdfast.stores.sqlite.driver import DIALECT
+from holdfast.tools.settings import McpSettings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -357,6 +358,7 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
         ResetSettings,
         LimitSettings,
         ToolSettings,
+        McpSettings,
         RetentionSettings,
         LogSettings,
         AccessKey,

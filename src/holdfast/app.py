@@ -32,11 +32,13 @@ from holdfast.tools.toolbox import GatewayTools
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from holdfast.channel_services import ChannelServices
     from holdfast.http.admin.operations import AdminServices
-    from holdfast.http.app import Application
+    from holdfast.http.app import Application, Services
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
     from holdfast.observability.metrics import PrometheusMeter
+    from holdfast.ports.channel import ChannelDirectory
     from holdfast.providers.routing import UpstreamRouter
 
 
@@ -125,6 +127,7 @@ async def open_application(
 
     `tracer_provider` receives the traces instead of the configured endpoint.
     """
+    from holdfast.channel_services import ChannelServices
     from holdfast.http.app import Application
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
@@ -143,23 +146,25 @@ async def open_application(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
         toolbox = _open_tools(gateway, settings, upstreams.context_tokens)
-        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox)
+        services = ChannelServices(settings)
+        executor = _new_executor(gateway, settings, upstreams, compactor, toolbox, services)
         turns = TurnService(gateway, executor)
         await gateway.start(turns.run_recovered)
         retention = _start_retention(gateway, settings.retention)
         try:
-            application = Application(
-                gateway,
-                turns,
-                upstreams,
-                _http_config(settings),
-                streams=settings.sessions,
-                compactor=compactor,
-                admin=_admin_services(store, settings),
-            )
-            # Before anybody can connect: a request must never find the keys unread.
-            await application.load_keys()
-            yield application
+            async with services.run(gateway, turns) as channels:
+                application = Application(
+                    gateway,
+                    turns,
+                    upstreams,
+                    _http_config(settings),
+                    streams=settings.sessions,
+                    compactor=compactor,
+                    services=_http_services(store, settings, toolbox, channels),
+                )
+                # Before anybody can connect: a request must never find the keys unread.
+                await application.load_keys()
+                yield application
         finally:
             retention.cancel()
             await asyncio.gather(retention, return_exceptions=True)
@@ -198,6 +203,23 @@ def _new_gateway(
     )
 
 
+def _http_services(
+    store: SqlStore,
+    settings: Settings,
+    toolbox: GatewayTools,
+    channels: "ChannelDirectory | None",
+) -> "Services":
+    """Return the parts of the gateway that have endpoints of their own."""
+    from holdfast.http.app import Services
+    from holdfast.http.tools.catalogue import ToolServices
+
+    return Services(
+        admin=_admin_services(store, settings),
+        tools=ToolServices(toolbox, settings.tools.approvers),
+        channels=channels,
+    )
+
+
 def _admin_services(store: SqlStore, settings: Settings) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
     from holdfast.console.files import load_files
@@ -216,6 +238,7 @@ def _new_executor(
     upstreams: "UpstreamRouter",
     compactor: Compactor,
     toolbox: GatewayTools,
+    services: "ChannelServices",
 ) -> TurnExecutor:
     """Return what executes turns with the configured upstreams and tools."""
     return TurnExecutor(
@@ -226,6 +249,7 @@ def _new_executor(
         fitter=compactor,
         toolbox=toolbox,
         tools=settings.tools,
+        splitter=services.splitter,
     )
 
 
@@ -233,7 +257,12 @@ def _open_tools(
     gateway: Gateway, settings: Settings, windows: Callable[[str], int | None]
 ) -> GatewayTools:
     """Return the tools that the gateway runs."""
-    return GatewayTools(BuiltinTools(gateway, scope=settings.tools.scope, windows=windows))
+    builtin = BuiltinTools(gateway, scope=settings.tools.scope, windows=windows)
+    if not settings.mcp:
+        return GatewayTools(builtin)
+    from holdfast.tools.mcp.servers import McpServers
+
+    return GatewayTools(builtin, McpServers(settings.mcp))
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

@@ -1,6 +1,8 @@
 """The real programs of the agents, installed once outside of the checkout."""
 
 import platform
+import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -33,3 +35,16 @@ def opencode() -> Path:
     """Return the program of opencode."""
     packages = node_with(HERE / "npm/opencode/package.json")
     return packages / f"opencode-{_target()}/bin/opencode"
+
+
+@cache
+def bubblewrap() -> Path:
+    """Return the sandbox's program, from the system's packages."""
+    if shutil.which("bwrap") is None:
+        for command in (["update"], ["install", "--yes", "bubblewrap"]):
+            subprocess.run(
+                ["apt-get", "--quiet=2", *command], check=True, capture_output=True, timeout=500
+            )
+    found = shutil.which("bwrap")
+    assert found, "bubblewrap is not installed, and could not be"
+    return Path(found)

@@ -14,12 +14,13 @@ from tests.cli_agents.agents import (
     agent_session,
     claude_code,
     heals,
+    open_agent_gateway,
     processes_of,
     texts,
     transcripts,
     until,
 )
-from tests.integration.upstream_gateway import open_upstream_gateway, text_of, upstream
+from tests.integration.upstream_gateway import text_of, upstream
 
 Json = dict[str, Any]
 MODEL = "claude-code/opus"
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.timeout(600)  # the first run installs the program
 async def test_a_conversation_is_one_session_of_the_agent(
     simulator: ProviderSimulator, root: Path
 ) -> None:
-    async with open_upstream_gateway(claude_code(simulator, root)) as gateway:
+    async with open_agent_gateway(claude_code(simulator, root)) as gateway:
         first = await gateway.respond("I am Ada", model=MODEL)
         assert text_of(first) == "Messages seen: 1. Last text: I am Ada"
         second = await gateway.respond("who am I?", model=MODEL, stream=True)
@@ -49,7 +50,7 @@ async def test_an_idle_process_ends_and_its_session_goes_on(
     simulator: ProviderSimulator, root: Path
 ) -> None:
     settings = claude_code(simulator, root, idle_seconds=0.01)
-    async with open_upstream_gateway(settings) as gateway:
+    async with open_agent_gateway(settings) as gateway:
         await gateway.respond("shall I book the flight?", model=MODEL)
         await until(lambda: not processes_of(root))
         answer = await gateway.respond("yes", model=MODEL)
@@ -62,7 +63,7 @@ async def test_an_idle_process_ends_and_its_session_goes_on(
 async def test_a_lost_transcript_is_healed_once_with_the_whole_history(
     simulator: ProviderSimulator, root: Path
 ) -> None:
-    async with open_upstream_gateway(claude_code(simulator, root, idle_seconds=0.01)) as gateway:
+    async with open_agent_gateway(claude_code(simulator, root, idle_seconds=0.01)) as gateway:
         await gateway.respond("I am Ada", model=MODEL)
         await until(lambda: not processes_of(root))
         for transcript in transcripts(root):
@@ -84,7 +85,7 @@ async def test_a_lost_transcript_is_healed_once_with_the_whole_history(
 async def test_a_session_that_the_program_does_not_know_is_healed(
     simulator: ProviderSimulator, root: Path
 ) -> None:
-    async with open_upstream_gateway(claude_code(simulator, root, idle_seconds=0.01)) as gateway:
+    async with open_agent_gateway(claude_code(simulator, root, idle_seconds=0.01)) as gateway:
         await gateway.respond("I am Ada", model=MODEL)
         await until(lambda: not processes_of(root))
         (transcript,) = transcripts(root)
@@ -102,7 +103,7 @@ async def test_a_turn_that_was_cut_off_starts_a_new_session_of_the_agent(
     simulator: ProviderSimulator, root: Path
 ) -> None:
     settings = claude_code(simulator, root, turn_seconds=15)
-    async with open_upstream_gateway(settings) as gateway:
+    async with open_agent_gateway(settings) as gateway:
         await gateway.respond("I am Ada", model=MODEL)
         with simulator.hold(when={"text": "hang"}, times=1):
             cut = await gateway.post("/v1/responses", input="hang", model=MODEL)
@@ -121,7 +122,7 @@ async def test_a_turn_that_was_cut_off_starts_a_new_session_of_the_agent(
 async def test_a_cancelled_turn_ends_its_process_and_is_not_resumed(
     simulator: ProviderSimulator, root: Path, on_busy: str
 ) -> None:
-    async with open_upstream_gateway(claude_code(simulator, root)) as gateway:
+    async with open_agent_gateway(claude_code(simulator, root)) as gateway:
         await gateway.respond("I am Ada", model=MODEL)
         with simulator.hold(when={"text": "hang"}, times=1) as barrier:
             hanging = asyncio.create_task(gateway.post("/v1/responses", input="hang", model=MODEL))
@@ -145,16 +146,16 @@ async def test_another_version_or_directory_starts_a_new_session_of_the_agent(
     program.chmod(0o755)
     store = f"sqlite:///{tmp_path / 'holdfast.db'}"
     settings = claude_code(simulator, root, command=str(program))
-    async with open_upstream_gateway(settings, store_url=store) as gateway:
+    async with open_agent_gateway(settings, store_url=store) as gateway:
         await gateway.respond("I am Ada", model=MODEL)
     program.write_text(
         f'#!/bin/sh\n[ "$1" = --version ] && echo 9.9.9 && exit\nexec {programs.claude()} "$@"\n'
     )
-    async with open_upstream_gateway(settings, store_url=store) as gateway:
+    async with open_agent_gateway(settings, store_url=store) as gateway:
         await gateway.respond("who am I?", model=MODEL)
         assert await heals(gateway) == ["agent_version_changed"]
     moved = replace(settings, workdir=str(tmp_path / "work/{session}"))
-    async with open_upstream_gateway(moved, store_url=store) as gateway:
+    async with open_agent_gateway(moved, store_url=store) as gateway:
         await gateway.respond("and now?", model=MODEL)
         assert await heals(gateway) == ["agent_directory_changed"]
     sessions = [agent_session(request) for request in simulator.requests(api="messages")]
@@ -167,7 +168,7 @@ async def test_a_message_cannot_command_the_agent_or_read_files(
 ) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("the secret of the gateway")
-    async with open_upstream_gateway(claude_code(simulator, root)) as gateway:
+    async with open_agent_gateway(claude_code(simulator, root)) as gateway:
         for text in (f"see @{secret}", "/clear", "/compact now", "!ls", "# remember"):
             answer = await gateway.respond(text, model=MODEL)
             assert text_of(answer).strip().endswith(f"Last text: {text}") or text.startswith("/")
@@ -180,7 +181,7 @@ async def test_a_message_cannot_command_the_agent_or_read_files(
 async def test_an_agent_gets_the_named_environment_and_private_directories(
     simulator: ProviderSimulator, root: Path
 ) -> None:
-    async with open_upstream_gateway(claude_code(simulator, root)) as gateway:
+    async with open_agent_gateway(claude_code(simulator, root)) as gateway:
         answer = await gateway.respond("hi", model=MODEL, instructions="You are a pirate.")
         assert text_of(answer)
         (process,) = processes_of(root)
@@ -203,7 +204,7 @@ async def test_an_agent_gets_the_named_environment_and_private_directories(
 async def test_more_sessions_than_processes_take_turns(
     simulator: ProviderSimulator, root: Path
 ) -> None:
-    async with open_upstream_gateway(claude_code(simulator, root, max_processes=2)) as gateway:
+    async with open_agent_gateway(claude_code(simulator, root, max_processes=2)) as gateway:
         async with asyncio.TaskGroup() as group:
             for key in "abcd":
                 group.create_task(gateway.respond(f"I am {key}", key, model=MODEL))
@@ -219,7 +220,7 @@ async def test_more_sessions_than_processes_take_turns(
 async def test_a_reset_ends_the_process_and_a_deletion_removes_the_directory(
     simulator: ProviderSimulator, root: Path
 ) -> None:
-    async with open_upstream_gateway(claude_code(simulator, root)) as gateway:
+    async with open_agent_gateway(claude_code(simulator, root)) as gateway:
         first = await gateway.post("/v1/responses", input="I am Ada", model=MODEL)
         session = first.headers["x-session-id"]
         assert (await gateway.client.post(f"/v1/sessions/{session}/reset")).status_code == 200
@@ -245,7 +246,7 @@ async def test_what_an_agent_cannot_do_is_refused_before_it_is_stored(
         {"input": "hi", "model": "claude-code/--help me"},
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}]},
     ]
-    async with open_upstream_gateway(claude_code(simulator, root)) as gateway:
+    async with open_agent_gateway(claude_code(simulator, root)) as gateway:
         for body in refused:
             answer = await gateway.post("/v1/responses", **{"model": MODEL, **body})
             assert answer.status_code == 400, answer.text
@@ -258,7 +259,7 @@ async def test_failures_of_the_model_are_told_apart(
     simulator: ProviderSimulator, root: Path
 ) -> None:
     heals_off = HealSettings(transient_retries=0, busy_wait_seconds=0)
-    async with open_upstream_gateway(claude_code(simulator, root), heals=heals_off) as gateway:
+    async with open_agent_gateway(claude_code(simulator, root), heals=heals_off) as gateway:
         for status, message, code in (
             (401, "invalid x-api-key", "agent_not_logged_in"),
             (400, "prompt is too long: 9 tokens > 8 maximum", "context_length_exceeded"),
@@ -279,7 +280,7 @@ async def test_a_plain_model_goes_on_where_the_agent_fails(
 ) -> None:
     agent = claude_code(simulator, root, fallback=("gpt-5.4",))
     plain = upstream(simulator, name="plain", models=("gpt-*",))
-    async with open_upstream_gateway(agent, plain) as gateway:
+    async with open_agent_gateway(agent, plain) as gateway:
         await gateway.respond("I am Ada", model=MODEL)
         rule = simulator.add_fault("error", status=401, when={"api": "messages"})
         answer = await gateway.respond("who am I?", model=MODEL)

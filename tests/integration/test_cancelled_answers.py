@@ -100,3 +100,44 @@ async def test_a_client_that_leaves_keeps_what_it_was_shown_where_that_cancels(
         await stream.leave()
         assert await gateway.log() == ["go", shown]
         model.allow_all()
+
+
+async def test_a_turn_that_is_cancelled_at_another_replica_keeps_every_word(
+    gateway: RunningGateway, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        stream, shown = await _start(gateway)
+        path = f"/v1/turns/{stream.headers['x-turn-id']}/cancel"
+        assert (await other.client.post(path)).json()["status"] == "cancelled"
+        assert (await stream.rest())[-1]["type"] == "response.incomplete"
+        assert await other.log() == ["go", shown]
+
+
+async def test_a_client_that_is_still_reading_is_not_superseded_by_another_replica(
+    gateway: RunningGateway, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        stream, shown = await _start(gateway)
+        history = [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": shown},
+            {"role": "user", "content": "and then?"},
+        ]
+        asked = asyncio.create_task(other.respond(history))
+        await other.until_queued(1)
+        assert isinstance(gateway.model, TalkingModel)
+        gateway.model.allow_all()
+        assert (await stream.rest())[-1]["type"] == "response.completed"
+        await asked
+        # What the history repeats of the turn in flight is not new.
+        assert await other.log() == ["go", f"{shown}and more", "and then?", "re:and then?"]
+
+
+async def test_a_turn_that_cuts_in_at_another_replica_leaves_every_word(
+    gateway: RunningGateway, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        stream, shown = await _start(gateway)
+        await other.respond("stop", headers={"X-On-Busy": "interrupt"})
+        assert (await stream.rest())[-1]["type"] == "response.incomplete"
+        assert await other.log() == ["go", shown, "stop", "re:stop"]

@@ -226,3 +226,29 @@ async def test_the_same_request_while_its_output_is_read_is_another_turn(talk: _
     await talk.queue(_user("count"))
     await stream.rest()
     assert await talk.log() == ["count", WHOLE, "count", WHOLE]
+
+
+async def test_a_client_that_stops_and_goes_on_at_another_replica_supersedes_its_turn(
+    talk: _Talk, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        stream = await talk.start(_user("count"))
+        await stream.leave()
+        history = [*talk.history, _user("count"), _assistant("one two"), _user("enough")]
+        assert (await other.respond(history)).status_code == 200
+        assert await talk.log() == ["count", "one two ", "enough", "re:enough"]
+        assert await _status(talk, stream) == ("cancelled", "superseded")
+
+
+async def test_another_api_key_supersedes_nothing_at_another_replica(
+    talk: _Talk, store_url: str
+) -> None:
+    async with open_gateway(store_url=store_url) as other:
+        await (await talk.start(_user("count"), Authorization="Bearer one")).leave()
+        history = [*talk.history, _user("count"), _assistant("one two"), _user("mine")]
+        headers = {"Authorization": "Bearer two"}
+        asked = asyncio.create_task(other.respond(history, headers=headers))
+        await other.until_queued(1)
+        talk.model.allow_all()
+        await asked
+        assert await talk.log() == ["count", WHOLE, "mine", "re:mine"]

@@ -33,6 +33,10 @@ class RecordingTools:
     def check(self, tenant: Tenant, requested: RequestedTools) -> None:
         """Accept every request."""
 
+    def describe(self, tenant: Tenant) -> list[dict[str, Any]]:
+        """Return nothing."""
+        return []
+
     async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:
         """Return all tools."""
         return ToolSet({f"desk__{name}": self._tool(name) for name in self.bodies})

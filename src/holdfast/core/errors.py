@@ -13,6 +13,7 @@ HoldfastError
 │   ├── TurnNotFound
 │   ├── ItemNotFound
 │   ├── CompactionNotFound
+│   ├── ApprovalNotFound    no call waits for it any more
 │   └── ModelNotFound       no upstream serves a model of this name
 ├── Conflict                the world moved on
 │   ├── SessionRetired      another generation is live
@@ -26,6 +27,7 @@ HoldfastError
 │   ├── TurnAlreadyDone     a repeat of a finished request: its answer is recorded
 │   ├── TurnCancelled
 │   └── TurnInterrupted
+├── ApprovalForbidden       only the sender of a turn approves its calls
 ├── SessionClosed           its own side closed it
 ├── LaneFull / LaneTimeout  the bounds of a lane
 ├── TenantFull              the bound of a tenant
@@ -138,6 +140,18 @@ class ItemNotFound(NotFound):
     """No item has this id or sequence number."""
 
     code = "item_not_found"
+
+
+class ApprovalNotFound(NotFound):
+    """No call waits for this approval: unknown, answered or expired."""
+
+    code = "approval_not_found"
+
+
+class ApprovalForbidden(HoldfastError):
+    """The call waits for somebody else's approval."""
+
+    code = "approval_forbidden"
 
 
 class CompactionNotFound(NotFound):

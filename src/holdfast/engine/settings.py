@@ -101,6 +101,8 @@ class ToolSettings:
     """Bytes of outputs in one turn; then the model is asked once more, without tools."""
     approval_seconds: float = 600.0
     """How long a turn waits for the approval of a call."""
+    approvers: tuple[str, ...] = ()
+    """Ids of API keys that may approve every call, and `admin` for all admin keys."""
     scope: ToolScope = "key"
     """Which sessions built-in tools see: those of the caller's key, agent or whole tenant."""
 

@@ -12,8 +12,15 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.records import Record, Span
 from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.model.turn import Run, Turn, TurnStatus
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Command
+from holdfast.ports.outbox import ChannelReader
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -292,6 +299,10 @@ class Reader(Protocol):
         """Return every API key that was ever made, revoked ones included."""
         ...
 
+    async def stop_requests(self) -> list[StopRequestRow]:
+        """Return the runs that other processes ask to end, those of the last minute."""
+        ...
+
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
         """Return what providers remember for a session."""
         ...
@@ -318,6 +329,11 @@ class Store(Protocol):
     @property
     def read(self) -> Reader:
         """The reading side."""
+        ...
+
+    @property
+    def channels(self) -> ChannelReader:
+        """The reading side of channels."""
         ...
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:

@@ -1,7 +1,7 @@
 """The port to tools that the gateway runs during a turn."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -57,6 +57,10 @@ class Toolbox(Protocol):
 
     def check(self, tenant: Tenant, requested: RequestedTools) -> None:
         """Raise `InvalidInput` for a tool that this tenant does not have."""
+        ...
+
+    def describe(self, tenant: Tenant) -> list[dict[str, Any]]:
+        """Return the tools of a tenant and the state of their servers, for operators."""
         ...
 
     async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:

@@ -16,8 +16,8 @@ from holdfast.ports.provider import (
     UnavailableUpstream,
 )
 from holdfast.ports.request_context import note_route
-from holdfast.providers.cli_agents.kinds import open_agent
 from holdfast.providers.cli_agents.provider import CliAgentProvider
+from holdfast.providers.cli_agents.registry import open_agent
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.proxy import Proxy

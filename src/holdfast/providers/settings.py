@@ -184,6 +184,11 @@ class UpstreamSettings:
         """Whether the upstream is a command-line agent."""
         return self.api in AGENT_APIS
 
+    @property
+    def needs_wall(self) -> bool:
+        """Whether an agent may have tools: those of an ACP agent cannot be taken away."""
+        return self.permissions != "none" or self.api == "acp"
+
     def __post_init__(self) -> None:
         check_variable("upstream.key_env", self.key_env)
         if not self.name:
@@ -241,8 +246,9 @@ class UpstreamSettings:
             raise InvalidSetting(
                 f"upstream {self.name}: workdir needs {{session}} in it, or shared = true"
             )
-        if self.permissions != "none" and not (self.sandbox or self.run_as):
+        if self.needs_wall and not (self.sandbox or self.run_as):
+            what = "api = 'acp'" if self.api == "acp" else f"permissions = {self.permissions!r}"
             raise InvalidSetting(
-                f"upstream {self.name}: permissions = {self.permissions!r} need sandbox = true "
-                "or run_as, because the agent could read everything that the gateway can"
+                f"upstream {self.name}: {what} needs sandbox = true or run_as, because the agent "
+                "could read everything that the gateway can"
             )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from holdfast.channels.settings import ChannelSettings
 from holdfast.core.errors import InvalidSetting
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.engine.settings import (
@@ -32,6 +33,7 @@ from holdfast.settings.sections import (
     data_directory,
     default_store_url,
 )
+from holdfast.tools.settings import McpSettings
 
 __all__ = [
     "AccessKey",
@@ -74,6 +76,12 @@ class Settings:
     """`[[upstream]]` tables in order; without any, the demo model answers."""
     keys: tuple[AccessKey, ...] = ()
     """`[[key]]` tables."""
+    mcp: tuple[McpSettings, ...] = ()
+    """`[[mcp]]` tables: servers whose tools the gateway runs."""
+    channels: tuple[ChannelSettings, ...] = ()
+    """`[[channel]]` tables."""
+    people: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """`[people]`: one memory for one person over all channels."""
 
     @property
     def reset_policy(self) -> ResetPolicy:
@@ -122,12 +130,48 @@ def load(
         keys=tuple(
             sources.tables("key", AccessKey, lambda key: key.filled(env, is_required=with_secrets))
         ),
+        mcp=_mcp_servers(sources, env),
+        channels=_channels(sources, env, is_required=with_secrets),
+        people=sources.lists("people"),
     )
     sources.reject_unknown()
     named = {key.key_env for key in settings.keys}
     named |= {upstream.key_env for upstream in settings.upstreams if upstream.key_env}
+    named = named.union(*(server.variables for server in settings.mcp))
+    named |= {name for channel in settings.channels for name in channel.variables}
     sources.reject_unknown_variables(COMMAND_VARIABLES | named)
     return settings
+
+
+def _mcp_servers(sources: Sources, env: Mapping[str, str]) -> tuple[McpSettings, ...]:
+    """Return the MCP servers; each tenant may use a name once."""
+    names: set[tuple[str, str]] = set()
+
+    def check_unique(server: McpSettings) -> McpSettings:
+        if (server.tenant, server.name) in names:
+            raise InvalidSetting(f"mcp.name: {server.name!r} is used by another [[mcp]]")
+        names.add((server.tenant, server.name))
+        return server.filled(env)
+
+    return tuple(sources.tables("mcp", McpSettings, check_unique))
+
+
+def _channels(
+    sources: Sources, env: Mapping[str, str], *, is_required: bool
+) -> tuple[ChannelSettings, ...]:
+    """Return the channels, with their secrets; two of one name would share an outbox."""
+    names: set[str] = set()
+
+    def finish(channel: ChannelSettings) -> ChannelSettings:
+        if channel.name in names:
+            raise InvalidSetting(
+                f"channel.name: {channel.name!r} is used by another [[channel]]; "
+                "names must be unique"
+            )
+        names.add(channel.name)
+        return channel.filled(env, is_required=is_required)
+
+    return tuple(sources.tables("channel", ChannelSettings, finish))
 
 
 def _agent_runtime(

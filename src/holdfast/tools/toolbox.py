@@ -1,6 +1,9 @@
 """All tools of one gateway: finds those that a request names, and runs them."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
 
 from holdfast.core.errors import InvalidInput
 from holdfast.core.ids import Tenant
@@ -13,6 +16,7 @@ from holdfast.core.tools.requested import (
 from holdfast.engine.logging import log
 from holdfast.ports.tools import ListedServer, Tool, ToolCaller, ToolResult, ToolSet
 from holdfast.tools.builtin import BuiltinTools
+from holdfast.tools.settings import ServerStatus
 
 
 class ServerTools(Protocol):
@@ -32,6 +36,10 @@ class ServerTools(Protocol):
         self, caller: ToolCaller, tool: Tool, arguments: dict[str, object]
     ) -> ToolResult:
         """Run a tool of a server."""
+        ...
+
+    def status(self) -> "Sequence[ServerStatus]":
+        """Return how every server is."""
         ...
 
     async def close(self) -> None:
@@ -59,6 +67,18 @@ class GatewayTools:
                     "a server with a server_url is passed on to the upstream",
                     param="tools",
                 )
+
+    def describe(self, tenant: Tenant) -> list[dict[str, Any]]:
+        """Return the tools of a tenant and the state of their servers."""
+        builtin = {"name": BUILTIN_LABEL, "state": "ready", "tools": len(self._builtin.names)}
+        found: list[dict[str, Any]] = [{**builtin, "names": list(self._builtin.names)}]
+        if self._servers is not None:
+            found += [
+                msgspec.to_builtins(each)
+                for each in self._servers.status()
+                if each.tenant == tenant
+            ]
+        return found
 
     async def open(self, caller: ToolCaller, requested: RequestedTools) -> ToolSet:
         """Return the tools of a turn; of two with one name the first is taken."""

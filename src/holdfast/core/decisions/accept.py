@@ -26,6 +26,7 @@ from holdfast.core.decisions.lane import (
 )
 from holdfast.core.decisions.lifecycle import finished_seq, fork_of, retire, settled_seq
 from holdfast.core.errors import (
+    ApprovalNotFound,
     HoldfastError,
     LaneFull,
     SessionBusy,
@@ -33,6 +34,7 @@ from holdfast.core.errors import (
     SessionMoved,
     SessionNotFound,
 )
+from holdfast.core.model.gateway_items import APPROVAL
 from holdfast.core.model.session import Session, begin_session, read_pending_calls
 from holdfast.core.model.turn import BLANK_TURN, USER_ACTIVITY, Source, Turn
 from holdfast.core.transaction.changes import (
@@ -74,6 +76,8 @@ def accept(command: Accept, facts: Facts) -> Decision[Admission]:
         return _admit(command, facts, draft, is_rolled_over=False)
     if facts.active is not None and _joins(command, facts):
         return _join(command, facts, Draft(facts.session, now=facts.now))
+    if command.items and command.items[0].kind == APPROVAL:
+        return refuse(ApprovalNotFound("no call waits for this approval any more"))
     return _accept_known(command, facts, facts.session)
 
 
@@ -175,12 +179,13 @@ def _admit(
             is_free, waiting, _ = end_dead_owner(
                 draft, facts, worker=command.worker, limits=command.limits
             )
-    is_first = is_free and waiting.count == 0
+    is_first = is_free and waiting.count == 0 and command.collect_seconds <= 0
     if command.brought is not None and is_first and draft.head_seq == 0:
         command = write_prefix(command, draft, command.brought)
     session = draft.session
     position = tail_position(session.turn_count, waiting, facts.active)
-    if not is_first:
+    is_busy = not is_free or waiting.count > 0
+    if is_busy:
         refusal = _refusal(command, session, waiting)
         if refusal is not None:
             return refuse(refusal)
@@ -201,7 +206,10 @@ def _admit(
         turn = replace(turn, input=pack_items(command.items))
         draft.add_turn(turn)
         draft.add_event("turn.queued", turn)
-        return draft.decide(queued(draft, turn))
+        waits = queued(draft, turn)
+        if not is_busy:
+            waits = replace(waits, check_again_at=facts.now + command.collect_seconds)
+        return draft.decide(waits)
     turn, run = begin(
         draft, turn, run_id=command.run_id, worker=command.worker, facts=facts, items=command.items
     )
@@ -256,7 +264,10 @@ def _joins(command: Accept, facts: Facts) -> bool:
     if session.hold_until is not None and session.hold_until <= facts.now:
         return False
     pending = set(read_pending_calls(session))
-    return any(item.call_id in pending and item.kind.endswith("_output") for item in command.items)
+    return any(
+        item.call_id in pending and (item.kind.endswith("_output") or item.kind == APPROVAL)
+        for item in command.items
+    )
 
 
 def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:

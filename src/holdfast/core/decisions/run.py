@@ -5,6 +5,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.decisions.channels.bursts import collects
 from holdfast.core.decisions.hide import is_changed, without_hidden
 from holdfast.core.decisions.lane import (
     end_turn,
@@ -32,6 +33,8 @@ from holdfast.core.transaction.changes import (
     PartialSaved,
     ProviderStateDropped,
     ProviderStateSaved,
+    StopRequested,
+    StopRequestRow,
     refuse,
 )
 from holdfast.core.transaction.commands import (
@@ -41,9 +44,11 @@ from holdfast.core.transaction.commands import (
     Extend,
     Finish,
     RecordHeal,
+    RequestStop,
     Started,
 )
 from holdfast.core.transaction.facts import Facts
+from holdfast.core.transaction.outgoing import queue_parts
 from holdfast.core.transaction.session_draft import Draft
 
 OutcomeT = TypeVar("OutcomeT")
@@ -140,6 +145,7 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
             code=command.error_code,
             message=command.error_message,
             is_retryable=command.is_retryable,
+            partial=pack_items(command.partial) if command.partial else None,
         )
     if command.refused_from is not None:
         facts = _hide_refused(draft, turn, command.refused_from, facts)
@@ -164,6 +170,10 @@ def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started
     if not is_free or turn is None or named is None or not is_next(turn, session, facts.waiting):
         draft.wake()
         return None
+    if collects(turn):
+        # It may have to wait for the rest of its burst, which only a claim looks for.
+        draft.wake()
+        return None
     return start_waiting(draft, turn, run_id=named.run_id, worker=run.worker, facts=facts)
 
 
@@ -179,6 +189,8 @@ def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> 
         draft.index_history(command.history_hash)
     if command.provider_state is not None:
         _keep_state(draft, command.provider_state, command, facts)
+    if command.outbox:
+        queue_parts(draft, command.outbox, turn.id)
 
 
 def _keep_state(draft: Draft, state: ProviderState, command: Extend | Finish, facts: Facts) -> None:
@@ -326,6 +338,17 @@ def _set_aside(draft: Draft, run: Run, heal: Heal) -> None:
         draft.record("quarantine", span, turn_id=run.turn_id, body=why)
     draft.add(ProviderStateDropped(draft.session.id, from_seq=spans[0][0]))
     draft.add_event("items.quarantined", None, items=list(heal.items), code=heal.code)
+
+
+def request_stop(command: RequestStop, facts: Facts) -> Decision[bool]:
+    """Ask the worker of a running turn to end it; only that worker knows what was shown."""
+    turn, session = facts.turn, facts.session
+    if turn is None or session is None or turn.tenant != command.tenant:
+        return Decision(False)
+    if session.active_turn_id != turn.id or session.active_run_id is None:
+        return Decision(False)
+    row = StopRequestRow(session.active_run_id, command.code, command.caller, facts.now)
+    return Decision(True, (StopRequested(row),), (session.id,))
 
 
 def cancel(command: Cancel, facts: Facts) -> Decision[Turn]:

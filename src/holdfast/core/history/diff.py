@@ -60,13 +60,17 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     call_id: str | None = None
     is_refused: bool = False
     """Whether the model is not shown it because its provider refused it."""
+    is_unshown: bool = False
+    """Whether the client may not have been shown it: text between steps of tools."""
     is_streaming: bool = False
     """Whether it stands for an answer in progress, of which any part may have been shown."""
 
     @property
     def is_optional(self) -> bool:
         """Whether a client may lack it: it shows neither refused input nor every cut answer."""
-        return self.is_refused or self.is_streaming or self.partial_text is not None
+        return (
+            self.is_refused or self.is_unshown or self.is_streaming or self.partial_text is not None
+        )
 
 
 class HistoryDiff(msgspec.Struct, frozen=True):

@@ -8,14 +8,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.model.items import NewItem, message, read_item
 
 CALL = "gateway_call"
 COMPLETION = "gateway_call_output"
 APPROVAL = "gateway_approval"
 TOOL_LIST = "gateway_list_tools"
-GATEWAY_KINDS = frozenset({CALL, COMPLETION, APPROVAL, TOOL_LIST})
+WORDS = "gateway_words"
+GATEWAY_KINDS = frozenset({CALL, COMPLETION, APPROVAL, TOOL_LIST, WORDS})
 MARK = b'"type":"gateway_'
 """Occurs in the body of each of these items."""
 
@@ -85,12 +87,25 @@ class ToolList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools: list[msgspec.Raw]
 
 
-GatewayItem = GatewayCall | GatewayCompletion | GatewayApproval | ToolList
+class GatewayWords(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client that has only words was told or said; the model is not shown it.
+
+    A client that repeats its history has it there, and is recognized by it.
+    """
+
+    type: str = msgspec.field(default=WORDS)
+    id: str
+    role: str
+    text: str
+
+
+GatewayItem = GatewayCall | GatewayCompletion | GatewayApproval | ToolList | GatewayWords
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     CALL: msgspec.json.Decoder(GatewayCall),
     COMPLETION: msgspec.json.Decoder(GatewayCompletion),
     APPROVAL: msgspec.json.Decoder(GatewayApproval),
     TOOL_LIST: msgspec.json.Decoder(ToolList),
+    WORDS: msgspec.json.Decoder(GatewayWords),
 }
 
 
@@ -104,8 +119,14 @@ _read_kind = msgspec.json.Decoder(_Kind).decode
 def store_item(item: GatewayItem) -> NewItem:
     """Return an item as the log stores it."""
     # The type is always written: it comes first, and `omit_defaults` would leave it out.
-    value = {"type": item.type, **msgspec.to_builtins(item)}
+    value = {"type": item.type, **msgspec.json.decode(_encode(item), type=dict[str, msgspec.Raw])}
     return read_item(_encode(value))
+
+
+def words_item(item_id: str, role: str, text: str) -> NewItem:
+    """Return words as the log stores them: equal, to a reader, to a message that says them."""
+    stored = store_item(GatewayWords(id=item_id, role=role, text=text))
+    return replace(stored, fingerprint=message(role, text).fingerprint)
 
 
 def load_item(kind: str, body: bytes) -> GatewayItem:
@@ -186,6 +207,18 @@ def approval_request(call: GatewayCall) -> dict[str, Any]:
         "server_label": call.server_label,
         "name": call.name,
         "arguments": call.arguments,
+        "approval_code": call.code,
+    }
+
+
+def mcp_list_tools(listed: ToolList) -> dict[str, Any]:
+    """Return the tools of a server as the `mcp_list_tools` item."""
+    return {
+        "id": listed.id,
+        "type": "mcp_list_tools",
+        "server_label": listed.server_label,
+        "tools": listed.tools,
+        "error": None,
     }
 
 
@@ -204,14 +237,15 @@ def client_item(kind: str, body: bytes) -> bytes | None:
         }
         return _encode(value)
     if isinstance(item, ToolList):
-        value = {"id": item.id, "type": "mcp_list_tools", "server_label": item.server_label}
-        return _encode({**value, "tools": item.tools, "error": None})
-    return _encode(approval_request(item)) if item.code is not None else None
+        return _encode(mcp_list_tools(item))
+    if isinstance(item, GatewayCall) and item.code is not None:
+        return _encode(approval_request(item))
+    return None
 
 
 def is_listed(kind: str, body: bytes) -> bool:
     """Whether lists show a stored item: of a call, they show its completion or its request."""
-    return kind != CALL or client_item(kind, body) is not None
+    return kind not in (CALL, WORDS) or client_item(kind, body) is not None
 
 
 def client_output(bodies: Sequence[bytes]) -> Sequence[bytes]:
@@ -241,7 +275,7 @@ def _in_place(
             shown = ended.pop(item.id, None)
         elif isinstance(item, GatewayCall) and item.code is None:
             shown = ended.pop(item.item_id, None)
-        elif not isinstance(item, GatewayApproval):
+        elif not isinstance(item, GatewayApproval | GatewayWords):
             shown = client_item(kind, body)
         if shown is not None:
             yield shown

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.ids import TurnId
+from holdfast.core.model.delivery import Delivery
 
 Api = Literal["responses", "chat"]
 RESPONSE_PREFIX = "resp_"
@@ -33,8 +34,16 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Whether it was accepted before the response that it continues had ended."""
     is_compaction: bool = False
     """Whether its input ends with a `compaction_trigger`: then it wants nothing else."""
+    sender: str = ""
+    """Who sent it, where its tools may need approvals: an API key's id, or a platform user."""
+    approvers: tuple[str, ...] = ()
+    """Who else may approve calls of its tools."""
     history_hash: bytes = b""
     """Hash of the history in the request; later requests find its answer by it."""
+    delivery: Delivery | None = None
+    """Where the answer is sent, for turns of channels and schedules."""
+    fixed_answer: str | None = None
+    """The text that the turn adds to the transcript instead of calling a model."""
 
 
 class SentRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -60,6 +60,8 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     ended_at: float | None
     delivered_at: float | None
     retry_claim: int
+    merged_into: TurnId | None = None
+    """The turn that answered this one's input together with its own."""
 
     @property
     def is_open(self) -> bool:

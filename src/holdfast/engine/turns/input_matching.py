@@ -15,6 +15,7 @@ from holdfast.core.history.history_hash import (
     prefix_hashes,
 )
 from holdfast.core.history.tool_outputs import sort_outputs
+from holdfast.core.history.unshown import mark_unshown
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.items import NewItem, comparable_text, item_value
 from holdfast.core.model.session import Session, read_pending_calls
@@ -180,7 +181,7 @@ async def _match_history(
         brought = next(reversed(_prefix_hashes(sent, items)), None)
         seen = outline.settled_seq if outline is not None else 0
         return MatchedInput(tuple(items), seen_seq=seen, brought=brought)
-    log = _comparable_log(outline, cut_from)
+    log = mark_unshown(_comparable_log(outline, cut_from), sent)
     found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
     is_again = found.new_from == len(sent) or found.new_upto is not None
     new = tuple(items[found.new_from : found.new_upto])

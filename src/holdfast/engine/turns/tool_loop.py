@@ -17,16 +17,21 @@ from msgspec.structs import replace
 from holdfast.core.ids import Tenant
 from holdfast.core.model.gateway_items import (
     CALL,
+    TOOL_LIST,
     GatewayCall,
     GatewayCompletion,
+    ToolList,
     client_output,
     complete,
     load_item,
     store_item,
+    words_item,
 )
 from holdfast.core.model.items import NewItem, StoredItem, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
+from holdfast.core.openai.chat import message_of, streamed_text
+from holdfast.core.tools.approval_words import CODE_LETTERS
 from holdfast.core.tools.open_calls import OpenCalls, find_open_calls
 from holdfast.core.tools.requested import (
     RequestedTools,
@@ -40,7 +45,13 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import ToolSettings
 from holdfast.engine.streaming.journal_writer import JournalWriter
-from holdfast.engine.turns.tool_stream import ToolSink, begin_events, end_events, request_events
+from holdfast.engine.turns.tool_stream import (
+    ToolSink,
+    begin_events,
+    end_events,
+    list_events,
+    request_events,
+)
 from holdfast.ports.provider import Answer
 from holdfast.ports.tools import Tool, Toolbox, ToolCaller, ToolResult, ToolSet
 
@@ -55,8 +66,6 @@ CHANGED = "The call was not run: the tool changed after the approval was request
 LIMIT = "The call was not run: the turn has reached its limit of tool calls."
 UNATTENDED = frozenset({"cron"})
 """Sources of turns in which nobody can approve a call."""
-CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-"""Letters and digits of approval codes: those that look alike are left out."""
 
 
 class ToolTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +166,8 @@ class ToolLoop:
         )
         tools = await self._toolbox.open(caller, requested)
         progress = _Progress(run, request, requested, writer, tools, caller)
+        if tools.servers:
+            await self._show_lists(progress)
         if run.turn.step or run.turn.attempts > 1:
             left = await self._settle(progress, may_have_run=run.turn.attempts > 1)
             if left is not None:
@@ -165,6 +176,25 @@ class ToolLoop:
             ended = await self._step(progress)
             if ended is not None:
                 return ended
+
+    async def _show_lists(self, progress: _Progress) -> None:
+        """Show the tools of servers that are new to the session, or have other tools by now."""
+        known = _known_lists(await progress.run.items())
+        lists = [
+            ToolList(
+                id=self._gateway.ids.new("mcpl"), server_label=server.label, tools=server.tools
+            )
+            for server in progress.tools.servers
+            if known.get(server.label) != server.tools
+        ]
+        if not lists:
+            return
+        index = len(progress.shown)
+        await self._commit(progress, [store_item(each) for each in lists])
+        if progress.writer is not None:
+            for place, each in enumerate(lists, index):
+                progress.writer.write(list_events(each, place))
+            progress.writer.begin_step()
 
     # ── one step ────────────────────────────────────────────────────────────────────────────
 
@@ -250,6 +280,8 @@ class ToolLoop:
     ) -> None:
         """Commit the model's answer before any of its calls runs."""
         offset = len(progress.shown)
+        if any(item.kind == CALL and _is_asked(item) for item in items):
+            items = [*items, *self._words(progress, items)]
         await self._commit(progress, items, answer)
         progress.steps += 1
         place = offset
@@ -259,6 +291,22 @@ class ToolLoop:
                 assert isinstance(call, GatewayCall)
                 self._show_call(progress, call, place)
             place += 1
+
+    def _words(self, progress: _Progress, items: Sequence[NewItem]) -> list[NewItem]:
+        """Return what a chat client is told, where no item of the answer says just that.
+
+        The client repeats it with its history, and is recognized by it.
+        """
+        if progress.request.api != "chat":
+            return []
+        shown = client_output([*progress.bodies, *(item.body for item in items)])
+        told = message_of(shown)["content"] or ""
+        if progress.request.is_stream:
+            told = streamed_text(shown)
+        last = items[-1] if items else None
+        words = words_item(self._gateway.ids.new("gww"), "assistant", told)
+        is_said = last is not None and last.fingerprint == words.fingerprint
+        return [] if is_said or not told else [words]
 
     def _show_call(self, progress: _Progress, call: GatewayCall, place: int) -> None:
         if call.code is None:
@@ -413,6 +461,8 @@ class ToolLoop:
 
     def _end(self, progress: _Progress, answer: Answer, items: Sequence[NewItem]) -> ToolTurn:
         """Return the end of a turn whose model has answered."""
+        if progress.steps or progress.run.turn.step:
+            items = [*items, *self._words(progress, items)]
         bodies = [item.body for item in items]
         counted = _sum_usage(progress.usage, None)
         if counted is not None and answer.usage is not None:
@@ -434,6 +484,23 @@ def approval_code(approval_id: str) -> str:
     """Return the short code that an approval in words must repeat."""
     digest = blake2b(approval_id.encode(), digest_size=4).digest()
     return "".join(CODE_LETTERS[byte % len(CODE_LETTERS)] for byte in digest)
+
+
+def _is_asked(item: NewItem) -> bool:
+    """Whether a call needs an approval."""
+    call = load_item(item.kind, item.body)
+    return isinstance(call, GatewayCall) and call.code is not None
+
+
+def _known_lists(items: Sequence[StoredItem]) -> dict[str, list[msgspec.Raw]]:
+    """Return the tools of each server as the session has them."""
+    known: dict[str, list[msgspec.Raw]] = {}
+    for item in items:
+        if item.kind == TOOL_LIST:
+            listed = load_item(item.kind, item.body)
+            assert isinstance(listed, ToolList)
+            known[listed.server_label] = listed.tools
+    return known
 
 
 def _waits(call: GatewayCall, left: OpenCalls) -> bool:

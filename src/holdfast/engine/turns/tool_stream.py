@@ -13,9 +13,11 @@ from msgspec.structs import replace
 from holdfast.core.model.gateway_items import (
     GatewayCall,
     GatewayCompletion,
+    ToolList,
     approval_request,
     begun_mcp_call,
     mcp_call,
+    mcp_list_tools,
 )
 from holdfast.core.openai.stream_events import Delta
 from holdfast.ports.provider import AnyEvent, EventSink, ModelEvent
@@ -142,3 +144,15 @@ def request_events(call: GatewayCall, index: int) -> list[AnyEvent]:
     """Return the events that show a request for an approval."""
     item = {"output_index": index, "item": approval_request(call)}
     return [ModelEvent(_ADDED, item), ModelEvent(_DONE, item)]
+
+
+def list_events(listed: ToolList, index: int) -> list[AnyEvent]:
+    """Return the events that show the tools of a server."""
+    place, item = {"output_index": index}, mcp_list_tools(listed)
+    named = {**place, "item_id": listed.id}
+    return [
+        ModelEvent(_ADDED, {**place, "item": {**item, "tools": []}}),
+        ModelEvent("response.mcp_list_tools.in_progress", named),
+        ModelEvent("response.mcp_list_tools.completed", named),
+        ModelEvent(_DONE, {**place, "item": item}),
+    ]

@@ -113,7 +113,7 @@ class TurnService:
     async def accept(self, accept: Accept, request: TurnRequest, *, is_live: bool) -> TurnTicket:
         """Make a request durable and start its execution; return once it is accepted."""
         self._executor.check(accept.tenant, request, accept.items)
-        if accept.on_busy == "interrupt" and self.in_flight.runs:
+        if accept.on_busy == "interrupt" and (accept.key or accept.session_id):
             async with self.in_flight.held(
                 accept.tenant, key=accept.key, session_id=accept.session_id
             ):
@@ -168,13 +168,13 @@ class TurnService:
                     run = self._gateway.begin(admission, task.cancel)
                 else:
                     run = await self._wait_for_lane(task, admission)
-                self.in_flight.runs[run.turn.id] = run
+                self.in_flight.runs[run.session.id] = run
                 outcome = await self._executor.execute(run, request, live)
             finally:
                 if run is not None:
                     self._gateway.leave(run)
-                    if self.in_flight.runs.get(run.turn.id) is run:
-                        del self.in_flight.runs[run.turn.id]
+                    if self.in_flight.runs.get(run.session.id) is run:
+                        del self.in_flight.runs[run.session.id]
                     if self.in_flight.left:
                         self.in_flight.forget_reader(run.turn)
                 if live is not None:
@@ -300,11 +300,11 @@ class TurnService:
         task = asyncio.current_task()
         assert task is not None
         run.on_lost(task.cancel)
-        self.in_flight.runs[run.turn.id] = run
+        self.in_flight.runs[run.session.id] = run
         try:
             await self._executor.execute(run, request, live)
         finally:
-            self.in_flight.runs.pop(run.turn.id, None)
+            self.in_flight.runs.pop(run.session.id, None)
             if live is not None:
                 await self._close_live(live, run.turn)
 

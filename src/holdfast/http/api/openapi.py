@@ -101,6 +101,7 @@ BODIES: dict[str, Schema] = {
             "result": TEXT,
         }
     ),
+    "POST /v1/approvals/{id}": _object({"approve": {"type": "boolean"}, "reason": TEXT}, "approve"),
     "POST /v1/keys": _object({"tenant": TEXT, "name": TEXT, "admin": {"type": "boolean"}}),
     "POST /v1/sessions/{id}/reset": _object({"expected_session_id": TEXT, "reason": TEXT}),
     "POST /v1/sessions/{id}/fork": _object({"after_item": {"anyOf": [TEXT, {"type": "integer"}]}}),
@@ -113,6 +114,7 @@ PAGE_PARAMETERS = (
 )
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
+    "GET /v1/approvals": (("key", TEXT), ("limit", NUMBER)),
     "GET /v1/turns/{id}/projection": (("step", NUMBER), ("offset", NUMBER), ("limit", NUMBER)),
     "GET /v1/usage": (("from", TEXT), ("to", TEXT), ("interval", {"enum": ["day", "hour"]})),
 }

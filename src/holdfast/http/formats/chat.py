@@ -9,6 +9,7 @@ from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.chat import call_of, chat_usage, finish_reason, logprobs_of, message_of
 from holdfast.core.openai.response import ResponseFacts
 from holdfast.core.openai.stream_events import Delta, StreamEvent
+from holdfast.core.tools.approval_words import approval_text
 
 _encode = msgspec.json.Encoder().encode
 COMPLETION_PREFIX = "chatcmpl-"
@@ -136,6 +137,11 @@ class _ChunkWriter:
                 yield from self._start_call(value)
             case "response.mcp_call.in_progress":
                 self._is_after_tool = self._has_text
+            case "response.output_item.done" if value["item"].get("type") == "mcp_approval_request":
+                item = value["item"]
+                text = approval_text(item, item.get("approval_code") or "")
+                yield self.chunk({"content": f"\n\n{text}" if self._has_text else text})
+                self._has_text = self._is_after_tool = True
             case "response.output_item.done":
                 yield from self._end_call(value)
             case "response.completed" | "response.incomplete" | "response.failed":

@@ -19,17 +19,25 @@ from holdfast.core.errors import (
 )
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, PrefixHash
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
+from holdfast.core.model.gateway_items import CALL
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Source
 from holdfast.core.projection.project import project
+from holdfast.core.tools.approval_words import (
+    APPROVAL_ITEMS,
+    message_text,
+    read_approval,
+)
+from holdfast.core.tools.requested import redact_tools
 from holdfast.core.transaction.commands import Accept, ImportedPrefix, Parent
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import StreamSettings
 from holdfast.engine.streaming.response_records import shown_records
 from holdfast.engine.streaming.stream_reader import StreamReader
+from holdfast.engine.turns.approvals import ApprovalService, Approver, waits_for_approval
 from holdfast.engine.turns.executor import TurnResult
 from holdfast.engine.turns.in_flight import Arrival
 from holdfast.engine.turns.input_matching import (
@@ -78,7 +86,9 @@ class TurnSubmitter:
         turn_service: TurnService,
         reset: ResetPolicy = NEVER,
         streams: StreamSettings | None = None,
+        approvals: ApprovalService | None = None,
     ) -> None:
+        self.approvals = approvals or ApprovalService(gateway, turn_service)
         self.gateway = gateway
         self.turn_service = turn_service
         self.streams = streams or StreamSettings()
@@ -94,21 +104,53 @@ class TurnSubmitter:
         items: Sequence[NewItem],
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again."""
-        storage, is_new = self.gateway.storage, _is_new(headers, target, items)
+        is_new = _is_new(headers, target, items)
+        has_tools = "tools" in turn_request.fields or "tools" in turn_request.chat_fields
+        if has_tools or not is_new or target.parent is not None:
+            items = await self._with_approvals(request, target, items)
+            turn_request = replace(turn_request, sender=request.sender)
         digest = await body_hash(request)
         # A client that stopped reading a stream and sends the same request wants another answer.
         left = self.turn_service.in_flight.left
         is_new = is_new and not (left and headers.history != "new" and digest in left)
         is_keyless = headers.key is None and target.session_id is None
-        if is_keyless and headers.retry_count:
-            repeated = await self._repeat_keyless(request, turn_request, headers, digest)
-            if repeated is not None:
-                return repeated
+        repeated = (
+            await self._repeat_keyless(request, turn_request, headers, digest)
+            if is_keyless and headers.retry_count
+            else None
+        )
+        if repeated is not None:
+            return repeated
+        ticket, new_items = await self._match_and_accept(
+            request, turn_request, headers, target, items, digest, is_new=is_new
+        )
+        if is_keyless:
+            self._keyless.add(request, digest, ticket)
+        if ticket.session.pending_calls is not None:
+            ticket = await self._after_hold(request, turn_request, ticket, new_items)
+        request.session_headers = answer_headers(ticket.session, ticket.turn.id)
+        request.release_body()
+        return ticket
+
+    async def _match_and_accept(
+        self,
+        request: Request,
+        turn_request: TurnRequest,
+        headers: SessionHeaders,
+        target: SessionTarget,
+        items: Sequence[NewItem],
+        digest: bytes,
+        *,
+        is_new: bool,
+    ) -> tuple[TurnTicket, Sequence[NewItem]]:
+        """Accept what is new in the items; compare again if the session changed meanwhile."""
+        storage = self.gateway.storage
         for _ in range(MAX_MATCH_ATTEMPTS):
-            if is_new:
-                matched = MatchedInput(tuple(items))
-            else:
-                matched = await self._match(request, headers, target, items, digest)
+            matched = (
+                MatchedInput(tuple(items))
+                if is_new
+                else await self._match(request, headers, target, items, digest)
+            )
             if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
                 turn_request = replace(
@@ -126,11 +168,7 @@ class TurnSubmitter:
                 continue
             if storage.is_bounded:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
-            if is_keyless:
-                self._keyless.add(request, digest, ticket)
-            request.session_headers = answer_headers(ticket.session, ticket.turn.id)
-            request.release_body()
-            return ticket
+            return ticket, matched.items
         raise SessionBusy("the session changed concurrently; retry")
 
     async def _repeat_keyless(
@@ -153,6 +191,49 @@ class TurnSubmitter:
         request.session_headers = answer_headers(ticket.session, ticket.turn.id)
         request.release_body()
         return ticket
+
+    async def _with_approvals(
+        self, request: Request, target: SessionTarget, items: Sequence[NewItem]
+    ) -> Sequence[NewItem]:
+        """Return the items with answers to our approval requests as the log stores them.
+
+        What a client repeats of earlier requests and answers is left out: the log has it.
+        """
+        if not any(item.kind in APPROVAL_ITEMS for item in items):
+            return items
+        session = await self.known_session(request, target)
+        if session is None:
+            return items
+        context = await self.gateway.read.context(session)
+        asked = {item.item_id for item in context if item.kind == CALL}
+        waiting = await self.approvals.of_session(request.tenant, session.id)
+        pending = {each.id: each for each in waiting}
+        approver = Approver(sender=request.sender, is_admin=request.is_admin)
+        kept: list[NewItem] = []
+        for item in items:
+            answer = read_approval(item) if item.kind in APPROVAL_ITEMS else None
+            if answer is None or answer.name not in asked:
+                kept.append(item)
+            elif item.kind == "mcp_approval_response" and answer.name in pending:
+                kept.append(self.approvals.item_for(pending[answer.name], approver, answer))
+        return kept
+
+    async def _after_hold(
+        self,
+        request: Request,
+        turn_request: TurnRequest,
+        ticket: TurnTicket,
+        items: Sequence[NewItem],
+    ) -> TurnTicket:
+        """Return the ticket of a turn that waits behind an approval, or of what it answered."""
+        if not waits_for_approval(ticket.session) or ticket.task is None:
+            return ticket
+        approver = Approver(sender=request.sender, is_admin=request.is_admin)
+        text = message_text(items[-1]) if items else ""
+        answered = await self.approvals.answer_in_words(
+            ticket, text, approver, is_stream=turn_request.is_stream
+        )
+        return answered or ticket
 
     async def _reraise_or_retry(
         self, error: HoldfastError, request: Request, target: SessionTarget, matched: MatchedInput
@@ -225,7 +306,7 @@ class TurnSubmitter:
             key=target.key,
             session_id=target.session_id,
             items=matched.items,
-            request=write_request(turn_request),
+            request=write_request(_stored(turn_request)),
             source="internal" if headers.is_internal else source,
             on_busy=headers.on_busy or gateway.settings.on_busy,
             is_internal=headers.is_internal,
@@ -314,6 +395,13 @@ class TurnSubmitter:
         finally:
             disconnect.cancel()
             await asyncio.gather(disconnect, return_exceptions=True)
+
+
+def _stored(turn_request: TurnRequest) -> TurnRequest:
+    """Return a request as it is stored: without the credentials of its tools."""
+    if "tools" in turn_request.fields or "tools" in turn_request.chat_fields:
+        return redact_tools(turn_request)
+    return turn_request
 
 
 class _StreamClient:

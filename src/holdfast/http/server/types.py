@@ -48,6 +48,8 @@ class Request:
     id = ""
     tenant: Tenant = DEFAULT_TENANT
     is_admin = False
+    sender = ""
+    """The id of the caller's API key; empty where there are no keys."""
     route = "unknown"
     params: Mapping[str, str] = MappingProxyType({})
     session_headers: Sequence[Header] = ()

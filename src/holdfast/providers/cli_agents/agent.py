@@ -27,6 +27,8 @@ class AgentRequest:
     permissions: Permissions = "none"
     session_id: str | None = None
     """The agent's session to resume; None for a new one."""
+    mark: str = ""
+    """The mark of the last turn of the session to resume."""
     new_session: str = ""
     """The id of a new session, for an agent that lets us choose it."""
 

@@ -25,6 +25,8 @@ LOCK_POLL_SECONDS = 0.05
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _TEMPORARY = "once-"
 _RECORD = "session.json"
+_CLAIMS = ".uids"
+"""The folder with a file for each id that a session runs under."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,21 +47,20 @@ class SessionDirectory:
         self.path = path
         self.config = path / "config"
         self.work = work or path / "work"
-        self._account = account
+        self.account = account
         self.is_temporary = path.name.startswith(_TEMPORARY)
 
     def create(self) -> None:
         """Create what is missing, for its owner alone."""
         # The agent's own user must pass through, but can neither list nor read.
-        passable = 0o711 if self._account is not None else 0o700
+        passable = 0o711 if self.account is not None else 0o700
         for directory in (self.path.parent, self.path):
             directory.mkdir(mode=passable, parents=True, exist_ok=True)
             directory.chmod(passable)
         for directory in (self.config, self.work):
             if not directory.exists():
                 directory.mkdir(mode=0o700, parents=True)
-                if self._account is not None:
-                    os.chown(directory, self._account.uid, self._account.gid)
+                self._give(directory)
 
     def clear_config(self) -> None:
         """Delete the agent's own transcripts and settings of this session."""
@@ -69,19 +70,28 @@ class SessionDirectory:
     def write_config(self, name: str, content: str) -> Path:
         """Write a file of the configuration directory; return its path."""
         path = self.config / name
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(content)
-        if self._account is not None:
-            for made in (path.parent, path):
-                os.chown(made, self._account.uid, self._account.gid)
+        self._give(path)
         return path
+
+    def make_config_folder(self, name: str) -> Path:
+        """Make a folder of the configuration directory; return its path."""
+        path = self.config / name
+        if not path.is_dir():
+            path.mkdir(mode=0o700)
+            self._give(path)
+        return path
+
+    def _give(self, path: Path) -> None:
+        """Make the agent's user the owner of what was made for it."""
+        if self.account is not None:
+            os.chown(path, self.account.uid, self.account.gid, follow_symlinks=False)
 
     def link_config(self, name: str, target: Path) -> None:
         """Link a file, such as credentials, into the configuration directory."""
         path = self.config / name
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.is_symlink() or path.readlink() != target:
             path.unlink(missing_ok=True)
             path.symlink_to(target)
@@ -104,6 +114,9 @@ class SessionDirectory:
     def remove(self) -> None:
         """Delete the directory with everything in it; a working directory elsewhere stays."""
         shutil.rmtree(self.path, ignore_errors=True)
+        if self.account is not None:
+            claim = self.path.parent / _CLAIMS / str(self.account.uid)
+            claim.unlink(missing_ok=True)
 
     def end_leftover(self) -> None:
         """End a process of another gateway that the record names: two must never share a session.
@@ -145,22 +158,48 @@ async def _lock(descriptor: int, seconds: float) -> None:
 class AgentDirectories:
     """The directories of all sessions of one upstream."""
 
-    def __init__(self, root: Path, workdir: str, account: Account | None) -> None:
+    def __init__(self, root: Path, workdir: str, accounts: tuple[Account, Account] | None) -> None:
         self.root = root
         self._workdir = workdir
-        self._account = account
+        self._accounts = accounts
 
     def session(self, session_id: str) -> SessionDirectory:
         """Return the directory of a session."""
         name = session_id
         if not _SAFE_NAME.fullmatch(session_id) or session_id.startswith(_TEMPORARY):
             name = hashlib.sha256(session_id.encode()).hexdigest()
-        return SessionDirectory(self.root / name, self._work(name), self._account)
+        return self._directory(name)
 
     def temporary(self, name: str) -> SessionDirectory:
         """Return a directory for one call that belongs to no session."""
-        return SessionDirectory(
-            self.root / f"{_TEMPORARY}{name}", self._work(f"{_TEMPORARY}{name}"), self._account
+        return self._directory(f"{_TEMPORARY}{name}")
+
+    def _directory(self, name: str) -> SessionDirectory:
+        path = self.root / name
+        return SessionDirectory(path, self._work(name), self._account(path))
+
+    def _account(self, path: Path) -> Account | None:
+        """Return the account of a session: the only one there is, or one of its own."""
+        if self._accounts is None:
+            return None
+        first, last = self._accounts
+        if first == last:
+            return first
+        with contextlib.suppress(OSError):
+            owner = (path / "config").stat()
+            return Account(owner.st_uid, owner.st_gid)
+        claims = self.root / _CLAIMS
+        claims.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for uid in range(first.uid, last.uid + 1):
+            with contextlib.suppress(FileExistsError):
+                # Made by exactly one gateway: no two sessions ever get the same id.
+                os.close(os.open(claims / str(uid), os.O_CREAT | os.O_EXCL, 0o600))
+                return Account(uid, uid)
+        raise ProviderFailure(
+            f"all ids of run_as are in use ({first.uid}-{last.uid}): delete sessions, or add ids",
+            failure_class="terminal",
+            status=503,
+            provider_code="agent_not_started",
         )
 
     def _work(self, name: str) -> Path | None:
@@ -176,8 +215,8 @@ class AgentDirectories:
         if not self.root.is_dir():
             return
         for path in sorted(self.root.iterdir()):
-            if path.is_dir():
-                yield SessionDirectory(path, None, self._account)
+            if path.is_dir() and path.name != _CLAIMS:
+                yield SessionDirectory(path, None, None)
 
 
 def _end_leftover(directory: SessionDirectory) -> bool:

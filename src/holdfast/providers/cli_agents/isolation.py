@@ -7,6 +7,7 @@ the configuration, the gateway's environment, and the directory of another sessi
 import asyncio
 import os
 import pwd
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from holdfast.providers.cli_agents.process import Account, AgentProcess, Launch
 from holdfast.providers.settings import UpstreamSettings
 
 PROBE_SECONDS = 30.0
+MIN_UID = 1000
+"""Smaller ids belong to the system."""
+_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SYSTEM_FILES = (
     "/etc/alternatives", "/etc/ca-certificates", "/etc/group", "/etc/hosts", "/etc/ld.so.cache",
@@ -27,15 +31,25 @@ _SYSTEM_FILES = (
 _PROBE = 'for path; do if [ -r "$path" ]; then echo "$path"; fi; done; echo done'
 
 
-def read_account(name: str) -> Account:
-    """Return the account of a user name."""
-    try:
-        entry = pwd.getpwnam(name)
-    except KeyError as exc:
-        raise InvalidSetting(f"upstream.run_as: there is no user {name!r}") from exc
-    if os.geteuid() not in (0, entry.pw_uid):
+def read_accounts(run_as: str) -> tuple[Account, Account] | None:
+    """Return the first and the last account that agents run as; None for the gateway's own."""
+    if not run_as:
+        return None
+    found = _RANGE.fullmatch(run_as)
+    if found:
+        first, last = int(found[1]), int(found[2])
+        if not MIN_UID <= first <= last:
+            raise InvalidSetting(f"upstream.run_as: {run_as} is not a range of ids from {MIN_UID}")
+        accounts = Account(first, first), Account(last, last)
+    else:
+        try:
+            entry = pwd.getpwnam(run_as)
+        except KeyError as exc:
+            raise InvalidSetting(f"upstream.run_as: there is no user {run_as!r}") from exc
+        accounts = (Account(entry.pw_uid, entry.pw_gid),) * 2
+    if os.geteuid() not in (0, accounts[0].uid):
         raise InvalidSetting("upstream.run_as needs a gateway that runs as root")
-    return Account(entry.pw_uid, entry.pw_gid)
+    return accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,14 @@ class Sandbox:
     """Files outside of the system that the agent needs: its program, its credentials."""
     path: str
 
-    def wrap(self, command: Sequence[str], writable: Sequence[Path], cwd: Path) -> list[str]:
+    def wrap(
+        self,
+        command: Sequence[str],
+        *,
+        writable: Sequence[Path],
+        cwd: Path,
+        readable: Sequence[Path] = (),
+    ) -> list[str]:
         """Return a command that runs in the sandbox."""
         program = shutil.which("bwrap", path=self.path)
         if program is None:
@@ -63,8 +84,10 @@ class Sandbox:
         for name in _SYSTEM_FILES:
             arguments += ["--ro-bind-try", name, name]
         for path in self.readable:
-            for readable in _needed(path):
-                arguments += ["--ro-bind", str(readable), str(readable)]
+            for needed in _needed(path):
+                arguments += ["--ro-bind", str(needed), str(needed)]
+        for directory in readable:
+            arguments += ["--ro-bind", str(directory), str(directory)]
         for directory in writable:
             arguments += ["--bind", str(directory), str(directory)]
         return [*arguments, "--chdir", str(cwd), "--", *command]
@@ -80,21 +103,23 @@ def _needed(path: Path) -> list[Path]:
 
 
 async def refuse_readable(
-    settings: UpstreamSettings, sandbox: Sandbox | None, account: Account | None
+    settings: UpstreamSettings, sandbox: Sandbox | None, accounts: tuple[Account, Account] | None
 ) -> None:
     """Raise if a process behind the wall can read what is not its own."""
     root = settings.runtime.root / settings.name
-    mode = 0o711 if account is not None else 0o700
+    mode = 0o711 if accounts is not None else 0o700
     root.mkdir(mode=mode, parents=True, exist_ok=True)
+    root.chmod(mode)
+    mine, theirs = accounts or (None, None)
     with tempfile.TemporaryDirectory(prefix="probe-", dir=root) as folder:
         os.chmod(folder, mode)
-        own, other = (_session_like(f"{folder}/{name}", account) for name in ("own", "other"))
+        own, other = _session_like(f"{folder}/own", mine), _session_like(f"{folder}/other", theirs)
         secrets = [*settings.runtime.protected, f"/proc/{os.getpid()}/environ", other / "secret"]
-        readable = await _probe([*map(str, secrets)], own, sandbox, account)
+        readable = await _probe([*map(str, secrets)], own, sandbox, mine)
     if readable:
         raise InvalidSetting(
             f"upstream {settings.name}: an agent with permissions could read "
-            f"{', '.join(readable)}; use sandbox = true"
+            f"{', '.join(readable)}; use sandbox = true, or a range of ids in run_as"
         )
 
 
@@ -115,7 +140,7 @@ async def _probe(
 ) -> list[str]:
     command = ["/bin/sh", "-c", _PROBE, "sh", *paths, str(own / "secret")]
     if sandbox is not None:
-        command = sandbox.wrap(command, (own,), own)
+        command = sandbox.wrap(command, writable=(own,), cwd=own)
     process = await AgentProcess.start(
         Launch(command=command, env={"PATH": os.defpath}, cwd=own, account=account)
     )

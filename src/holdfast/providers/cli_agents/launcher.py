@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.core.errors import InvalidSetting, ProviderFailure
 from holdfast.providers.cli_agents.agent import Agent, AgentRequest, home_file
-from holdfast.providers.cli_agents.isolation import Sandbox, read_account, refuse_readable
+from holdfast.providers.cli_agents.isolation import Sandbox, read_accounts, refuse_readable
 from holdfast.providers.cli_agents.process import AgentProcess, Launch
 from holdfast.providers.settings import UpstreamSettings
 
@@ -26,7 +26,7 @@ class Launcher:
     def __init__(self, settings: UpstreamSettings, agent: Agent) -> None:
         self._settings = settings
         self._agent = agent
-        self.account = read_account(settings.run_as) if settings.run_as else None
+        self.accounts = read_accounts(settings.run_as)
         self._version: tuple[tuple[str, int, int], str] | None = None
 
     @property
@@ -96,22 +96,31 @@ class Launcher:
         if credentials is not None:
             directory.link_config(self._agent.credentials[1], credentials)
         invocation = self._agent.invocation(request)
-        (directory.config / "tmp").mkdir(mode=0o700, exist_ok=True)
+        temporary = directory.make_config_folder("tmp")
         env = {
             "PATH": self._path,
             "HOME": str(directory.config),
             "LANG": "C.UTF-8",
-            "TMPDIR": str(directory.config / "tmp"),
+            "TMPDIR": str(temporary),
             **self._passed(),
             **invocation.variables,
         }
         command = [str(self.program), *self._settings.args, *invocation.arguments]
         if self._settings.sandbox:
             sandbox = self._sandbox()
-            command = sandbox.wrap(command, (directory.work, directory.config), directory.work)
+            command = sandbox.wrap(
+                command,
+                writable=(directory.config, *([directory.work] if self._may_write else [])),
+                readable=(directory.work,),
+                cwd=directory.work,
+            )
         return await AgentProcess.start(
-            Launch(command=command, env=env, cwd=directory.work, account=self.account)
+            Launch(command=command, env=env, cwd=directory.work, account=directory.account)
         )
+
+    @property
+    def _may_write(self) -> bool:
+        return self._settings.permissions != "read"
 
     def _passed(self) -> dict[str, str]:
         """Return the variables that the settings pass on, where they are set."""
@@ -125,6 +134,8 @@ class Launcher:
     async def check(self) -> None:
         """Raise `InvalidSetting` where an agent with tools could read what is not its own."""
         settings = self._settings
-        if settings.permissions == "none":
+        if not settings.needs_wall:
             return
-        await refuse_readable(settings, self._sandbox() if settings.sandbox else None, self.account)
+        await refuse_readable(
+            settings, self._sandbox() if settings.sandbox else None, self.accounts
+        )

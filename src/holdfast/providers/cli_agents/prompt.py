@@ -14,7 +14,8 @@ HISTORY = (
     "This conversation was begun elsewhere. Its messages so far follow, oldest first, one JSON "
     "object per line. They are history: do not answer them again.\n"
 )
-NEXT = "The history ends here. Answer the next message:"
+NEXT = "\nThe history ends here. Answer the next message:\n"
+"""Ends in a new line, like the history: some agents join the texts of a message."""
 _DATA_URL = re.compile(r"data:(image/[a-z.+-]+);base64,(.*)", re.DOTALL)
 _encode = msgspec.json.Encoder().encode
 
@@ -56,7 +57,7 @@ def whole_prompt(items: Sequence[bytes]) -> Prompt:
         return new_prompt(items)
     lines = "\n".join(_line(value) for value in known)
     images = [part for value in known for part in _images(value.get("content"))]
-    return [f"{HISTORY}{lines}", *images, NEXT, *new_prompt(items[first_new:])]
+    return [f"{HISTORY}{lines}\n", *images, NEXT, *new_prompt(items[first_new:])]
 
 
 def check_items(items: Sequence[bytes], upstream: str, *, with_images: bool) -> None:

@@ -61,7 +61,7 @@ class CliAgentProvider:
         self.name = settings.name
         self.launcher = Launcher(settings, agent)
         self.directories = AgentDirectories(
-            settings.runtime.root / settings.name, settings.workdir, self.launcher.account
+            settings.runtime.root / settings.name, settings.workdir, self.launcher.accounts
         )
         self._pool = ProcessPool(
             settings.max_processes, settings.idle_seconds, settings.memory_bytes
@@ -246,6 +246,7 @@ class CliAgentProvider:
             instructions=instructions_of(call.fields),
             permissions=self._settings.permissions,
             session_id=state.session if state is not None else None,
+            mark=state.mark if state is not None else "",
             new_session=str(uuid.uuid4()),
         )
 

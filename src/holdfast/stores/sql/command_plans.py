@@ -26,6 +26,7 @@ from holdfast.stores.sql import facts, queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import ERASING, writes
+from holdfast.stores.sql.channels import plans as channel_plans
 from holdfast.stores.sql.erasure import erasures, scrubbed
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 
@@ -50,6 +51,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.RecordHeal: (facts.fenced_facts, run_end.record_heal),
     cmd.DropProviderState: (facts.fenced_facts, run_end.drop_provider_state),
     cmd.Cancel: (facts.cancel_facts, run_end.cancel),
+    cmd.RequestStop: (facts.cancel_facts, run_end.request_stop),
     cmd.DropResponse: (facts.cancel_facts, completions.drop_response),
     cmd.Reset: (facts.lifecycle_facts, lifecycle.reset),
     cmd.Restore: (facts.lifecycle_facts, lifecycle.restore),
@@ -64,6 +66,7 @@ _DECIDED: dict[type[Command[Any]], tuple[Read, Decide]] = {
     cmd.AddApiKey: (facts.api_key_facts, access.add_api_key),
     cmd.RevokeApiKey: (facts.api_key_facts, access.revoke_api_key),
     cmd.Recover: (facts.recover_facts, succession.recover),
+    **channel_plans.DECIDED,
 }
 
 # Commands whose facts are those of a lane, and more.

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.ids import SessionId
 from holdfast.core.transaction import changes as ch
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.channels.statements import ERASE_MESSAGES
 from holdfast.stores.sql.entries import (
     Body,
     ItemState,
@@ -76,7 +77,7 @@ def erasures(changes: Sequence[ch.Change]) -> Plan[list[Ask]]:
 def _erase_content(session_id: SessionId) -> Plan[list[Ask]]:
     no = session_no(session_id)
     asks: list[Ask] = [(statement, (no,)) for statement in sql.ERASURES]
-    asks += [(statement, (session_id,)) for statement in sql.ERASURES_BY_ID]
+    asks += [(statement, (session_id,)) for statement in (*sql.ERASURES_BY_ID, ERASE_MESSAGES)]
     n = 0
     while True:
         rows = yield from every(sql.ENTRIES, no, n + 1, n + AT_ONCE, AT_ONCE)

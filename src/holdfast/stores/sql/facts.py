@@ -29,6 +29,7 @@ from holdfast.core.transaction.commands import (
     Pop,
     RecordHeal,
     Recover,
+    RequestStop,
     Reserve,
     Reset,
     Restore,
@@ -313,6 +314,8 @@ def claim_facts(command: Claim, now: float) -> Plan[Facts]:
     facts = replace((yield from lane_facts(turn.session_id, now)), turn=turn)
     if command.again:
         facts = replace(facts, run=(yield from find_run(turn.id, command.run_id)))
+    if turn.source == "channel":
+        facts = replace(facts, open_turns=(yield from open_turns(turn.session_id)))
     return (yield from with_block(facts, turn))
 
 
@@ -342,7 +345,7 @@ def _with_later_records(command: Extend | Finish, facts: Facts, session: Session
     return replace(facts, heads=heads_of(records, EVERYTHING))
 
 
-def cancel_facts(command: Cancel | DropResponse, now: float) -> Plan[Facts]:
+def cancel_facts(command: Cancel | RequestStop | DropResponse, now: float) -> Plan[Facts]:
     """The turn and its lane."""
     turn = yield from find_turn(command.turn_id)
     if turn is None:

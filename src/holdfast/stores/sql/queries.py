@@ -21,7 +21,14 @@ from holdfast.core.model.records import (
 )
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Decision, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Decision,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Prune
 from holdfast.ports.store import (
     CompletionQuery,
@@ -197,6 +204,15 @@ def _last_of(spans: list[Span], count: int | None) -> list[Span]:
         kept.insert(0, (start, end))
         count -= end - start + 1
     return kept
+
+
+def stop_requests() -> Plan[list[StopRequestRow]]:
+    """Return the runs that other processes ask to end."""
+    rows = yield from every(sql.STOP_REQUESTS)
+    return [
+        StopRequestRow(row[0], row[1], bytes(row[2]) if row[2] is not None else None, row[3])
+        for row in rows
+    ]
 
 
 def hidden(of: Session) -> Plan[list[Span]]:

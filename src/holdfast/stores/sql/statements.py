@@ -229,6 +229,18 @@ ADD_LATE_WRITE = Statement(
     "insert into late_writes (run, turn, session, body) values (?1, ?2, ?3, ?4) "
     "on conflict (run) do update set body = excluded.body",
 )
+STOP_REQUESTS = Statement(
+    "stop_requests", "select run, code, caller, requested_at from stop_requests"
+)
+ADD_STOP_REQUEST = Statement(
+    "add_stop_request",
+    "insert into stop_requests (run, code, caller, requested_at) values (?1, ?2, ?3, ?4) "
+    "on conflict (run) do update set code = excluded.code, caller = excluded.caller, "
+    "requested_at = excluded.requested_at",
+)
+FORGET_STOP_REQUESTS = Statement(
+    "forget_stop_requests", "delete from stop_requests where requested_at < ?1"
+)
 PARTIAL = Statement("partial", "select body from partials where run = ?1")
 
 # An answer that arrived; the step says which, should the turn have gone on meanwhile.

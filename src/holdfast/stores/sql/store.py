@@ -12,8 +12,15 @@ from holdfast.core.model.records import Record, Span
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.projection.prefix_cache import SharedPrefix
-from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Event, JournalRow
+from holdfast.core.transaction.changes import (
+    ApiKeyRow,
+    CompletionRow,
+    Event,
+    JournalRow,
+    StopRequestRow,
+)
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
+from holdfast.ports.outbox import ChannelReader
 from holdfast.ports.store import (
     CompletionQuery,
     GoneWorker,
@@ -37,8 +44,9 @@ from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
+from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import read_turn
-from holdfast.stores.sql.plan import Plan, every
+from holdfast.stores.sql.plan import Plan, QueryRunner, every
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
@@ -73,14 +81,6 @@ class SqlDriver(BatchDriver, Protocol):
 
     async def close(self) -> None:
         """Close every connection."""
-        ...
-
-
-class QueryRunner(Protocol):
-    """Runs a read in one snapshot."""
-
-    async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
-        """Return what the query finds; it is given the database's time."""
         ...
 
 
@@ -240,6 +240,10 @@ class SqlReader:
         """Return every API key that was ever made."""
         return await self._run(lambda _: queries.api_keys())
 
+    async def stop_requests(self) -> list[StopRequestRow]:
+        """Return the runs that other processes ask to end."""
+        return await self._run(lambda _: queries.stop_requests())
+
     async def provider_state(self, session_id: SessionId) -> list[ProviderState]:
         """Return what providers remember for a session."""
         return await self._run(lambda _: queries.provider_state(session_id))
@@ -269,6 +273,8 @@ class SqlStore:
         inline = self._query_inline if driver.reads_inline else None
         self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
         """The reading side."""
+        self.channels: ChannelReader = SqlChannelReader(self.query)
+        """The reading side of channels."""
         self._is_closed = False
 
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
