@@ -41,11 +41,13 @@ class Response(msgspec.Struct):
     tool_usage: msgspec.Raw = _NULL
 
 
-class _ValidPart(msgspec.Struct, gc=False):
-    type: str
-    text: str = ""
-    refusal: str = ""
-    annotations: list[Any] = []
+class _ValidText(msgspec.Struct, gc=False, tag="output_text"):
+    text: str
+    annotations: list[Any]
+
+
+class _ValidRefusal(msgspec.Struct, gc=False, tag="refusal"):
+    refusal: str
 
 
 class _ValidMessage(msgspec.Struct, gc=False):
@@ -54,7 +56,8 @@ class _ValidMessage(msgspec.Struct, gc=False):
     type: Literal["message"]
     id: Annotated[str, msgspec.Meta(min_length=MIN_UNIQUE, max_length=MAX_ITEM_ID)]
     role: str
-    content: list[_ValidPart]
+    status: str
+    content: list[_ValidText | _ValidRefusal]
     call_id: None = None
     encrypted_content: None = None
 
@@ -215,7 +218,7 @@ def _partial_usage(raw: msgspec.Raw) -> tuple[Usage | None, bytes | None]:
     except (msgspec.DecodeError, RecursionError) as exc:
         raise _unreadable() from exc
     if type(value) is not dict:
-        return None, complete_usage(value) if value else None
+        return None, None
     usage = Usage(
         input_tokens=_number(value, "input_tokens"),
         cached_tokens=_number(value.get("input_tokens_details"), "cached_tokens"),

@@ -41,7 +41,8 @@ def a_call(call_id: str, **more: Any) -> Json:
 
 
 def test_items_with_unique_ids_keep_their_bytes() -> None:
-    said = b'"role":"assistant", "content":[ {"type":"output_text", "text":"a"} ]'
+    part = b'{"type":"output_text", "text":"a", "annotations": []}'
+    said = b'"role":"assistant", "status":"completed", "content":[ %s ]' % part
     body = b'{ "type":"message", "id":"msg_%s", %s, "x":"\\u00e9" }' % (LONG.encode(), said)
     answer = an_output().whole(b'{"status":"completed","output":[%s]}' % body).answer
     assert answer.items == [body]
@@ -281,7 +282,7 @@ NO_WRITES = {"cached_tokens": 3, "cache_write_tokens": 0}
             {
                 **FULL,
                 "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": "five",
+                "output_tokens": 0,
             },
             Usage(7, 0, 0, 2),
         ),
