@@ -21,7 +21,7 @@ test: $(READY) lint  ## run everything that CI runs
 	$(BIN)/pytest -n 2 --dist worksteal $(COVERAGE)
 
 check: $(READY) lint  ## run the fast tests only
-	$(BIN)/pytest tests/unit tests/test_house_rules.py tests/test_docs.py tests/test_exports.py
+	$(BIN)/pytest tests/unit tests/test_code_rules.py tests/test_docs.py tests/test_exports.py
 
 lint: $(READY)  ## check format, style, types and layers
 	$(BIN)/ruff format --check .

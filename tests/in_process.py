@@ -150,11 +150,11 @@ class RunningGateway:
     """A served application, its parts, and an HTTP client."""
 
     def __init__(
-        self, server: HttpServer, engine: Gateway, desk: TurnService, model: ScriptedModel
+        self, server: HttpServer, engine: Gateway, turn_service: TurnService, model: ScriptedModel
     ) -> None:
         self.server = server
         self.application = server.application
-        self.desk = desk
+        self.turn_service = turn_service
         self.engine = engine
         self.model = model
         self.client = httpx.AsyncClient(base_url=server.url, timeout=30)
@@ -210,12 +210,14 @@ async def open_gateway(
     limits = lanes.limits(can_run_again=True)
     gateway = Gateway(wrap(store), clock=clock, ids=ids, settings=lanes, limits=limits)
     compactor = Compactor(gateway, lambda _: model, lambda _: window, context)
-    desk = TurnService(gateway, TurnExecutor(gateway, lambda _: model, fitter=compactor))
-    await gateway.start(desk.run_recovered)
-    application = Application(gateway, desk, OnlyModel(model), streams=streams, compactor=compactor)
+    turn_service = TurnService(gateway, TurnExecutor(gateway, lambda _: model, fitter=compactor))
+    await gateway.start(turn_service.run_recovered)
+    application = Application(
+        gateway, turn_service, OnlyModel(model), streams=streams, compactor=compactor
+    )
     try:
         async with serving(application) as server:
-            running = RunningGateway(server, gateway, desk, model)
+            running = RunningGateway(server, gateway, turn_service, model)
             try:
                 yield running
             finally:

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from holdfast.stores.open import open_store
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
 
 FOLDER = "HOLDFAST_TEST_POSTGRES"
 START_TRIES = 3
@@ -143,7 +143,7 @@ def postgres_server() -> PostgresServer:
 
 
 async def _migrate(url: str) -> None:
-    store = await open_store(url, clock=HandClock())
+    store = await open_store(url, clock=ManualClock())
     await store.close()
 
 

@@ -12,8 +12,8 @@ import typer
 import yaml
 
 from holdfast.cli.app import app
-from holdfast.http.metrics import PrometheusMeter
 from holdfast.http.request.auth import OPEN_PATHS
+from holdfast.observability.metrics import PrometheusMeter
 from holdfast.settings import Settings, load
 
 ROOT = Path(__file__).parent.parent

@@ -19,15 +19,20 @@ from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.engine.settings import LaneSettings, RetentionSettings
 from holdfast.engine.turns.executor import TurnExecutor
 from holdfast.engine.turns.turn_service import TurnService
+from holdfast.ports.clock import Clock, Ids
+from holdfast.ports.meter import Meter
+from holdfast.ports.store import Store
 from holdfast.settings import Settings
 from holdfast.stores.open import open_store, sqlite_path
 from holdfast.stores.sql.store import SqlStore
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
     from holdfast.http.app import Application
-    from holdfast.http.metrics import PrometheusMeter
     from holdfast.http.request.auth import HttpConfig
     from holdfast.http.server.protocol import ConnectionLimits
+    from holdfast.observability.metrics import PrometheusMeter
 
 
 @asynccontextmanager
@@ -65,15 +70,18 @@ async def open(  # noqa: A001 - the contract's name, always used as holdfast.ope
         await store.close()
 
 
-def new_meter(store: SqlStore, settings: Settings) -> "PrometheusMeter":
+def new_meter(
+    store: SqlStore, settings: Settings, tracer_provider: "TracerProvider | None" = None
+) -> "PrometheusMeter":
     """Return a meter that counts the commits of a store, and exports traces if configured."""
-    from holdfast.http.metrics import PrometheusMeter
+    from holdfast.observability.metrics import PrometheusMeter
+    from holdfast.observability.tracing import TracingMeter, tracing_meter
 
     meter = PrometheusMeter()
-    if settings.otel.endpoint:
-        from holdfast.http.tracing import tracing_meter
-
-        meter = tracing_meter(settings.otel.endpoint)
+    if tracer_provider is not None:
+        meter = TracingMeter(tracer_provider, has_content=settings.otel.content)
+    elif settings.otel.endpoint:
+        meter = tracing_meter(settings.otel.endpoint, has_content=settings.otel.content)
     store.on_commit(meter.committed)
     wal = wal_path(settings.store.url)
     if wal is not None:
@@ -105,27 +113,24 @@ async def open_configured_store(settings: Settings) -> SqlStore:
 
 
 @asynccontextmanager
-async def open_application(settings: Settings) -> "AsyncIterator[Application]":
-    """Open a gateway with its HTTP application until the block ends."""
+async def open_application(
+    settings: Settings, *, tracer_provider: "TracerProvider | None" = None
+) -> "AsyncIterator[Application]":
+    """Open a gateway with its HTTP application until the block ends.
+
+    `tracer_provider` receives the traces instead of the configured endpoint.
+    """
     from holdfast.http.app import Application
-    from holdfast.providers.routing import Upstreams
+    from holdfast.observability.tracing import trace_calls, trace_commits
+    from holdfast.providers.routing import UpstreamRouter
 
     clock, ids = SystemClock(), RandomIds()
     store = await open_store(settings.store.url, clock=clock)
-    upstreams = Upstreams(settings.upstreams, ids.new)
+    upstreams = UpstreamRouter(settings.upstreams, ids.new)
     try:
-        meter = new_meter(store, settings)
-        gateway = Gateway(
-            store,
-            clock=clock,
-            ids=ids,
-            settings=settings.lanes,
-            limits=settings.lanes.limits(
-                can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
-            ),
-            storage=StorageQuota(store.read, settings.limits.stored_bytes),
-            meter=meter,
-        )
+        meter = new_meter(store, settings, tracer_provider)
+        upstreams = trace_calls(upstreams, meter)
+        gateway = _new_gateway(trace_commits(store, meter), settings, clock, ids, meter)
         compactor = Compactor(
             gateway, upstreams.provider, upstreams.context_tokens, settings.context
         )
@@ -161,6 +166,22 @@ async def open_application(settings: Settings) -> "AsyncIterator[Application]":
     finally:
         await upstreams.close()
         await store.close()
+
+
+def _new_gateway(store: Store, settings: Settings, clock: Clock, ids: Ids, meter: Meter) -> Gateway:
+    """Return the gateway of a server, which also runs turns that nobody waits for."""
+    limits = settings.lanes.limits(
+        can_run_again=True, max_tenant_turns=settings.limits.waiting_turns
+    )
+    return Gateway(
+        store,
+        clock=clock,
+        ids=ids,
+        settings=settings.lanes,
+        limits=limits,
+        storage=StorageQuota(store.read, settings.limits.stored_bytes),
+        meter=meter,
+    )
 
 
 def _http_config(settings: Settings) -> "HttpConfig":

@@ -126,7 +126,10 @@ def test_rejected_keys_and_limits_are_logged_at_the_default_level(tmp_path: Path
     events = events_of(gateway)
     assert wrong.status_code == 401
     assert 429 in statuses
-    assert {one["status"] for one in events if one["event"] == "request.served"} == {401, 429}
+    served = [one for one in events if one["event"] == "request.served"]
+    assert {one["status"] for one in served} == {401, 429}
+    assert {one["route"] for one in served} == {"/v1/sessions"}
+    assert {one["status"]: one.get("tenant") for one in served} == {401: None, 429: "default"}
     assert "hf_" not in log
 
 

@@ -284,7 +284,7 @@ def test_what_was_answered_can_be_continued_at_once(client: openai.OpenAI) -> No
 
 
 @function_tool
-def look(place: str) -> str:
+def check(place: str) -> str:
     """Look somewhere."""
     return f"nothing at {place}"
 
@@ -296,7 +296,7 @@ async def test_a_server_that_names_all_calls_alike_ends_its_runs(
     try:
         async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
             made = await client.conversations.create()
-            agent = Agent(name="A", model=OpenAIResponsesModel(MODEL, client), tools=[look])
+            agent = Agent(name="A", model=OpenAIResponsesModel(MODEL, client), tools=[check])
             run: Callable[..., Any] = Runner.run
             for text in ('call look {"place": "here"}', 'call look {"place": "there"}', "thanks"):
                 result = await run(

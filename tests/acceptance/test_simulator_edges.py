@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.simulator.server.server import Server
-from holdfast.simulator.state.scenario import InvalidInput, Scenario, read_scenario
+from holdfast.simulator.server.server import SimulatorServer
+from holdfast.simulator.state.scenario import InvalidScenario, Scenario, read_scenario
 from holdfast.testing.simulator.provider import ProviderSimulator, SimulatorError
 
 BODY = {"model": "gpt-4.1", "input": "hello"}
@@ -46,7 +46,7 @@ def test_a_request_without_its_body_is_not_a_call(
 
 
 async def test_closing_the_listener_cancels_an_earlier_reopening() -> None:
-    server = Server(Scenario())
+    server = SimulatorServer(Scenario())
     await server.start()
     try:
         await server.shut(0.01)
@@ -76,7 +76,7 @@ def test_an_unnamed_barrier_gets_an_unused_name(simulator: ProviderSimulator) ->
 
 def test_two_barriers_of_one_name_are_refused_in_a_scenario() -> None:
     twice = {"barrier": [{"name": "door"}, {"name": "door"}]}
-    with pytest.raises(InvalidInput, match="barrier\\[1\\]: barrier 'door' already exists"):
+    with pytest.raises(InvalidScenario, match="barrier\\[1\\]: barrier 'door' already exists"):
         read_scenario(twice)
 
 

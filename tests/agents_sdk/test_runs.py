@@ -79,7 +79,7 @@ async def test_the_sdks_session_interleaves_concurrent_runs(sdk_session: Session
 
 async def test_many_runs_with_tools_stay_whole(shared: HoldfastSession) -> None:
     @function_tool
-    async def look() -> str:
+    async def check() -> str:
         await asyncio.sleep(0)
         return "seen"
 
@@ -89,7 +89,7 @@ async def test_many_runs_with_tools_stay_whole(shared: HoldfastSession) -> None:
             return f"answer to {question}"
         return calls("look")
 
-    agent = agent_of(FakeModel(answer), tools=[look])
+    agent = agent_of(FakeModel(answer), tools=[check])
     await asyncio.gather(*(Runner.run(agent, f"Q{n}", session=shared) for n in range(6)))
     texts = texts_of(await shared.get_items())
     assert len(texts) == 24
@@ -217,12 +217,12 @@ async def test_a_retry_hides_what_the_interrupted_run_had_written(session: Holdf
     seen: list[str] = []
 
     @function_tool
-    def look() -> str:
+    def check() -> str:
         seen.append("looked")
         return "seen"
 
     model = FakeModel([calls("look"), ConnectionError("gone"), calls("look"), "done"])
-    agent = agent_of(model, tools=[look])
+    agent = agent_of(model, tools=[check])
     with pytest.raises(ConnectionError):
         await HoldfastRunner.run(agent, "hi", session=session, run_id="tg:1")
     await HoldfastRunner.run(agent, "hi", session=session, run_id="tg:1")
@@ -553,7 +553,7 @@ async def ask_twice(session: Session) -> FakeModel:
     """Let an agent call a tool by one and the same call id in two runs."""
 
     @function_tool
-    def look(at: str) -> str:
+    def check(at: str) -> str:
         return f"saw {at}"
 
     model = FakeModel(
@@ -563,7 +563,7 @@ async def ask_twice(session: Session) -> FakeModel:
             "three",
         ]
     )  # fmt: skip
-    agent = agent_of(model, tools=[look])
+    agent = agent_of(model, tools=[check])
     for text in ("first", "second", "third"):
         await Runner.run(agent, text, session=session)
     return model

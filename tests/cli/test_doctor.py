@@ -20,7 +20,7 @@ from holdfast.core.model.session import Session
 from holdfast.core.model.turn import BLANK_RUN, BLANK_TURN
 from holdfast.core.transaction.changes import Change, Entry, LogAppended, QueueSaved
 from holdfast.doctor.findings import KINDS
-from holdfast.doctor.store_checks import check_from_outside
+from holdfast.doctor.store_checks import check_inspection
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.stores.postgres.dialect import spelled
 from holdfast.stores.sql.change_writer import writes
@@ -32,7 +32,7 @@ from holdfast.stores.sql.entries import (
     read_body,
     read_items,
 )
-from holdfast.stores.sql.schema_info import Outside
+from holdfast.stores.sql.schema_info import StoreInspection
 from tests.cli.terminals import Terminal, in_pipe, in_process, in_terminal
 
 DOCUMENTED = Path(__file__).parents[2] / "docs/reference/doctor.md"
@@ -122,12 +122,12 @@ class StoreUnderTest:
     def session(self) -> Session:
         """Return the session as the store has it."""
 
-        async def look(hf: Holdfast) -> Session:
+        async def check(hf: Holdfast) -> Session:
             view = await hf.gateway.store.read.session(DEFAULT_TENANT, key=Key("store_under_test"))
             assert view is not None
             return view.session
 
-        session: Session = self.work(look)
+        session: Session = self.work(check)
         return session
 
     def edit_body(self, edit: Callable[[Body], None]) -> None:
@@ -371,7 +371,7 @@ def test_a_provider_that_lost_its_state_is_noted_with_its_turn(
 
 # ── from outside ────────────────────────────────────────────────────────────────────────────
 
-WELL = Outside(
+WELL = StoreInspection(
     kind="sqlite", settings={"journal_mode": "wal"},
     free_bytes=10 * 1024**3, total_bytes=100 * 1024**3, path="x.db",
 )  # fmt: skip
@@ -392,8 +392,8 @@ WELL = Outside(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_problems_visible_from_outside_are_reported(change: dict[str, Any], code: str) -> None:
-    assert list(check_from_outside(WELL)) == []
-    assert [one.code for one in check_from_outside(dataclasses.replace(WELL, **change))] == [code]
+    assert list(check_inspection(WELL)) == []
+    assert [one.code for one in check_inspection(dataclasses.replace(WELL, **change))] == [code]
 
 
 def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

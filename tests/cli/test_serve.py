@@ -1,5 +1,6 @@
 """`holdfast serve` in a terminal: what it prints can be tried as it is printed."""
 
+import json
 import os
 import re
 import subprocess
@@ -31,6 +32,27 @@ def test_the_examples_that_serve_prints_work(tmp_path: Path, path: str) -> None:
         assert "You said: 'I am Ada'" in _run(curl, path)
         assert "the first was 'I am Ada'" in _run(f"echo hello again | {chat}", path)
         assert "I remember 2 earlier message(s); the first was 'I am Ada'" in _run(python, path)
+        terminal.type("\x03")
+        assert terminal.wait().code == 0
+
+
+def test_the_examples_work_where_keys_are_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = sqlite_url(tmp_path)
+    key = json.loads(in_process(capsys, "keys", "create", "--store", store, "--json").out)["key"]
+    path = os.environ["PATH"]
+    with Terminal("serve", "--port", "0", "--store", store, columns=200) as terminal:
+        terminal.expect("Ctrl-C stops the gateway")
+        assert "after `export HOLDFAST_API_KEY=…` with your API key" in terminal.seen
+        assert key not in terminal.seen
+        curl, chat, python = re.findall(
+            r"^  (curl.*?|\S*holdfast chat.*?|\S*python -c.*?)\n\n", terminal.seen, re.M | re.S
+        )
+        assert "You said: 'I am Ada'" in _run(curl, path, HOLDFAST_API_KEY=key)
+        heard = _run(f"echo hello again | {chat}", path, HOLDFAST_API_KEY=key)
+        assert "the first was 'I am Ada'" in heard
+        assert "the first was 'I am Ada'" in _run(python, path, HOLDFAST_API_KEY=key)
         terminal.type("\x03")
         assert terminal.wait().code == 0
 
@@ -85,10 +107,10 @@ def test_serve_warns_about_an_upstream_without_its_key(tmp_path: Path) -> None:
     assert "FULL_KEY" not in terminal.seen
 
 
-def _run(script: str, path: str) -> str:
+def _run(script: str, path: str, **env: str) -> str:
     done = subprocess.run(
         ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": path, **env},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -8,8 +8,8 @@ import pytest
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres import open_postgres
 from holdfast.stores.sql.store import SqlStore
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -20,19 +20,19 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def clock() -> HandClock:
+def clock() -> ManualClock:
     """The only time there is."""
-    return HandClock()
+    return ManualClock()
 
 
-async def _open(url: str, clock: HandClock) -> SqlStore:
+async def _open(url: str, clock: ManualClock) -> SqlStore:
     if url.startswith("postgresql:"):
         return await open_postgres(url, clock=clock)
     return await open_store(url, clock=clock)
 
 
 @pytest.fixture
-async def store(store_url: str, clock: HandClock) -> AsyncIterator[SqlStore]:
+async def store(store_url: str, clock: ManualClock) -> AsyncIterator[SqlStore]:
     """An open, empty store."""
     store = await _open(store_url, clock)
     yield store
@@ -40,7 +40,7 @@ async def store(store_url: str, clock: HandClock) -> AsyncIterator[SqlStore]:
 
 
 @pytest.fixture
-async def neighbour(store: SqlStore, store_url: str, clock: HandClock) -> AsyncIterator[SqlStore]:
+async def neighbour(store: SqlStore, store_url: str, clock: ManualClock) -> AsyncIterator[SqlStore]:
     """The same store as another process has it open; memory is never another process's."""
     if store_url == "memory:":
         yield store
@@ -51,16 +51,16 @@ async def neighbour(store: SqlStore, store_url: str, clock: HandClock) -> AsyncI
 
 
 @pytest.fixture
-async def caller(store: SqlStore) -> Caller:
+async def caller(store: SqlStore) -> StoreClient:
     """A worker at the store."""
-    caller = Caller(store)
+    caller = StoreClient(store)
     await caller.enlist()
     return caller
 
 
 @pytest.fixture
-async def other(neighbour: SqlStore) -> Caller:
+async def other(neighbour: SqlStore) -> StoreClient:
     """A worker at the neighbour's."""
-    other = Caller(neighbour, "o")
+    other = StoreClient(neighbour, "o")
     await other.enlist()
     return other

@@ -19,7 +19,7 @@ from holdfast.core.errors import StoreError
 from holdfast.core.ids import Key
 from holdfast.core.transaction.commands import Append, Appended
 from holdfast.stores.open import sqlite_path
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 
 WORD = "unlucky"
 
@@ -101,7 +101,7 @@ async def _on_postgres(url: str, *, is_on: bool) -> None:
 
 
 async def test_a_commit_that_fails_is_not_answered_as_done(
-    store_url: str, caller: Caller, other: Caller
+    store_url: str, caller: StoreClient, other: StoreClient
 ) -> None:
     async with refusing(store_url):
         for _ in range(2):
@@ -113,13 +113,13 @@ async def test_a_commit_that_fails_is_not_answered_as_done(
     assert await other.texts(appended.session) == ["x"]
 
 
-def _last(caller: Caller) -> Append:
+def _last(caller: StoreClient) -> Append:
     assert isinstance(caller.last, Append)
     return caller.last
 
 
 async def test_one_that_cannot_be_committed_spoils_no_other_and_none_is_done_twice(
-    store_url: str, caller: Caller, other: Caller
+    store_url: str, caller: StoreClient, other: StoreClient
 ) -> None:
     keys = [f"k{number}" for number in range(12)]
     keys[5] = keys[8] = WORD
@@ -140,7 +140,7 @@ async def test_one_that_cannot_be_committed_spoils_no_other_and_none_is_done_twi
 
 
 async def test_a_turn_whose_end_cannot_be_committed_has_not_ended(
-    store_url: str, caller: Caller, other: Caller
+    store_url: str, caller: StoreClient, other: StoreClient
 ) -> None:
     run = await caller.start("a", key="k")
     waiting = await caller.wait("b", key="k")

@@ -13,8 +13,8 @@ from holdfast.core.transaction.changes import Event
 from holdfast.core.transaction.commands import Delete
 from holdfast.ports.store import Place
 from holdfast.stores.open import open_store
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 from tests.contract.foreign_entries import append_foreign_entry
 
 
@@ -26,10 +26,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def caller(url: str) -> AsyncIterator[Caller]:
-    store = await open_store(url, clock=HandClock())
+async def caller(url: str) -> AsyncIterator[StoreClient]:
+    store = await open_store(url, clock=ManualClock())
     try:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.enlist()
         yield caller
     finally:
@@ -39,12 +39,14 @@ async def caller(url: str) -> AsyncIterator[Caller]:
 BEGINNING = Place()
 
 
-async def turn(caller: Caller, key: str) -> Session:
+async def turn(caller: StoreClient, key: str) -> Session:
     started = await caller.start("hi", key=key)
     return (await caller.finish(started, "hello")).session
 
 
-async def told(caller: Caller, count: int, after: Place = BEGINNING) -> tuple[list[str], Place]:
+async def told(
+    caller: StoreClient, count: int, after: Place = BEGINNING
+) -> tuple[list[str], Place]:
     """Return what is told behind a place, read in small pages, and the place reached.
 
     So many facts are waited for: in the same server others have transactions of their own.
@@ -62,7 +64,9 @@ async def told(caller: Caller, count: int, after: Place = BEGINNING) -> tuple[li
         after = page[-1].place
 
 
-async def test_facts_of_all_sessions_are_read_in_the_order_of_their_commits(caller: Caller) -> None:
+async def test_facts_of_all_sessions_are_read_in_the_order_of_their_commits(
+    caller: StoreClient,
+) -> None:
     await turn(caller, "a")
     await turn(caller, "b")
     kinds, place = await told(caller, 6)
@@ -74,7 +78,7 @@ async def test_facts_of_all_sessions_are_read_in_the_order_of_their_commits(call
     assert [kind.split(":")[1] for kind in more] == expected[1:]
 
 
-async def test_nobody_reads_another_tenants_feed_nor_what_is_hidden(caller: Caller) -> None:
+async def test_nobody_reads_another_tenants_feed_nor_what_is_hidden(caller: StoreClient) -> None:
     await turn(caller, "a")
     stranger = Tenant("stranger")
     assert await caller.read.feed(stranger, after=Place(), limit=10) == []
@@ -86,7 +90,7 @@ async def test_nobody_reads_another_tenants_feed_nor_what_is_hidden(caller: Call
 
 
 async def test_an_erased_session_is_told_of_no_more_and_no_place_is_given_twice(
-    caller: Caller,
+    caller: StoreClient,
 ) -> None:
     await turn(caller, "a")
     _, before = await told(caller, 3)
@@ -101,10 +105,10 @@ async def test_an_erased_session_is_told_of_no_more_and_no_place_is_given_twice(
 
 async def test_a_fact_that_commits_late_is_not_passed_over(postgres_url: str) -> None:
     """Another process takes its place in the feed first, and commits last."""
-    store = await open_store(postgres_url, clock=HandClock())
+    store = await open_store(postgres_url, clock=ManualClock())
     slow = await asyncpg.connect(postgres_url)
     try:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.enlist()
         session = await turn(caller, "a")
         _, place = await told(caller, 3)
@@ -127,10 +131,10 @@ async def test_a_fact_that_commits_late_is_not_passed_over(postgres_url: str) ->
 
 
 async def test_a_soft_rollover_is_told() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     store = await open_store("memory:", clock=clock)
     try:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.enlist()
         await turn(caller, "a")
         _, place = await told(caller, 3)

@@ -11,8 +11,8 @@ from holdfast.core.ids import Tenant
 from holdfast.core.openai.event_batches import JournalEvent, pack_events, unpack_events
 from holdfast.core.transaction.commands import Delete, DropResponse, Hide, JournalEntry, Started
 from holdfast.stores.open import open_store
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -23,10 +23,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def caller(url: str) -> AsyncIterator[Caller]:
-    store = await open_store(url, clock=HandClock())
+async def caller(url: str) -> AsyncIterator[StoreClient]:
+    store = await open_store(url, clock=ManualClock())
     try:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.enlist()
         yield caller
     finally:
@@ -37,13 +37,13 @@ def batch(first: int, *texts: str) -> JournalEntry:
     return pack_events(first, [JournalEvent("t", text.encode()) for text in texts])
 
 
-async def kept(caller: Caller, run: Started, **query: Any) -> list[str]:
+async def kept(caller: StoreClient, run: Started, **query: Any) -> list[str]:
     query = {"after": -1, "limit": 100, **query}
     rows = await caller.read.journal(run.turn.id, run.turn.step, **query)
     return [event.body.decode() for row in rows for event in unpack_events(row)]
 
 
-async def test_batches_are_read_back_in_order_from_any_number(caller: Caller) -> None:
+async def test_batches_are_read_back_in_order_from_any_number(caller: StoreClient) -> None:
     run = await caller.start("hi", key="k")
     await caller.extend(run, journal=batch(0, "a", "b"))
     await caller.extend(run, journal=batch(2, "c"))
@@ -55,7 +55,7 @@ async def test_batches_are_read_back_in_order_from_any_number(caller: Caller) ->
     assert await kept(caller, run, limit=1) == ["a", "b"]
 
 
-async def test_a_batch_that_is_sent_twice_is_kept_once(caller: Caller) -> None:
+async def test_a_batch_that_is_sent_twice_is_kept_once(caller: StoreClient) -> None:
     run = await caller.start("hi", key="k")
     for _ in range(2):
         await caller.extend(run, journal=batch(0, "a", "b"))
@@ -63,7 +63,9 @@ async def test_a_batch_that_is_sent_twice_is_kept_once(caller: Caller) -> None:
     assert await kept(caller, run) == ["a", "b", "c"]
 
 
-async def test_a_journal_that_begins_again_takes_the_place_of_the_old_one(caller: Caller) -> None:
+async def test_a_journal_that_begins_again_takes_the_place_of_the_old_one(
+    caller: StoreClient,
+) -> None:
     run = await caller.start("hi", key="k")
     await caller.extend(run, journal=batch(0, "a"))
     await caller.extend(run, journal=batch(1, "b"))
@@ -71,7 +73,7 @@ async def test_a_journal_that_begins_again_takes_the_place_of_the_old_one(caller
     assert await kept(caller, run) == ["c", "d"]
 
 
-async def test_a_run_that_lost_its_session_adds_nothing_to_its_journal(caller: Caller) -> None:
+async def test_a_run_that_lost_its_session_adds_nothing_to_its_journal(caller: StoreClient) -> None:
     run = await caller.start("hi", key="k")
     await caller.extend(run, journal=batch(0, "a"))
     await caller.reset(run.session)
@@ -82,14 +84,14 @@ async def test_a_run_that_lost_its_session_adds_nothing_to_its_journal(caller: C
     assert await kept(caller, run) == ["a"]
 
 
-async def test_erasing_a_session_erases_its_journals(caller: Caller) -> None:
+async def test_erasing_a_session_erases_its_journals(caller: StoreClient) -> None:
     run = await caller.start("hi", key="k")
     await caller.finish(run, "hello", journal=batch(0, "a"))
     await caller.submit(Delete(tenant=caller.tenant, session_id=run.session.id))
     assert await kept(caller, run) == []
 
 
-async def test_a_dropped_response_is_gone_and_its_history_is_not(caller: Caller) -> None:
+async def test_a_dropped_response_is_gone_and_its_history_is_not(caller: StoreClient) -> None:
     run = await caller.start("hi", key="k")
     await caller.finish(run, "hello", journal=batch(0, "a"))
     drop = DropResponse(tenant=caller.tenant, turn_id=run.turn.id, step=0)
@@ -104,7 +106,7 @@ async def test_a_dropped_response_is_gone_and_its_history_is_not(caller: Caller)
     assert await caller.texts(run.session) == ["hi", "hello"]
 
 
-async def test_only_the_tenant_that_has_a_response_sees_or_drops_it(caller: Caller) -> None:
+async def test_only_the_tenant_that_has_a_response_sees_or_drops_it(caller: StoreClient) -> None:
     run = await caller.start("hi", key="k")
     await caller.finish(run, "hello")
     other = Tenant("other")
@@ -119,7 +121,7 @@ async def test_only_the_tenant_that_has_a_response_sees_or_drops_it(caller: Call
 
 @pytest.mark.parametrize("is_erased", [False, True])
 async def test_an_item_that_is_erased_leaves_the_journal_of_its_turn_and_no_other(
-    caller: Caller, is_erased: bool
+    caller: StoreClient, is_erased: bool
 ) -> None:
     runs = []
     for number in range(2):

@@ -11,8 +11,8 @@ from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Fork, Hide
 from holdfast.ports.store import ItemQuery
 from holdfast.stores.open import open_store
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -23,10 +23,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def caller(url: str) -> AsyncIterator[Caller]:
-    store = await open_store(url, clock=HandClock())
+async def caller(url: str) -> AsyncIterator[StoreClient]:
+    store = await open_store(url, clock=ManualClock())
     try:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.enlist()
         yield caller
     finally:
@@ -37,37 +37,37 @@ def named(*ids: str) -> list[NewItem]:
     return [write_item({"id": one, "role": "user", "content": one}) for one in ids]
 
 
-async def session_of(caller: Caller, *ids: str) -> Session:
+async def session_of(caller: StoreClient, *ids: str) -> Session:
     started = await caller.start(key="k", items=named(*ids))
     return (await caller.finish(started, "done")).session
 
 
-async def names(caller: Caller, session: Session, view: str = "visible") -> list[str]:
+async def names(caller: StoreClient, session: Session, view: str = "visible") -> list[str]:
     query = ItemQuery(view="log" if view == "log" else "visible")
     return [one.name for one in await caller.read.listing(session, query)]
 
 
-async def hide(caller: Caller, session: Session, seq: int) -> Session:
+async def hide(caller: StoreClient, session: Session, seq: int) -> Session:
     return await caller.submit(
         Hide(tenant=caller.tenant, session_id=session.id, from_seq=seq, to_seq=seq)
     )
 
 
-async def fork(caller: Caller, session: Session, after: int) -> Session:
+async def fork(caller: StoreClient, session: Session, after: int) -> Session:
     new_id = SessionId(caller.ids.new("ses"))
     return await caller.submit(
         Fork(tenant=caller.tenant, session_id=session.id, new_id=new_id, after_seq=after)
     )
 
 
-async def check_every_name_is_found(caller: Caller, session: Session) -> None:
+async def check_every_name_is_found(caller: StoreClient, session: Session) -> None:
     listed = await caller.read.listing(session, ItemQuery(view="log"))
     assert len({one.name for one in listed}) == len(listed)
     for one in listed:
         assert await caller.read.item(session, one.name) == one
 
 
-async def test_shared_ids_are_told_apart_and_found_again(caller: Caller) -> None:
+async def test_shared_ids_are_told_apart_and_found_again(caller: StoreClient) -> None:
     session = await session_of(caller, "a", "b", "a", "a")
     assert (await names(caller, session))[:4] == ["a", "b", "a.3", "a.4"]
     await check_every_name_is_found(caller, session)
@@ -77,7 +77,9 @@ async def test_shared_ids_are_told_apart_and_found_again(caller: Caller) -> None
     await check_every_name_is_found(caller, session)
 
 
-async def test_a_fork_shares_names_with_its_parent_and_tells_its_own_apart(caller: Caller) -> None:
+async def test_a_fork_shares_names_with_its_parent_and_tells_its_own_apart(
+    caller: StoreClient,
+) -> None:
     parent = await session_of(caller, "a", "b", "c")
     child = await fork(caller, parent, 2)
     started = await caller.start(session_id=child.id, items=named("a", "x"))
@@ -90,7 +92,7 @@ async def test_a_fork_shares_names_with_its_parent_and_tells_its_own_apart(calle
 
 
 async def test_the_log_says_what_hides_an_item_and_a_parents_later_records_hide_nothing(
-    caller: Caller,
+    caller: StoreClient,
 ) -> None:
     parent = await session_of(caller, "a", "b", "c")
     parent = await hide(caller, parent, 1)
@@ -104,13 +106,13 @@ async def test_the_log_says_what_hides_an_item_and_a_parents_later_records_hide_
     assert (await names(caller, parent))[:1] == ["c"]
 
 
-async def test_a_name_that_is_nobodys_finds_nothing(caller: Caller) -> None:
+async def test_a_name_that_is_nobodys_finds_nothing(caller: StoreClient) -> None:
     session = await session_of(caller, "a", "b")
     for name in ("z", "a.2", "z.1", "a.99", "item.1", "", ".", "a.0"):
         assert await caller.read.item(session, name) is None
 
 
-async def test_pages_have_the_same_names_as_the_whole(caller: Caller) -> None:
+async def test_pages_have_the_same_names_as_the_whole(caller: StoreClient) -> None:
     session = await session_of(caller, "a", "a", "b", "a", "b")
     whole = await names(caller, session)
     for seq in range(1, 7):

@@ -7,7 +7,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.transaction.commands import Delete
 from holdfast.stores.sql.plan import Plan, Statement, every
 from holdfast.stores.sql.store import SqlStore
-from holdfast.testing.caller import Caller, answered
+from holdfast.testing.store_client import StoreClient, answered
 
 PARTIALS = Statement("all_partials", "select body from partials")
 CONTENT = Statement("all_content", "select body, items, request from log")
@@ -20,10 +20,10 @@ async def _content(store: SqlStore, statement: Statement) -> bytes:
         rows = yield from every(statement)
         return b"".join(bytes(value) for row in rows for value in row if value is not None)
 
-    return await store.look(query)
+    return await store.query(query)
 
 
-async def test_a_turn_id_is_accepted_once_in_all_sessions(caller: Caller) -> None:
+async def test_a_turn_id_is_accepted_once_in_all_sessions(caller: StoreClient) -> None:
     first = caller.arrival("one", key="a", request=b"{}")
     await caller.submit(first)
     copy = replace(caller.arrival("two", key="b", request=b"{}"), turn_id=first.turn_id)
@@ -35,7 +35,7 @@ async def test_a_turn_id_is_accepted_once_in_all_sessions(caller: Caller) -> Non
 
 
 async def test_text_in_progress_is_gone_once_its_run_has_ended(
-    store: SqlStore, caller: Caller
+    store: SqlStore, caller: StoreClient
 ) -> None:
     run = await caller.start("question", key="a")
     await caller.extend(run, items=(), partial=answered("half an answer"))
@@ -45,7 +45,7 @@ async def test_text_in_progress_is_gone_once_its_run_has_ended(
 
 
 async def test_the_log_of_an_erased_session_has_nothing_that_was_said(
-    store: SqlStore, caller: Caller
+    store: SqlStore, caller: StoreClient
 ) -> None:
     run = await caller.start("running words", key="a", request=b'{"model": "secret model"}')
     await caller.extend(run, "first words", partial=answered("half words"))

@@ -21,7 +21,7 @@ from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH
 from holdfast.stores.postgres import open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.sql.store import SqlStore
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 from tests.contract.foreign_entries import append_foreign_entry
 from tests.postgres import PostgresServer
 
@@ -90,7 +90,7 @@ async def _until(is_so: Callable[[], Awaitable[bool]]) -> None:
 async def test_other_processes_are_woken_by_the_commit_itself(open_another: Opener) -> None:
     here, there = await open_another(), await open_another()
     ear = Ear(there)
-    caller = Caller(here)
+    caller = StoreClient(here)
     await caller.enlist()
     run = await caller.start("one", key="k")
     await caller.wait("two", key="k")
@@ -103,7 +103,7 @@ async def test_a_run_that_loses_its_session_is_stopped_in_its_own_process(
     open_another: Opener,
 ) -> None:
     here, there = await open_another(), await open_another()
-    caller, other = Caller(here, "a"), Caller(there, "b")
+    caller, other = StoreClient(here, "a"), StoreClient(there, "b")
     await caller.enlist()
     ear = Ear(here)
     run = await caller.start("one", key="k")
@@ -114,7 +114,7 @@ async def test_a_run_that_loses_its_session_is_stopped_in_its_own_process(
 async def test_what_a_process_did_itself_it_hears_once(open_another: Opener) -> None:
     store, other = await open_another(), await open_another()
     ear, far = Ear(store), Ear(other)
-    caller = Caller(store)
+    caller = StoreClient(store)
     session = await caller.reserve("k")
     fresh = await caller.reset(session)
     await caller.reset(fresh)
@@ -129,7 +129,7 @@ async def test_a_listener_that_was_cut_off_comes_back_and_says_so(
     open_another: Opener, postgres_url: str
 ) -> None:
     here, there = await open_another(), await open_another()
-    caller = Caller(there, "b")
+    caller = StoreClient(there, "b")
     await caller.enlist()
     ear = Ear(there)
     assert not await there.has_news()
@@ -137,7 +137,7 @@ async def test_a_listener_that_was_cut_off_comes_back_and_says_so(
     await _until(there.has_news)
     await _until(lambda: _is_silent(there))
     session = await caller.reserve("k")
-    await Caller(here, "a").reset(session)
+    await StoreClient(here, "a").reset(session)
     assert await ear.next() == ([session.id], [])
 
 
@@ -150,7 +150,7 @@ async def _is_silent(store: SqlStore) -> bool:
 
 async def test_the_worker_of_a_closed_process_is_gone_at_once(open_another: Opener) -> None:
     here, there = await open_another(), await open_another()
-    living, dying = Caller(here, "a"), Caller(there, "b")
+    living, dying = StoreClient(here, "a"), StoreClient(there, "b")
     await living.enlist(lease_seconds=3600)
     await dying.enlist(lease_seconds=3600)
     assert await here.gone_workers() == []
@@ -162,14 +162,14 @@ async def test_a_living_worker_that_lost_its_connection_is_not_taken_for_dead(
     open_another: Opener, postgres_url: str
 ) -> None:
     here, there = await open_another(), await open_another()
-    await Caller(there, "b").enlist(lease_seconds=3600)
+    await StoreClient(there, "b").enlist(lease_seconds=3600)
     await _kill_listeners(postgres_url)
     assert await here.gone_workers() == []
 
 
 async def test_a_dismissed_worker_leaves_no_token(open_another: Opener, postgres_url: str) -> None:
     store = await open_another()
-    caller = Caller(store)
+    caller = StoreClient(store)
     await caller.enlist()
     locks = (
         "select 1 from pg_locks l join pg_database d on d.oid = l.database "
@@ -187,7 +187,7 @@ async def test_a_dismissed_worker_leaves_no_token(open_another: Opener, postgres
 async def test_time_is_the_databases(open_another: Opener, postgres_url: str) -> None:
     clock = "select extract(epoch from clock_timestamp())::double precision"
     ((before,),) = await _query(postgres_url, clock)
-    session = await Caller(await open_another()).reserve("k")
+    session = await StoreClient(await open_another()).reserve("k")
     ((after,),) = await _query(postgres_url, clock)
     assert before <= session.created_at <= after
 
@@ -217,7 +217,7 @@ async def test_a_database_that_may_lose_acknowledged_work_is_refused(
         await open_postgres(url)
     store = await open_postgres(url + "&holdfast_allow_async_commit=true")
     try:
-        assert await Caller(store).reserve("k")
+        assert await StoreClient(store).reserve("k")
     finally:
         await store.close()
 
@@ -232,7 +232,7 @@ async def test_processes_that_start_together_make_the_schema_once(bare_postgres_
     stores = await asyncio.gather(*(open_postgres(bare_postgres_url) for _ in range(4)))
     try:
         sessions = await asyncio.gather(
-            *(Caller(store, str(n)).reserve("k") for n, store in enumerate(stores))
+            *(StoreClient(store, str(n)).reserve("k") for n, store in enumerate(stores))
         )
         assert len({session.id for session in sessions}) == 1
     finally:
@@ -271,7 +271,7 @@ async def test_an_unknown_database_is_refused_for_good(postgres_server: Postgres
 
 async def test_processes_that_make_one_session_agree_on_it(open_another: Opener) -> None:
     stores = [await open_another() for _ in range(3)]
-    callers = [Caller(store, f"{n}_") for n, store in enumerate(stores)]
+    callers = [StoreClient(store, f"{n}_") for n, store in enumerate(stores)]
     for caller in callers:
         await caller.enlist()
     outcomes = await asyncio.gather(
@@ -286,7 +286,7 @@ async def test_processes_that_write_to_many_sessions_do_not_wait_for_each_other(
     open_another: Opener,
 ) -> None:
     stores = [await open_another() for _ in range(2)]
-    callers = [Caller(store, f"{n}_") for n, store in enumerate(stores)]
+    callers = [StoreClient(store, f"{n}_") for n, store in enumerate(stores)]
     keys = [f"k{n}" for n in range(12)]
     rounds = 5
     await asyncio.gather(
@@ -307,7 +307,7 @@ async def test_a_row_that_somebody_keeps_locked_delays_nobody_else(
     postgres_url: str,
 ) -> None:
     store = await open_postgres(postgres_url, settings={"lock_timeout": "100ms"})
-    caller = Caller(store)
+    caller = StoreClient(store)
     blocker = await asyncpg.connect(postgres_url)
     try:
         first, second = await caller.reserve("locked"), await caller.reserve("free")
@@ -330,7 +330,7 @@ async def test_a_row_that_somebody_keeps_locked_delays_nobody_else(
 
 async def test_reading_does_not_wait_for_a_writer(open_another: Opener, postgres_url: str) -> None:
     store = await open_another()
-    caller = Caller(store)
+    caller = StoreClient(store)
     session = (await caller.append("x", key="k")).session
     blocker = await asyncpg.connect(postgres_url)
     try:
@@ -347,7 +347,7 @@ async def test_reading_does_not_wait_for_a_writer(open_another: Opener, postgres
 
 async def test_turns_whose_lanes_are_known_are_one_statement(open_another: Opener) -> None:
     store = await open_another()
-    caller = Caller(store)
+    caller = StoreClient(store)
     await caller.enlist()
     keys = [f"k{n}" for n in range(4)]
     runs = await asyncio.gather(*(caller.start("a", key=key) for key in keys))
@@ -362,7 +362,7 @@ async def test_appends_to_one_session_that_come_together_are_one_statement(
     open_another: Opener,
 ) -> None:
     store = await open_another()
-    caller = Caller(store)
+    caller = StoreClient(store)
     session = (await caller.append("0", key="k")).session
     asked = await _statements_during(store, [caller.append(f"{n}", key="k") for n in range(1, 9)])
     assert [text.split(" ")[0] for text in asked] == ["with"]
@@ -374,7 +374,7 @@ async def test_appends_to_one_session_that_come_together_are_one_statement(
 async def test_batches_about_different_sessions_are_at_the_database_side_by_side(
     open_another: Opener, postgres_url: str
 ) -> None:
-    caller = Caller(await open_another())
+    caller = StoreClient(await open_another())
     keys = [f"k{n}" for n in range(2 * MIN_SPLIT_BATCH)]
     held, *_ = [(await caller.append("a", key=key)).session for key in keys]
     blocker = await asyncpg.connect(postgres_url)
@@ -395,7 +395,7 @@ async def test_batches_about_different_sessions_are_at_the_database_side_by_side
 async def test_nothing_is_decided_on_a_lane_that_is_not_committed(
     open_another: Opener, postgres_url: str
 ) -> None:
-    caller = Caller(await open_another())
+    caller = StoreClient(await open_another())
     session = (await caller.append("a", key="k")).session
     other = await asyncpg.connect(postgres_url)
     try:
@@ -423,7 +423,7 @@ async def _is_waited_for(connection: asyncpg.Connection) -> bool:
 async def test_appends_to_a_session_that_others_append_to_lose_nothing(
     open_another: Opener,
 ) -> None:
-    callers = [Caller(await open_another(), name) for name in ("one", "two")]
+    callers = [StoreClient(await open_another(), name) for name in ("one", "two")]
     session = await callers[0].reserve("k")
     for n in range(6):
         await asyncio.gather(
@@ -437,7 +437,7 @@ async def test_appends_to_a_session_that_others_append_to_lose_nothing(
 
 
 async def test_what_another_gateway_did_to_a_lane_is_seen(open_another: Opener) -> None:
-    one, two = Caller(await open_another(), "one"), Caller(await open_another(), "two")
+    one, two = StoreClient(await open_another(), "one"), StoreClient(await open_another(), "two")
     await one.enlist()
     await two.enlist()
     first = await one.start("a", key="k")
@@ -465,7 +465,7 @@ async def test_what_another_gateway_did_to_a_lane_is_seen(open_another: Opener) 
 async def test_two_gateways_that_take_turns_in_many_sessions_lose_nothing(
     open_another: Opener,
 ) -> None:
-    callers = [Caller(await open_another(), name) for name in ("one", "two")]
+    callers = [StoreClient(await open_another(), name) for name in ("one", "two")]
     keys = [f"k{n}" for n in range(6)]
     for number in range(6):
         caller = callers[number % 2]

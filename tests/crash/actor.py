@@ -49,6 +49,10 @@ class DyingDriver(SqliteDriver):
     left = 0
     is_after = False
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.commit_then = None  # every batch goes through `commit` below
+
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Commit, or die of it; what was committed then, nobody heard of."""
         self.left -= 1

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.stores.open import open_store
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 
 
 @contextmanager
@@ -32,9 +32,9 @@ def opened_connections() -> Iterator[list[sqlite3.Connection]]:
 async def _written(path: Path, pragma: str) -> set[Any]:
     """Write a turn, and return the values of a pragma on the connections that may write."""
     with opened_connections() as opened:
-        store = await open_store(f"sqlite:///{path}", clock=HandClock())
+        store = await open_store(f"sqlite:///{path}", clock=ManualClock())
         try:
-            caller = Caller(store)
+            caller = StoreClient(store)
             await caller.enlist()
             await caller.converse("hi", "hello", key="k")
             return {_read(one, pragma) for one in opened if not _read(one, "query_only")}

@@ -17,8 +17,8 @@ from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite.driver import SqliteDriver
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 from tests.crash.apsw_connection import PATH, connect_to
 from tests.crash.recorded_disk import Disk, Operation
 
@@ -39,7 +39,7 @@ def _refusals_are_told_by_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", hook)
 
 
-class Insistent(Caller):
+class Insistent(StoreClient):
     """A caller that sends what was refused again, as one whose outcome is unknown."""
 
     refused = 0
@@ -56,7 +56,7 @@ class Insistent(Caller):
 
 async def _converse(disk: Disk) -> Insistent:
     """Have three conversations side by side, in batches, with turns that wait for others."""
-    driver = SqliteDriver(connect_to(disk), clock=HandClock(), writer=InlineExecutor())
+    driver = SqliteDriver(connect_to(disk), clock=ManualClock(), writer=InlineExecutor())
     for _ in range(20):
         try:
             await driver.migrate()

@@ -21,9 +21,9 @@ from holdfast.stores.sql.entries import pack_body, read_body, session_no
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite.driver import SqliteDriver
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
-from holdfast.testing.ids import CountedIds
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.ids import SequentialIds
+from holdfast.testing.store_client import StoreClient
 from tests.store_tables import read_tables
 
 MANY = 10_000
@@ -35,7 +35,7 @@ STEP = 1000
 class Counts(SqliteDriver):
     """A store in memory that counts what it is asked to do."""
 
-    def __init__(self, clock: HandClock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         super().__init__(self._open, clock=clock, writer=InlineExecutor())
         self.commits = 0
         self.statements = 0
@@ -105,13 +105,13 @@ def _every(connection: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def orphans(
-    count: int, source: Source, clock: HandClock
+    count: int, source: Source, clock: ManualClock
 ) -> AsyncIterator[tuple[SqlStore, Counts]]:
     """Have a worker die in the middle of so many turns, each of a session of its own."""
     driver = Counts(clock)
     await driver.migrate()
     store = SqlStore(driver, ProcessTokens())
-    doomed = Caller(store, "d")
+    doomed = StoreClient(store, "d")
     await doomed.start("hello", key="k", source=source)
     connection = driver.connection
     _clone(connection, count - 1)
@@ -123,17 +123,17 @@ async def orphans(
 
 async def _recover(count: int) -> Counts:
     """Start a worker after so many were left, and return what it cost."""
-    clock = HandClock()
+    clock = ManualClock()
     async with orphans(count, "user", clock) as (store, driver):
         driver.begin()
-        gateway = Gateway(store, clock=clock, ids=CountedIds("h"))
+        gateway = Gateway(store, clock=clock, ids=SequentialIds("h"))
         await gateway.start()
         tables = read_tables(driver.connection)
         ends = Counter((turn.outcome, turn.is_retryable) for turn in tables.turns.values())
         assert ends == {("interrupted", True): count}
         assert Counter(run.outcome for run in tables.runs.values()) == {"interrupted": count}
         assert not tables.lanes
-        ended = await Caller(store, "n").converse("next", "here", key=f"k_{count - 1}")
+        ended = await StoreClient(store, "n").converse("next", "here", key=f"k_{count - 1}")
         assert ended.turn.outcome == "completed"
         await gateway.stop()
         return driver
@@ -150,7 +150,7 @@ async def test_ten_thousand_orphans_are_settled_at_a_cost_that_grows_with_their_
 
 async def test_a_flood_of_adopted_turns_is_carried_out_a_few_at_a_time() -> None:
     count = 8 * RECOVERED_AT_ONCE
-    clock = HandClock()
+    clock = ManualClock()
     inside, most, done = 0, 0, asyncio.Event()
     handled: list[str] = []
 
@@ -168,7 +168,7 @@ async def test_a_flood_of_adopted_turns_is_carried_out_a_few_at_a_time() -> None
 
     async with orphans(count, "cron", clock) as (store, driver):
         gateway = Gateway(
-            store, clock=clock, ids=CountedIds("h"), limits=LaneLimits(can_run_again=True)
+            store, clock=clock, ids=SequentialIds("h"), limits=LaneLimits(can_run_again=True)
         )
         await gateway.start(handler)
         async with asyncio.timeout(60):

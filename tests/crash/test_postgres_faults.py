@@ -39,14 +39,14 @@ class Model:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.door = asyncio.Event()
-        self.door.set()
+        self.released = asyncio.Event()
+        self.released.set()
         self.entered = asyncio.Semaphore(0)
 
     async def __call__(self, items: list[Item]) -> str:
         self.calls.append(text_of(items[-1]))
         self.entered.release()
-        await self.door.wait()
+        await self.released.wait()
         return f"re:{text_of(items[-1])}"
 
 
@@ -170,7 +170,7 @@ async def test_a_run_outlives_an_outage_longer_than_its_lease(server: PostgresSe
     lanes = LaneSettings(lease_seconds=0.5)
     async with asyncio.timeout(SECONDS), holdfast.open(server.url(), lanes=lanes) as hf:
         session = await hf.session("k")
-        model.door.clear()
+        model.released.clear()
         running = asyncio.create_task(session.run("0", model))
         await model.entered.acquire()
         await stop(server)
@@ -180,7 +180,7 @@ async def test_a_run_outlives_an_outage_longer_than_its_lease(server: PostgresSe
         connection = await asyncpg.connect(server.url())
         await _until_lease_is_over(connection)
         await connection.close()
-        model.door.set()
+        model.released.set()
         await running
         assert await said(session) == conversation(1)
         assert len(model.calls) == 1

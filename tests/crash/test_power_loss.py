@@ -21,8 +21,8 @@ from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite.driver import SqliteDriver
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 from tests.crash.apsw_connection import PATH, connect_to
 from tests.crash.production import pragma_of_writers
 from tests.crash.recorded_disk import Disk, Images, Loss
@@ -41,7 +41,7 @@ class Acknowledged(NamedTuple):
 
 async def _one_day(store: SqlStore, disk: Disk, random: Random) -> None:
     """Have conversations side by side: turns that run, wait, end, append and reset."""
-    caller = Caller(store)
+    caller = StoreClient(store)
     await caller.enlist(lease_seconds=3600)
     for number in range(6):
         await asyncio.gather(*(_turn(caller, disk, key, number, random) for key in KEYS))
@@ -53,7 +53,7 @@ async def _one_day(store: SqlStore, disk: Disk, random: Random) -> None:
             await caller.reset(view.session)
 
 
-async def _turn(caller: Caller, disk: Disk, key: str, number: int, random: Random) -> None:
+async def _turn(caller: StoreClient, disk: Disk, key: str, number: int, random: Random) -> None:
     """Have one turn run while another waits for it, and then the other."""
     first = await caller.start(f"{key}{number} " * random.randint(1, 400), key=key)
     disk.note(Acknowledged(first.turn.id, False, first.turn.last_seq or 0))
@@ -65,7 +65,7 @@ async def _turn(caller: Caller, disk: Disk, key: str, number: int, random: Rando
     await _finish(caller, disk, second, random)
 
 
-async def _finish(caller: Caller, disk: Disk, run: Started, random: Random) -> None:
+async def _finish(caller: StoreClient, disk: Disk, run: Started, random: Random) -> None:
     ended = await caller.finish(run, "because " * random.randint(1, 700))
     disk.note(Acknowledged(ended.turn.id, True, ended.turn.last_seq or 0))
 
@@ -76,7 +76,7 @@ def record(synchronous: str) -> Disk:
 
     async def run() -> None:
         driver = SqliteDriver(
-            connect_to(disk, synchronous=synchronous), clock=HandClock(), writer=InlineExecutor()
+            connect_to(disk, synchronous=synchronous), clock=ManualClock(), writer=InlineExecutor()
         )
         await driver.migrate()
         disk.note("migrated")
@@ -103,7 +103,7 @@ class Found(NamedTuple):
     wrong: list[str]
 
 
-def look(folder: Path, images: Images, told: list[Acknowledged]) -> Found:
+def check(folder: Path, images: Images, told: list[Acknowledged]) -> Found:
     """Open what was left on the disk, and compare it with what had been acknowledged."""
     for name in (PATH, f"{PATH}-wal", f"{PATH}-shm"):
         (folder / name).unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def test_no_loss_of_power_loses_what_was_acknowledged_or_breaks_the_file(
     checkpoints = [done for done in full.log if done.kind == "write" and done.file == PATH]
     assert len(checkpoints) > 100, "the day is long enough for checkpoints"
     for at, images in full.power_losses(loss, every=every):
-        found = look(tmp_path, images, told_by(full, at))
+        found = check(tmp_path, images, told_by(full, at))
         assert found == Found([], []), f"cut after operation {at}"
 
 
@@ -176,7 +176,7 @@ def test_a_weaker_setting_would_lose_acknowledged_turns(synchronous: str, tmp_pa
     disk = record(synchronous)
     try:
         losses = [
-            len(look(tmp_path, images, told_by(disk, at)).lost)
+            len(check(tmp_path, images, told_by(disk, at)).lost)
             for at, images in disk.power_losses("nothing")
             if disk.log[at - 1].kind == "note"
         ]
@@ -187,22 +187,22 @@ def test_a_weaker_setting_would_lose_acknowledged_turns(synchronous: str, tmp_pa
 
 def test_the_check_notices_what_was_told_before_it_was_synced(full: Disk, tmp_path: Path) -> None:
     too_early = [
-        look(tmp_path, images, told_by(full, at + 40)).lost
+        check(tmp_path, images, told_by(full, at + 40)).lost
         for at, images in full.power_losses("nothing", every=7)
     ]
     assert any(too_early)
 
 
 async def test_the_store_goes_on_after_the_power_came_back(full: Disk, tmp_path: Path) -> None:
-    clock = HandClock()
+    clock = ManualClock()
     clock.advance(7200)
     migrated = next(at for at, done in enumerate(full.log) if done.note == "migrated")
     for at, images in full.power_losses("torn", every=131):
         if at <= migrated:
             continue
-        look(tmp_path, images, [])
+        check(tmp_path, images, [])
         store = await open_store(f"sqlite:///{tmp_path / PATH}", clock=clock)
-        caller = Caller(store, "after")
+        caller = StoreClient(store, "after")
         await caller.enlist()
         for key in KEYS:
             ended = await caller.finish(await _first_start(caller, key), "I am back")
@@ -210,7 +210,7 @@ async def test_the_store_goes_on_after_the_power_came_back(full: Disk, tmp_path:
         await store.close()
 
 
-async def _first_start(caller: Caller, key: str) -> Started:
+async def _first_start(caller: StoreClient, key: str) -> Started:
     """Be accepted, and given the lane as soon as those are settled who stood before."""
     admission = await caller.accept("are you there?", key=key, on_busy="interrupt")
     assert isinstance(admission, Started)

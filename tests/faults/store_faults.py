@@ -110,8 +110,9 @@ FILTERS = (
     Fault(
         "histories of other tenants are found by what they say",
         f"{STORES}/sql/statements.py",
-        '"where t.tenant = ?1 and s.deleted_at is null and t.trail in ("',
-        '"where (t.tenant = ?1 or t.tenant <> ?1) and s.deleted_at is null and t.trail in ("',
+        '"where t.tenant = ?1 and s.deleted_at is null and t.history_hash in ("',
+        '"where (t.tenant = ?1 or t.tenant <> ?1) and s.deleted_at is null "'
+        '"and t.history_hash in ("',
         ("tests/integration/test_repeated_histories.py",),
     ),
     Fault(

@@ -32,14 +32,14 @@ def dry_run(capsys: pytest.CaptureFixture[str], chat: Path, store: str) -> Outco
 def tables_of(url: str) -> list[str]:
     """Return the tables of a PostgreSQL database."""
 
-    async def look() -> list[str]:
+    async def check() -> list[str]:
         connection = await asyncpg.connect(url)
         try:
             return [row[0] for row in await connection.fetch(TABLES)]
         finally:
             await connection.close()
 
-    return asyncio.run(look())
+    return asyncio.run(check())
 
 
 def test_an_empty_database_stays_empty(

@@ -199,8 +199,8 @@ async def test_f67_no_cut_of_any_size_parts_a_call_from_its_output(mode: Any) ->
             upstream(simulator), heals=QUICK, context=context
         ) as gateway:
             for number, threshold in enumerate((150, 250, 350, 450, 550, 650, 750, 850)):
-                wish = [{"type": "compaction", "compact_threshold": threshold}]
-                more: Json = {"tools": TOOLS, "context_management": wish}
+                options = [{"type": "compaction", "compact_threshold": threshold}]
+                more: Json = {"tools": TOOLS, "context_management": options}
                 said = f"{number}: call look {{}} and call look {{}} " + "word " * 20
                 first = await gateway.respond(said, **more)
                 calls = [item for item in first["output"] if item["type"] == "function_call"]

@@ -21,8 +21,8 @@ from holdfast.engine.embedded.turn_handle import Item, TurnHandle
 from holdfast.ports.provider import Answer, ModelCall, StateUse
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres import open_postgres
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 from tests.in_process import ScriptedModel, called, open_gateway, said, text_of
 
 DAY = 86_400.0
@@ -271,11 +271,11 @@ async def test_f31_what_a_guardrail_refuses_is_not_kept_and_what_was_done_is(
 
 
 async def test_f51_what_is_old_and_in_use_is_not_pruned(store_url: str) -> None:
-    clock = HandClock()
+    clock = ManualClock()
     is_postgres = store_url.startswith("postgresql:")
     store = await (open_postgres if is_postgres else open_store)(store_url, clock=clock)
     try:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.enlist(lease_seconds=400 * DAY)
         old = (await caller.converse("long ago", "yes", key="old")).session
         unused = (await caller.converse("once", "yes", key="unused")).session

@@ -50,8 +50,8 @@ async def compact(gateway: UpstreamGateway, session_id: str, how: str) -> Json:
         return value
     if how == "trigger":
         return await gateway.respond([{"type": "compaction_trigger"}])
-    wish = [{"type": "compaction", "compact_threshold": 500}]
-    return await gateway.respond("more", context_management=wish)
+    options = [{"type": "compaction", "compact_threshold": 500}]
+    return await gateway.respond("more", context_management=options)
 
 
 async def everything_told(

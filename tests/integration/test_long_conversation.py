@@ -31,11 +31,11 @@ async def talk(
         }
         await gateway.respond([output], tools=TOOLS, **more)
         if number % 10 == 9:
-            look(simulator)
-    look(simulator)
+            check(simulator)
+    check(simulator)
 
 
-def look(simulator: ProviderSimulator) -> None:
+def check(simulator: ProviderSimulator) -> None:
     """Nothing was refused, and whoever was told everything was told how it began."""
     for sent in simulator.requests(operation="create"):
         assert sent.fault is None, (sent.fault, sent.status)

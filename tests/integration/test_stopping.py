@@ -53,7 +53,7 @@ async def _stop_while_one_is_accepted(steps: int, *, is_stream: bool) -> tuple[i
         stores[0].may_tell.clear()
         late = asyncio.create_task(gateway.respond("two", "b", stream=is_stream))
         await stores[0].is_accepted.wait()
-        stopping = asyncio.create_task(gateway.desk.stop(IN_TIME))
+        stopping = asyncio.create_task(gateway.turn_service.stop(IN_TIME))
         await asyncio.sleep(0)
         stores[0].may_tell.set()
         model.gate.set()

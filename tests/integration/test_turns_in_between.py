@@ -73,7 +73,7 @@ class _SteppedStore:
 
 
 @asynccontextmanager
-async def _stepped_house(url: str) -> AsyncIterator[tuple[RunningGateway, _SteppedStore]]:
+async def _stepped_gateway(url: str) -> AsyncIterator[tuple[RunningGateway, _SteppedStore]]:
     stores: list[_SteppedStore] = []
 
     def wrap(store: Store) -> Any:
@@ -127,7 +127,7 @@ async def _regenerate(gateway: RunningGateway, store: _SteppedStore, key: str, r
 async def test_an_answer_given_again_follows_its_question_whatever_turn_came_in_between(
     store_url: str,
 ) -> None:
-    async with _stepped_house(store_url) as (gateway, store):
+    async with _stepped_gateway(store_url) as (gateway, store):
         reads = 1
         while await _regenerate(gateway, store, f"k{reads}", reads):
             reads += 1
@@ -157,7 +157,7 @@ async def _go_on(gateway: RunningGateway, store: _SteppedStore, key: str, reads:
 
 
 async def test_a_history_is_shown_whole_whatever_reset_came_in_between(store_url: str) -> None:
-    async with _stepped_house(store_url) as (gateway, store):
+    async with _stepped_gateway(store_url) as (gateway, store):
         reads = 1
         while await _go_on(gateway, store, f"k{reads}", reads):
             reads += 1

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast.core.decisions.lane import pack_items
-from holdfast.core.history.history_hash import ItemPlaceRow, TrailRow
+from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import StoredItem, read_item
 from holdfast.core.model.records import Record
@@ -42,7 +42,7 @@ SIDE_TABLES = (
 TABLES: dict[str, type[msgspec.Struct]] = {
     "sessions": Session, "turns": Turn, "runs": Run, "items": StoredItem, "records": Record,
     "events": Event, "idempotency": IdempotencyRow, "journals": JournalRow,
-    "api_keys": ApiKeyRow, "completions": CompletionRow, "trails": TrailRow,
+    "api_keys": ApiKeyRow, "completions": CompletionRow, "trails": HistoryHashRow,
     "item_places": ItemPlaceRow,
 }  # fmt: skip
 FLAGS = {"is_live", "is_visible", "is_retryable", "is_partial"}
@@ -73,7 +73,7 @@ def rows_of_a_long_life() -> dict[str, list[tuple[Any, ...]]]:
         CompletionRow(
             TurnId("turn_1"), 0, Tenant("default"), SessionId("ses_edited"), "gpt-5", b"{}", NOW
         ),
-        TrailRow(SessionId("ses_foreign"), 2, 0, Tenant("acme"), b"t" * 16),
+        HistoryHashRow(SessionId("ses_foreign"), 2, 0, Tenant("acme"), b"t" * 16),
         ItemPlaceRow(Tenant("acme"), "msg_1", SessionId("ses_foreign"), 1),
     ]  # fmt: skip
     rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in TABLES}
@@ -91,6 +91,7 @@ COLUMNS = {
     **{table: ", ".join(kind.__struct_fields__) for table, kind in TABLES.items()},
     "provider_state": "session_id, slot, provider, account, model, value, covers_seq, saved_at",
     "dropped_responses": "turn_id, step, session_id, dropped_at",
+    "trails": "session_id, seq, record_no, tenant, trail",
 }
 """The columns of each table; tables that others point to come first."""
 

@@ -19,8 +19,8 @@ from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite.connection import DatabaseFile
 from holdfast.stores.sqlite.driver import DIALECT, SqliteDriver
-from holdfast.testing.caller import Caller, answered
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient, answered
 
 FOLDER = Path(__file__).parent / "golden"
 NOW = 1_700_000_000.0
@@ -40,9 +40,9 @@ def install(connection: sqlite3.Connection, version: int) -> None:
         connection.execute(migrations.ADD_VERSION, (step.version, step.name, NOW))
 
 
-async def fill(store: SqlStore, clock: HandClock) -> None:
+async def fill(store: SqlStore, clock: ManualClock) -> None:
     """Have a day's work done, and end it in the middle of things."""
-    caller = Caller(store, "g")
+    caller = StoreClient(store, "g")
     await caller.enlist(lease_seconds=10)
     await _two_generations(caller)
     await _hidden_and_forked(caller, clock)
@@ -50,7 +50,7 @@ async def fill(store: SqlStore, clock: HandClock) -> None:
     await _left_open(caller)
 
 
-async def _two_generations(caller: Caller) -> None:
+async def _two_generations(caller: StoreClient) -> None:
     done = await caller.converse(
         "hello", "hi there", key="reset", idempotency_key="i", body_hash=b"b"
     )
@@ -63,7 +63,7 @@ async def _two_generations(caller: Caller) -> None:
     )
 
 
-async def _hidden_and_forked(caller: Caller, clock: HandClock) -> None:
+async def _hidden_and_forked(caller: StoreClient, clock: ManualClock) -> None:
     first = await caller.converse("one", "first", key="edited")
     await caller.converse("two", "second", key="edited")
     clock.advance(1)
@@ -82,12 +82,12 @@ async def _hidden_and_forked(caller: Caller, clock: HandClock) -> None:
     )  # fmt: skip
 
 
-async def _erased(caller: Caller) -> None:
+async def _erased(caller: StoreClient) -> None:
     gone = await caller.converse("secret", "gone", key="erased")
     await caller.submit(Delete(tenant=caller.tenant, session_id=gone.session.id))
 
 
-async def _left_open(caller: Caller) -> None:
+async def _left_open(caller: StoreClient) -> None:
     """Leave a turn that ran, two that wait for it, and a lane held for the client's tools."""
     await caller.start("lost", key="open", idempotency_key="lost", body_hash=b"b")
     await caller.wait("job 1", key="open", source="background")
@@ -101,7 +101,7 @@ async def make(path: Path, version: int) -> None:
     with TemporaryDirectory() as folder:
         full = Path(folder) / "full.db"
         file = DatabaseFile(str(full))
-        clock = HandClock(NOW)
+        clock = ManualClock(NOW)
         driver = SqliteDriver(file.connect, clock=clock, writer=InlineExecutor())
         await driver.migrate()
         store = SqlStore(driver, ProcessTokens())

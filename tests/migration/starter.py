@@ -9,7 +9,7 @@ import sys
 from holdfast.core.errors import HoldfastError
 from holdfast.engine.clock import SystemClock
 from holdfast.stores.open import open_store
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 
 
 async def main(url: str) -> str:
@@ -18,7 +18,7 @@ async def main(url: str) -> str:
         store = await open_store(url, clock=SystemClock())
     except HoldfastError as exc:
         return f"{exc.code}: {exc}"
-    appended = await Caller(store, sys.argv[2]).append("I am here", key="k")
+    appended = await StoreClient(store, sys.argv[2]).append("I am here", key="k")
     await store.close()
     return f"done {appended.session.id}"
 

@@ -14,7 +14,7 @@ from holdfast.core.errors import SchemaTooNew, SchemaTooOld, StoreError
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres.dialect import TYPES, in_dollars
 from holdfast.stores.sql import migrations
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
 from tests.migration.golden_store import NOW, golden, install
 
 ROOT = Path(__file__).parent.parent.parent
@@ -44,7 +44,7 @@ def sqlite_schema(path: Path) -> list[Any]:
 
 
 async def _fresh(path: Path) -> Path:
-    store = await open_store(f"sqlite:///{path}", clock=HandClock())
+    store = await open_store(f"sqlite:///{path}", clock=ManualClock())
     await store.close()
     return path
 
@@ -98,7 +98,7 @@ async def test_another_step_of_the_same_number_is_refused_and_the_file_left_as_i
     connection.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match=r"'something_else'.*'log'"):
-        await open_store(f"sqlite:///{path}", clock=HandClock())
+        await open_store(f"sqlite:///{path}", clock=ManualClock())
     assert path.read_bytes() == before
 
 
@@ -119,7 +119,7 @@ async def test_a_newer_file_is_refused_with_both_versions_and_left_as_it_is(
     connection.close()
     before = path.read_bytes()
     with pytest.raises(SchemaTooNew, match=rf"version 9000.*up to {NEWEST}"):
-        await open_store(f"sqlite:///{path}", clock=HandClock())
+        await open_store(f"sqlite:///{path}", clock=ManualClock())
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.db"]
 
@@ -176,7 +176,7 @@ async def test_migrating_postgres_from_any_version_equals_installing_afresh(
     bare_postgres_url: str, postgres_url: str, version: int
 ) -> None:
     await install_on_postgres(bare_postgres_url, version)
-    store = await open_store(bare_postgres_url, clock=HandClock())
+    store = await open_store(bare_postgres_url, clock=ManualClock())
     await store.close()
     assert await postgres_schema(bare_postgres_url) == await postgres_schema(postgres_url)
 

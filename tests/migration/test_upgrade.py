@@ -23,9 +23,9 @@ from holdfast.stores.sql.entries import read_session
 from holdfast.stores.sql.plan import Plan, Statement, every
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.upgrade.copy import upgrade
-from holdfast.testing.caller import Caller, answered
-from holdfast.testing.clock import HandClock
-from holdfast.testing.ids import CountedIds
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.ids import SequentialIds
+from holdfast.testing.store_client import StoreClient, answered
 from tests.cli.terminals import in_process
 from tests.migration.first_schema_store import (
     COLUMNS,
@@ -40,8 +40,8 @@ from tests.migration.first_schema_store import (
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    clock = HandClock(NOW)
+def clock() -> ManualClock:
+    clock = ManualClock(NOW)
     clock.advance(3600)
     return clock
 
@@ -91,7 +91,7 @@ def places(request: pytest.FixtureRequest) -> Places:
     return Places(bare if old == "postgres" else None, bare if new == "postgres" else None)
 
 
-async def _upgraded(path: Path, places: Places, clock: HandClock) -> SqlStore:
+async def _upgraded(path: Path, places: Places, clock: ManualClock) -> SqlStore:
     """Return the store that an upgrade makes of a file's rows."""
     source, target = _url(path), _url(path.with_name("new.db"))
     if places.old is not None:
@@ -105,6 +105,10 @@ async def _upgraded(path: Path, places: Places, clock: HandClock) -> SqlStore:
 
 
 # ── everything is there ─────────────────────────────────────────────────────────────────────
+
+
+RENAMED = {"trails": ("history_hashes", "session_id, seq, record_no, tenant, history_hash")}
+"""Tables that have another name and other columns in the new store."""
 
 
 def picture_of_store(old: Picture) -> Plan[Picture]:
@@ -126,18 +130,19 @@ def picture_of_store(old: Picture) -> Plan[Picture]:
         new.runs += yield from queries.runs(turn.id)
     new.runs.sort(key=lambda run: (run.turn_id, run.epoch))
     for table in SIDE_TABLES:
-        rows = yield from every(Statement(table, f"select {COLUMNS[table]} from {table}"))
+        name, columns = RENAMED.get(table, (table, COLUMNS[table]))
+        rows = yield from every(Statement(table, f"select {columns} from {name}"))
         new.beside[table] = sorted(tuple(row) for row in rows)
     return new
 
 
 async def test_the_new_store_says_what_the_old_tables_said(
-    path: Path, places: Places, clock: HandClock
+    path: Path, places: Places, clock: ManualClock
 ) -> None:
     old = picture_of_file(path)
     store = await _upgraded(path, places, clock)
     try:
-        new = await store.look(lambda _: picture_of_store(old))
+        new = await store.query(lambda _: picture_of_store(old))
     finally:
         await store.close()
     assert all(one.version >= one.epoch for one in new.sessions)
@@ -164,10 +169,10 @@ def test_the_doctor_finds_nothing_wrong_but_what_was_left_open(
 
 
 async def test_forks_rewinds_and_compactions_show_what_they_showed(
-    long_life: Path, clock: HandClock
+    long_life: Path, clock: ManualClock
 ) -> None:
     store = await _upgraded(long_life, FILES, clock)
-    caller = Caller(store, "t")
+    caller = StoreClient(store, "t")
     fork = await caller.session(SessionId("ses_fork"))
     assert [item.seq for item in await store.read.items(fork, ItemQuery())] == [1, 2, 3, 4]
     edited = await caller.session(SessionId("ses_edited"))
@@ -187,7 +192,7 @@ async def test_forks_rewinds_and_compactions_show_what_they_showed(
 
 
 @pytest.fixture
-async def opened(golden: Path, places: Places, clock: HandClock) -> AsyncIterator[SqlStore]:
+async def opened(golden: Path, places: Places, clock: ManualClock) -> AsyncIterator[SqlStore]:
     """The golden store, upgraded and opened an hour later."""
     store = await _upgraded(golden, places, clock)
     yield store
@@ -201,7 +206,7 @@ async def _live(store: SqlStore, key: str) -> SessionId:
 
 
 async def test_conversations_of_the_first_schema_read_as_they_were(opened: SqlStore) -> None:
-    caller = Caller(opened, "t")
+    caller = StoreClient(opened, "t")
     edited = await caller.session(await _live(opened, "edited"))
     assert await caller.texts(edited) == [
         "one", "first", "two, but better", "third", "break", "done so far", "and th",
@@ -218,7 +223,7 @@ async def test_conversations_of_the_first_schema_read_as_they_were(opened: SqlSt
 
 
 async def test_generations_state_and_usage_of_the_first_schema_are_kept(opened: SqlStore) -> None:
-    caller = Caller(opened, "t")
+    caller = StoreClient(opened, "t")
     query = SessionQuery(key=Key("reset"), generations=True, order="asc")
     old, new = await opened.read.sessions(DEFAULT_TENANT, query)
     assert (old.session.generation, old.status) == (1, "retired")
@@ -240,7 +245,7 @@ async def test_events_of_the_first_schema_keep_their_numbers(opened: SqlStore) -
 
 
 async def test_requests_of_the_first_schema_are_still_once(opened: SqlStore) -> None:
-    caller = Caller(opened, "t")
+    caller = StoreClient(opened, "t")
     await caller.enlist()
     known = await caller.repeat("hello", key="reset", idempotency_key="i", body_hash=b"b")
     assert known.turn.outcome == "completed"
@@ -251,24 +256,24 @@ async def test_requests_of_the_first_schema_are_still_once(opened: SqlStore) -> 
 
 
 async def test_what_an_old_gateway_left_open_is_taken_up(
-    opened: SqlStore, clock: HandClock
+    opened: SqlStore, clock: ManualClock
 ) -> None:
     done: list[str] = []
     all_done = asyncio.Event()
 
     async def handler(run: ActiveRun) -> None:
-        caller = Caller(opened, "h")
+        caller = StoreClient(opened, "h")
         done.append((await caller.texts(run.session))[-1])
         await caller.finish(run.fence, items=answered(f"did {done[-1]}"))
         if len(done) == 2:
             all_done.set()
 
     limits = LaneSettings().limits(can_run_again=True)
-    gateway = Gateway(opened, clock=clock, ids=CountedIds("w"), limits=limits)
+    gateway = Gateway(opened, clock=clock, ids=SequentialIds("w"), limits=limits)
     await gateway.start(handler)
     async with asyncio.timeout(30):
         await all_done.wait()
-    caller = Caller(opened, "t")
+    caller = StoreClient(opened, "t")
     started = await caller.start("next", key="open", limits=gateway.limits)
     assert isinstance(started, Started)
     assert await caller.texts(started.session) == [

@@ -10,7 +10,7 @@ minutes end in the time limit of a test, which then reports a flaky strategy, no
 engine.MAX_SHRINKING_SECONDS = SHRINK_SECONDS
 
 settings.register_profile(
-    "house",
+    "harness",
     derandomize=True,
     deadline=None,
     database=None,
@@ -18,4 +18,4 @@ settings.register_profile(
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("house")
+settings.load_profile("harness")

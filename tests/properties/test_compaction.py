@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.core.compaction.budget import TokenBudget, plan
 from holdfast.core.compaction.records import (
     SUMMARY_OPENING,
-    Compaction,
+    CompactionRecord,
     Elision,
     InForce,
     RecordHead,
@@ -54,7 +54,9 @@ def records_of(log: list[StoredItem], shown: Shown, room: TokenBudget) -> Shown 
     elisions = shown.elisions
     if made.to_seq:
         text = with_first_request(made, elision_note(made, 200), 100)
-        compaction = Compaction(id="c", mode="elide", reason="budget", text=text, keeps=made.keeps)
+        compaction = CompactionRecord(
+            id="c", mode="elide", reason="budget", text=text, keeps=made.keeps
+        )
         head = RecordHead(SESSION, 1, "compaction", 1, made.to_seq, None, 10**6)
     if made.cuts:
         elisions = (*elisions, Elision(id="e", reason="budget", cuts=made.cuts))
@@ -187,7 +189,7 @@ def test_a_quoted_request_survives_any_number_of_summaries(text: str, rounds: in
         told = with_first_request(made, f"{number} {text}", 100)
         assert told.count(asked) >= 1
         head = RecordHead(SESSION, 1, "compaction", 1, number + 1, None, 10**6)
-        compaction = Compaction(id="c", mode="elide", reason="asked", text=told)
+        compaction = CompactionRecord(id="c", mode="elide", reason="asked", text=told)
         shown = show([], Shown(InForce(compaction=head), compaction))
         assert SUMMARY_OPENING in msgspec.json.decode(shown[0].body)["content"][0]["text"]
         more = msgspec.json.encode({"type": "message", "role": "user", "content": "m" * 900})

@@ -13,14 +13,14 @@ from hypothesis.stateful import (
     rule,
 )
 
-from holdfast.core.compaction.records import SUMMARY_OPENING, Compaction
+from holdfast.core.compaction.records import SUMMARY_OPENING, CompactionRecord
 from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import SessionId
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Compact, Fork, Hide, Started, UndoCompaction
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import Caller, text_of
-from tests.properties.house import House
+from holdfast.testing.store_client import StoreClient, text_of
+from tests.properties.store_harness import StoreHarness
 
 
 @dataclass
@@ -77,16 +77,16 @@ class CompactionMachine(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         """Begin with one session."""
-        self.house = House("w")
-        self.caller: Caller = self.house.callers["w"]
+        self.harness = StoreHarness("w")
+        self.caller: StoreClient = self.harness.callers["w"]
         self.count = 0
-        session = self.house.do(self.caller.reserve("k"))
+        session = self.harness.do(self.caller.reserve("k"))
         self.shelves = [Shelf(session)]
 
     def teardown(self) -> None:
         """Let the store go."""
-        if hasattr(self, "house"):
-            self.house.close()
+        if hasattr(self, "harness"):
+            self.harness.close()
 
     def pick(self, data: st.DataObject) -> Shelf:
         """Return one of the sessions."""
@@ -95,7 +95,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def begin(self, shelf: Shelf) -> Started:
         """Return a run of a turn that says nothing."""
         work = self.caller.start(session_id=shelf.session.id, source="system")
-        return self.house.do(work)
+        return self.harness.do(work)
 
     @rule(data=st.data(), count=st.integers(1, 4))
     def say(self, data: st.DataObject, count: int) -> None:
@@ -105,8 +105,8 @@ class CompactionMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.count += 1
             texts.append(f"t{self.count}")
-        run = self.house.do(self.caller.start(*texts, session_id=shelf.session.id))
-        self.house.do(self.caller.finish(run, items=()))
+        run = self.harness.do(self.caller.start(*texts, session_id=shelf.session.id))
+        self.harness.do(self.caller.finish(run, items=()))
         shelf.log += texts
 
     @precondition(lambda self: any(shelf.log for shelf in self.shelves))
@@ -120,12 +120,12 @@ class CompactionMachine(RuleBasedStateMachine):
         self.count += 1
         name = f"sum{self.count}"
         run = self.begin(shelf)
-        made = Compaction(
+        made = CompactionRecord(
             id=name, mode="given", reason="asked", text=name, keeps=keeps,
             tokens_before=2, tokens_after=1,
         )  # fmt: skip
-        answer = self.house.ask(Compact(fence=run.fence, to_seq=to_seq, compaction=made))
-        self.house.do(self.caller.finish(run, items=()))
+        answer = self.harness.ask(Compact(fence=run.fence, to_seq=to_seq, compaction=made))
+        self.harness.do(self.caller.finish(run, items=()))
         current = shelf.current()
         covered = current.to_seq if current else 0
         is_possible = max(covered, 1) <= to_seq <= len(shelf.log)
@@ -141,7 +141,7 @@ class CompactionMachine(RuleBasedStateMachine):
         if not shelf.made:
             return
         one = data.draw(st.sampled_from(shelf.made))
-        answer = self.house.ask(
+        answer = self.harness.ask(
             UndoCompaction(
                 tenant=self.caller.tenant, session_id=shelf.session.id, compaction_id=one.name
             )
@@ -164,7 +164,7 @@ class CompactionMachine(RuleBasedStateMachine):
             tenant=self.caller.tenant, session_id=shelf.session.id, from_seq=first, to_seq=last,
             erase=is_erased,
         )  # fmt: skip
-        self.house.do(self.caller.submit(hide))
+        self.harness.do(self.caller.submit(hide))
         shelf.hidden |= set(range(first, last + 1))
         for one in shelf.made:
             if one.to_seq >= first:
@@ -179,7 +179,7 @@ class CompactionMachine(RuleBasedStateMachine):
         shelf = self.pick(data)
         after = data.draw(st.integers(0, len(shelf.log)))
         self.count += 1
-        child = self.house.do(
+        child = self.harness.do(
             self.caller.submit(
                 Fork(
                     tenant=self.caller.tenant,
@@ -195,11 +195,11 @@ class CompactionMachine(RuleBasedStateMachine):
     def what_is_shown_is_what_the_model_says(self) -> None:
         """Compare every session with its model."""
         for shelf in getattr(self, "shelves", []):
-            session = self.house.do(self.caller.session(shelf.session.id))
-            items = self.house.do(self.caller.read.context(session))
+            session = self.harness.do(self.caller.session(shelf.session.id))
+            items = self.harness.do(self.caller.read.context(session))
             texts = [text_of(item).removeprefix(SUMMARY_OPENING) for item in items]
             assert texts == shelf.shown()
-            view = self.house.do(self.caller.read.items(session, ItemQuery()))
+            view = self.harness.do(self.caller.read.items(session, ItemQuery()))
             assert len(view) == len(shelf.log) - len(shelf.hidden)
 
 

@@ -25,7 +25,7 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.ports.store import SessionView, TurnView
-from tests.properties.house import FOREVER, House
+from tests.properties.store_harness import FOREVER, StoreHarness
 
 LIMITS = LaneLimits(max_waiting=3, max_attempts=2, can_run_again=True)
 HOLD_SECONDS = 60.0
@@ -56,7 +56,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.house = House(*WORKERS)
+        self.harness = StoreHarness(*WORKERS)
         self.turns: list[Known] = []
         self.active: Known | None = None
         self.held_until: float | None = None
@@ -64,7 +64,7 @@ class LaneMachine(RuleBasedStateMachine):
         self.count = 0
 
     def teardown(self) -> None:
-        self.house.close()
+        self.harness.close()
 
     # ── the model ───────────────────────────────────────────────────────────────────────────
 
@@ -77,7 +77,7 @@ class LaneMachine(RuleBasedStateMachine):
         if self.active is None:
             return False
         if self.held_until is not None:
-            return self.held_until <= self.house.clock.now()
+            return self.held_until <= self.harness.clock.now()
         return self.active.worker in self.gone and self.active.worker != worker
 
     def settle(self, worker: str) -> None:
@@ -117,11 +117,11 @@ class LaneMachine(RuleBasedStateMachine):
     # ── what can be done ────────────────────────────────────────────────────────────────────
 
     def accept(self, worker: str, name: str, **more: Any) -> Any:
-        caller = self.house.callers[worker]
+        caller = self.harness.callers[worker]
         arrival = caller.arrival(
             name, key="k", limits=LIMITS, idempotency_key=name, body_hash=name.encode(), **more
         )
-        return self.house.ask(arrival), arrival
+        return self.harness.ask(arrival), arrival
 
     @initialize(sources=st.lists(SOURCES, min_size=2, max_size=4))
     def arrive_together(self, sources: list[Source]) -> None:
@@ -226,8 +226,8 @@ class LaneMachine(RuleBasedStateMachine):
     def claim(self, worker: str, turn: Known) -> None:
         if worker in self.gone:
             return
-        caller = self.house.callers[worker]
-        outcome = self.house.ask(
+        caller = self.harness.callers[worker]
+        outcome = self.harness.ask(
             Claim(
                 turn_id=turn.id,  # type: ignore[arg-type]
                 run_id=RunId(caller.ids.new("run")),
@@ -260,7 +260,7 @@ class LaneMachine(RuleBasedStateMachine):
         turn = self.active
         assert turn is not None
         assert turn.fence is not None
-        ended = self.house.ask(
+        ended = self.harness.ask(
             Finish(fence=turn.fence, outcome=outcome, is_retryable=is_retryable)  # type: ignore[arg-type]
         )
         assert not isinstance(ended, Exception), ended
@@ -282,7 +282,7 @@ class LaneMachine(RuleBasedStateMachine):
         turn = self.active
         assert turn is not None
         assert turn.fence is not None
-        ended = self.house.ask(
+        ended = self.harness.ask(
             Finish(
                 fence=turn.fence,
                 outcome="completed",
@@ -292,7 +292,7 @@ class LaneMachine(RuleBasedStateMachine):
         )
         assert not isinstance(ended, Exception), ended
         self.forget_fence(turn)
-        self.held_until = self.house.clock.now() + HOLD_SECONDS
+        self.held_until = self.harness.clock.now() + HOLD_SECONDS
 
     @precondition(lambda self: self.held_until is not None)
     @rule(worker=st.sampled_from(WORKERS))
@@ -300,14 +300,14 @@ class LaneMachine(RuleBasedStateMachine):
         turn = self.active
         assert turn is not None
         assert self.held_until is not None
-        if worker in self.gone or self.held_until <= self.house.clock.now():
+        if worker in self.gone or self.held_until <= self.harness.clock.now():
             return
         output = write_item(
             {"type": "function_call_output", "call_id": f"call_{turn.name}", "output": "4"}
         )
-        caller = self.house.callers[worker]
+        caller = self.harness.callers[worker]
         arrival: Accept = caller.arrival(key="k", items=(output,), limits=LIMITS, on_busy="reject")
-        outcome = self.house.ask(arrival)
+        outcome = self.harness.ask(arrival)
         assert isinstance(outcome, Started), outcome
         assert outcome.turn.id == turn.id
         turn.step += 1
@@ -319,15 +319,15 @@ class LaneMachine(RuleBasedStateMachine):
     def write_late(self, data: st.DataObject) -> None:
         turn = data.draw(st.sampled_from([turn for turn in self.turns if turn.old_fences]))
         fence = data.draw(st.sampled_from(turn.old_fences))
-        outcome = self.house.ask(Finish(fence=fence, outcome="completed"))
+        outcome = self.harness.ask(Finish(fence=fence, outcome="completed"))
         assert isinstance(outcome, RunFenced), outcome
 
     @precondition(lambda self: self.turns)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         turn = data.draw(st.sampled_from(self.turns))
-        caller = self.house.callers["a"]
-        outcome = self.house.ask(Cancel(tenant=caller.tenant, turn_id=turn.id))  # type: ignore[arg-type]
+        caller = self.harness.callers["a"]
+        outcome = self.harness.ask(Cancel(tenant=caller.tenant, turn_id=turn.id))  # type: ignore[arg-type]
         assert not isinstance(outcome, Exception), outcome
         if turn.end is None:
             self.end(turn, "cancelled", "turn_cancelled", is_retryable=False)
@@ -335,8 +335,8 @@ class LaneMachine(RuleBasedStateMachine):
     @precondition(lambda self: "b" not in self.gone and self.active is not None)
     @rule()
     def die(self) -> None:
-        worker = self.house.callers["b"].worker
-        self.house.ask(ExpireWorker(worker=worker))
+        worker = self.harness.callers["b"].worker
+        self.harness.ask(ExpireWorker(worker=worker))
         self.gone.add("b")
 
     def is_survived(self) -> bool:
@@ -347,20 +347,20 @@ class LaneMachine(RuleBasedStateMachine):
     @rule()
     def come_back(self) -> None:
         """Another process takes the dead one's place, under a new name."""
-        caller = self.house.callers["b"]
-        self.house.ask(ExpireWorker(worker=caller.worker, drop=True))
+        caller = self.harness.callers["b"]
+        self.harness.ask(ExpireWorker(worker=caller.worker, drop=True))
         caller.worker = WorkerId(caller.ids.new("wrk"))
-        self.house.ask(Renew(worker=caller.worker, lease_seconds=FOREVER, is_new=True))
+        self.harness.ask(Renew(worker=caller.worker, lease_seconds=FOREVER, is_new=True))
         self.gone.discard("b")
 
     @precondition(lambda self: self.turns)
     @rule()
     def recover(self) -> None:
-        caller = self.house.callers["a"]
-        view = self.house.do(caller.read.turn(caller.tenant, self.turns[0].id))  # type: ignore[arg-type]
+        caller = self.harness.callers["a"]
+        view = self.harness.do(caller.read.turn(caller.tenant, self.turns[0].id))  # type: ignore[arg-type]
         assert view is not None
         command = Recover(session_id=view.turn.session_id, worker=caller.worker, limits=LIMITS)
-        outcome = self.house.ask(command)
+        outcome = self.harness.ask(command)
         assert not isinstance(outcome, Exception), outcome
         if self.is_due("a"):
             self.settle("a")
@@ -375,7 +375,7 @@ class LaneMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held_until is not None)
     @rule(seconds=st.sampled_from([1.0, HOLD_SECONDS / 2, HOLD_SECONDS]))
     def wait(self, seconds: float) -> None:
-        self.house.clock.advance(seconds)
+        self.harness.clock.advance(seconds)
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────
 
@@ -383,7 +383,7 @@ class LaneMachine(RuleBasedStateMachine):
     def the_store_agrees(self) -> None:
         if not self.turns:
             return
-        session, views = self.house.do(self.look())
+        session, views = self.harness.do(self.query())
         assert [view.turn.id for view in views] == [turn.id for turn in self.turns]
         for turn, view in zip(self.turns, views, strict=True):
             assert view.status == self.status(turn), turn
@@ -391,8 +391,8 @@ class LaneMachine(RuleBasedStateMachine):
         assert session.session.active_turn_id == (self.active.id if self.active else None)
         assert session.queued_turns == len(self.waiting())
 
-    async def look(self) -> tuple[SessionView, list[TurnView]]:
-        caller = self.house.callers["a"]
+    async def query(self) -> tuple[SessionView, list[TurnView]]:
+        caller = self.harness.callers["a"]
         session = await caller.read.session(caller.tenant, key=Key("k"))
         assert session is not None
         return session, await caller.read.turns(session.session.id, limit=500)

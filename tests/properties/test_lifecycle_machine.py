@@ -22,8 +22,8 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.ports.store import ItemQuery, SessionQuery, SessionView
-from holdfast.testing.caller import answered, text_of
-from tests.properties.house import House
+from holdfast.testing.store_client import answered, text_of
+from tests.properties.store_harness import StoreHarness
 
 STATE = ProviderState("openai", "acc", "gpt", b"resp_1")
 
@@ -44,8 +44,8 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.house = House("a")
-        self.caller = self.house.callers["a"]
+        self.harness = StoreHarness("a")
+        self.caller = self.harness.callers["a"]
         self.generations: list[Generation] = []
         self.live: Generation | None = None
         self.running: Fence | None = None
@@ -56,7 +56,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.count = 0
 
     def teardown(self) -> None:
-        self.house.close()
+        self.harness.close()
 
     def word(self) -> str:
         self.count += 1
@@ -64,7 +64,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     def speak(self, **where: Any) -> Any:
         self.count += 1
-        return self.house.ask(self.caller.arrival(f"w{self.count}", on_busy="reject", **where))
+        return self.harness.ask(self.caller.arrival(f"w{self.count}", on_busy="reject", **where))
 
     def arrived(self, outcome: Started) -> None:
         """Take note of a turn that began, in a generation that is new or not."""
@@ -117,7 +117,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         assert self.running is not None
         assert self.live is not None
         text = self.word()
-        ended = self.house.ask(
+        ended = self.harness.ask(
             Finish(
                 fence=self.running,
                 outcome="completed",
@@ -135,7 +135,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     def begin_next(self) -> None:
         assert self.live is not None
         turn_id, text = self.waiting.pop(0)
-        outcome = self.house.ask(
+        outcome = self.harness.ask(
             Claim(
                 turn_id=turn_id, run_id=RunId(self.caller.ids.new("run")), worker=self.caller.worker
             )
@@ -150,7 +150,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         assert self.live is not None
         text = self.word()
         where: dict[str, Any] = {"key": "k"} if by_key else {"session_id": self.live.id}
-        outcome = self.house.ask(self.caller.arrival(text, **where))
+        outcome = self.harness.ask(self.caller.arrival(text, **where))
         assert isinstance(outcome, Queued), outcome
         assert outcome.session.id == self.live.id
         self.waiting.append((outcome.turn.id, text))
@@ -159,7 +159,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def end_late(self, data: st.DataObject) -> None:
         fence = data.draw(st.sampled_from(self.late))
-        outcome = self.house.ask(
+        outcome = self.harness.ask(
             Finish(
                 fence=fence,
                 outcome="completed",
@@ -175,7 +175,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         chosen = data.draw(st.sampled_from(self.generations))
         expected = data.draw(st.sampled_from(self.generations)) if expects else chosen
         new_id = SessionId(self.caller.ids.new("ses"))
-        outcome = self.house.ask(
+        outcome = self.harness.ask(
             Reset(
                 tenant=self.caller.tenant,
                 session_id=SessionId(chosen.id),
@@ -198,7 +198,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
         chosen = data.draw(st.sampled_from(self.generations))
-        outcome = self.house.ask(
+        outcome = self.harness.ask(
             Restore(tenant=self.caller.tenant, session_id=SessionId(chosen.id))
         )
         if chosen.is_deleted:
@@ -213,7 +213,9 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         chosen = data.draw(st.sampled_from(self.generations))
-        outcome = self.house.ask(Delete(tenant=self.caller.tenant, session_id=SessionId(chosen.id)))
+        outcome = self.harness.ask(
+            Delete(tenant=self.caller.tenant, session_id=SessionId(chosen.id))
+        )
         if chosen.is_deleted:
             assert isinstance(outcome, SessionNotFound), outcome
             return
@@ -227,7 +229,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_generation_at_most_is_live(self) -> None:
-        view = self.house.do(self.caller.read.session(self.caller.tenant, key=Key("k")))
+        view = self.harness.do(self.caller.read.session(self.caller.tenant, key=Key("k")))
         if self.live is None:
             assert view is None
             return
@@ -240,21 +242,21 @@ class LifecycleMachine(RuleBasedStateMachine):
     @invariant()
     def what_was_accepted_before_has_ended_and_says_why(self) -> None:
         for turn_id, (code, generation) in self.cancelled.items():
-            view = self.house.do(self.caller.read.turn(self.caller.tenant, turn_id))
+            view = self.harness.do(self.caller.read.turn(self.caller.tenant, turn_id))
             assert (view is None) == generation.is_deleted
             if view is not None:
                 assert (view.status, view.turn.error_code) == ("cancelled", code)
 
     @invariant()
     def every_generation_is_listed_until_it_is_erased(self) -> None:
-        views, texts, states = self.house.do(self.look())
+        views, texts, states = self.harness.do(self.query())
         kept = [one for one in self.generations if not one.is_deleted]
         assert sorted(view.session.id for view in views) == sorted(one.id for one in kept)
         for one in kept:
             assert texts[one.id] == one.texts
             assert states[one.id] == one.has_state
 
-    async def look(self) -> tuple[list[SessionView], dict[str, list[str]], dict[str, bool]]:
+    async def query(self) -> tuple[list[SessionView], dict[str, list[str]], dict[str, bool]]:
         read, tenant = self.caller.read, self.caller.tenant
         query = SessionQuery(key=Key("k"), generations=True, limit=500)
         views = await read.sessions(tenant, query)

@@ -30,8 +30,8 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import answered, text_of
-from tests.properties.house import FOREVER, House
+from holdfast.testing.store_client import answered, text_of
+from tests.properties.store_harness import FOREVER, StoreHarness
 
 Ending = Literal["completed", "failed", "interrupted"]
 
@@ -70,13 +70,13 @@ class TranscriptMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.house = House("a", "b")
+        self.harness = StoreHarness("a", "b")
         self.books: list[Book] = []
         self.torn: dict[str, Book] = {}
         self.count = 0
 
     def teardown(self) -> None:
-        self.house.close()
+        self.harness.close()
 
     def new(self, word: str) -> str:
         self.count += 1
@@ -87,19 +87,19 @@ class TranscriptMachine(RuleBasedStateMachine):
 
     def arrival(self, book: Book | None, name: str, worker: str = "a", **more: Any) -> Accept:
         where: dict[str, Any] = {"session_id": book.id} if book else {"key": "k"}
-        return self.house.callers[worker].arrival(
+        return self.harness.callers[worker].arrival(
             f"{name}!", idempotency_key=name, body_hash=name.encode(), **where, **more
         )
 
     def start(self, book: Book | None, name: str, worker: str = "a", **more: Any) -> Started:
-        outcome = self.house.ask(self.arrival(book, name, worker, **more))
+        outcome = self.harness.ask(self.arrival(book, name, worker, **more))
         assert isinstance(outcome, Started), outcome
         return outcome
 
     def extend(self, book: Book, run: Started, turn: str, count: int) -> None:
         texts = [self.new("n") for _ in range(count)]
         if texts:
-            self.house.ask(Extend(fence=run.fence, items=answered(*texts)))
+            self.harness.ask(Extend(fence=run.fence, items=answered(*texts)))
             book.entries.extend(Entry(text, turn) for text in texts)
 
     # ── what can be done ────────────────────────────────────────────────────────────────────
@@ -108,7 +108,7 @@ class TranscriptMachine(RuleBasedStateMachine):
     def first_words(self) -> None:
         run = self.start(None, self.new("t"))
         self.books.append(Book(run.session.id, [Entry(f"t{self.count}!", f"t{self.count}")]))
-        self.house.ask(Finish(fence=run.fence, outcome="completed"))
+        self.harness.ask(Finish(fence=run.fence, outcome="completed"))
 
     @rule(data=st.data(), extends=st.integers(0, 2), answers=st.integers(0, 2))
     def converse(self, data: st.DataObject, extends: int, answers: int) -> None:
@@ -117,7 +117,7 @@ class TranscriptMachine(RuleBasedStateMachine):
         book.entries.append(Entry(f"{turn}!", turn))
         self.extend(book, run, turn, extends)
         texts = [self.new("a") for _ in range(answers)]
-        self.house.ask(Finish(fence=run.fence, outcome="completed", items=answered(*texts)))
+        self.harness.ask(Finish(fence=run.fence, outcome="completed", items=answered(*texts)))
         book.entries.extend(Entry(text, turn) for text in texts)
 
     @rule(data=st.data(), ending=st.sampled_from(["failed", "interrupted"]), half=st.booleans())
@@ -127,7 +127,9 @@ class TranscriptMachine(RuleBasedStateMachine):
         book.entries.append(Entry(f"{turn}!", turn))
         self.extend(book, run, turn, 1)
         partial = answered(self.new("h")) if half else ()
-        self.house.ask(Finish(fence=run.fence, outcome=ending, partial=partial, is_retryable=True))
+        self.harness.ask(
+            Finish(fence=run.fence, outcome=ending, partial=partial, is_retryable=True)
+        )
         if half:
             book.entries.append(Entry(f"h{self.count}", turn, is_partial=True))
         self.torn[turn] = book
@@ -139,14 +141,14 @@ class TranscriptMachine(RuleBasedStateMachine):
         book.entries.append(Entry(f"{turn}!", turn))
         if half:
             partial = answered(self.new("h"))
-            self.house.ask(Extend(fence=run.fence, partial=partial))
+            self.harness.ask(Extend(fence=run.fence, partial=partial))
             book.entries.append(Entry(f"h{self.count}", turn, is_partial=True))
-        dead, heir = self.house.callers["b"], self.house.callers["a"]
-        self.house.ask(ExpireWorker(worker=dead.worker))
-        self.house.ask(Recover(session_id=SessionId(book.id), worker=heir.worker))
+        dead, heir = self.harness.callers["b"], self.harness.callers["a"]
+        self.harness.ask(ExpireWorker(worker=dead.worker))
+        self.harness.ask(Recover(session_id=SessionId(book.id), worker=heir.worker))
         dead.worker = WorkerId(dead.ids.new("wrk"))
-        self.house.ask(Renew(worker=dead.worker, lease_seconds=FOREVER, is_new=True))
-        late = self.house.ask(
+        self.harness.ask(Renew(worker=dead.worker, lease_seconds=FOREVER, is_new=True))
+        late = self.harness.ask(
             Finish(fence=run.fence, outcome="completed", items=answered("too late"))
         )
         assert isinstance(late, RunFenced), late
@@ -160,7 +162,7 @@ class TranscriptMachine(RuleBasedStateMachine):
         run = self.start(book, turn)
         self.place_again(book, turn)
         text = self.new("a")
-        self.house.ask(Finish(fence=run.fence, outcome="completed", items=answered(text)))
+        self.harness.ask(Finish(fence=run.fence, outcome="completed", items=answered(text)))
         book.entries.append(Entry(text, turn))
 
     def place_again(self, book: Book, turn: str) -> None:
@@ -185,7 +187,7 @@ class TranscriptMachine(RuleBasedStateMachine):
         for entry in book.entries[after:]:
             entry.is_hidden = True
         book.entries.append(Entry(f"{turn}!", turn))
-        self.house.ask(Finish(fence=run.fence, outcome="completed"))
+        self.harness.ask(Finish(fence=run.fence, outcome="completed"))
 
     @rule(data=st.data(), extends=st.integers(0, 2))
     def roll_back(self, data: st.DataObject, extends: int) -> None:
@@ -197,13 +199,13 @@ class TranscriptMachine(RuleBasedStateMachine):
         for entry in book.of(turn):
             entry.is_hidden = True
         book.entries.append(Entry(f"{other}!", other))
-        self.house.ask(Finish(fence=second.fence, outcome="completed"))
+        self.harness.ask(Finish(fence=second.fence, outcome="completed"))
 
     @rule(data=st.data(), first=st.integers(0, 12), length=st.integers(0, 3))
     def hide(self, data: st.DataObject, first: int, length: int) -> None:
         book = self.book(data)
-        caller = self.house.callers["a"]
-        outcome = self.house.ask(
+        caller = self.harness.callers["a"]
+        outcome = self.harness.ask(
             Hide(
                 tenant=caller.tenant,
                 session_id=SessionId(book.id),
@@ -222,9 +224,9 @@ class TranscriptMachine(RuleBasedStateMachine):
     @rule(data=st.data(), at=st.integers(0, 14))
     def fork(self, data: st.DataObject, at: int) -> None:
         book = self.book(data)
-        caller = self.house.callers["a"]
+        caller = self.harness.callers["a"]
         at = min(at, len(book.entries))
-        outcome = self.house.ask(
+        outcome = self.harness.ask(
             Fork(
                 tenant=caller.tenant,
                 session_id=SessionId(book.id),
@@ -244,16 +246,16 @@ class TranscriptMachine(RuleBasedStateMachine):
     @invariant()
     def every_log_and_view_is_as_the_model_says(self) -> None:
         for book in self.books:
-            session, log, visible = self.house.do(self.look(book))
+            session, log, visible = self.harness.do(self.query(book))
             assert log == [entry.text for entry in book.entries]
             expected = [entry.text for entry in book.entries if not entry.is_hidden]
             assert visible == expected
-            assert self.house.do(self.read_whole(book)) == expected
+            assert self.harness.do(self.read_whole(book)) == expected
             assert session.item_count == len(expected)
             assert session.head_seq == len(book.entries)
 
-    async def look(self, book: Book) -> tuple[Session, list[str], list[str]]:
-        caller = self.house.callers["a"]
+    async def query(self, book: Book) -> tuple[Session, list[str], list[str]]:
+        caller = self.harness.callers["a"]
         session = await caller.session(book.id)
         log = await caller.read.items(session, ItemQuery(view="log"))
         visible = await caller.read.items(session, ItemQuery())
@@ -261,7 +263,7 @@ class TranscriptMachine(RuleBasedStateMachine):
 
     async def read_whole(self, book: Book) -> list[str]:
         """Read as clients do who come again and again, of whom little is read anew."""
-        caller = self.house.callers["a"]
+        caller = self.harness.callers["a"]
         found = await caller.read.transcript(caller.tenant, session_id=SessionId(book.id))
         assert found is not None
         return [item["content"][0]["text"] for item in msgspec.json.decode(found.listed)]
@@ -282,10 +284,10 @@ class TranscriptMachine(RuleBasedStateMachine):
         view: Literal["visible", "log"],
     ) -> None:
         book = self.book(data)
-        caller = self.house.callers["a"]
-        session = self.house.do(caller.session(book.id))
+        caller = self.harness.callers["a"]
+        session = self.harness.do(caller.session(book.id))
         query = ItemQuery(after=after, limit=limit, order=order, view=view)
-        found = self.house.do(caller.read.items(session, query))
+        found = self.harness.do(caller.read.items(session, query))
         numbered = [
             (seq, entry.text)
             for seq, entry in enumerate(book.entries, 1)

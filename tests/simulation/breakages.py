@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 from msgspec.structs import replace
@@ -44,11 +44,13 @@ from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import command_plans as planning
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.command_plans import Planned, plan
-from holdfast.stores.sql.plan import Ask
+from holdfast.stores.sql.plan import Ask, Plan
 from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.driver import SqliteDriver
 from tests.simulation.disk import SimulatedDriver
 from tests.written_rows import SessionAdded, rows_of
+
+ResultT = TypeVar("ResultT")
 
 Patch = Callable[[], Iterator[None]]
 Wrap = Callable[[SimulatedDriver], SqlDriver]
@@ -109,18 +111,34 @@ def _holds_without_epoch(self: Fence, session: Session | None) -> bool:
 # ── transactions torn in two ────────────────────────────────────────────────────────────────
 
 
-class TornDriver:
+class WrappedDriver(SqlDriver):
+    """A driver that reads through another one."""
+
+    def __init__(self, driver: SimulatedDriver) -> None:
+        self._driver = driver
+        self._connection = driver.disk.connect()
+
+    async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        return await self._driver.read(query)
+
+    async def has_news(self) -> bool:
+        return await self._driver.has_news()
+
+    def abandon(self) -> None:
+        self._driver.abandon()
+
+    async def close(self) -> None:
+        await self._driver.close()
+
+
+class TornDriver(WrappedDriver):
     """Carries chosen commands out in two steps: it looks, lets others act, and then writes."""
 
     def __init__(
         self, driver: SimulatedDriver, is_torn: Callable[[Command[Any], Planned], bool]
     ) -> None:
-        self._driver = driver
+        super().__init__(driver)
         self._is_torn = is_torn
-        self._connection = driver.disk.connect()
-        self.read = driver.read
-        self.has_news = driver.has_news
-        self.close = driver.close
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out each command, in one step or in two."""
@@ -176,16 +194,12 @@ def _creates(command: Command[Any], planned: Planned) -> bool:
 # ── a queue in memory ───────────────────────────────────────────────────────────────────────
 
 
-class ForgetfulDriver:
+class ForgetfulDriver(WrappedDriver):
     """Keeps turns that have to wait in the process's memory, and writes them when they start."""
 
     def __init__(self, driver: SimulatedDriver) -> None:
-        self._driver = driver
-        self._connection = driver.disk.connect()
+        super().__init__(driver)
         self._waiting: dict[str, Accept] = {}
-        self.read = driver.read
-        self.has_news = driver.has_news
-        self.close = driver.close
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out each command; a queued turn is only remembered."""

@@ -147,7 +147,9 @@ class Clients:
                 idempotency_key=idempotency_key,
                 retry_count=count if idempotency_key is None else 0,
                 rewind=rewind,
-                door=op.door if not part or op.door != "embedded" else "server",
+                entry_point=op.entry_point
+                if not part or op.entry_point != "embedded"
+                else "server",
             )
             heard = await self.ask(op, rng, lambda r, q=request: r.turn(q), part)  # type: ignore[misc]
             if heard.error is None:
@@ -160,14 +162,14 @@ class Clients:
     async def _edit(self, op: Op, rng: random.Random) -> None:
         """Send a turn that keeps only a part of what the client saw."""
 
-        async def look(replica: Replica) -> tuple[int, int] | None:
+        async def check(replica: Replica) -> tuple[int, int] | None:
             view = await replica.gateway.read.session(Tenant(op.tenant), key=Key(op.key))
             if view is None or not view.session.head_seq:
                 return None
             head = view.session.head_seq
             return max(0, head - 1 - op.choice), head
 
-        heard = await self.ask(op, rng, look, "look")
+        heard = await self.ask(op, rng, check, "look")
         if heard.answer is None or heard.error is not None:
             return
         items = (message("user", said_by(op, op.id)),)

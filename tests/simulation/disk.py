@@ -24,6 +24,7 @@ from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.entries import read_body
 from holdfast.stores.sql.plan import Plan
+from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.driver import DIALECT, SqliteDriver
 from tests.store_tables import Tables, read_tables
 
@@ -194,7 +195,7 @@ class Disk:
             connection.close()
 
 
-class SimulatedDriver:
+class SimulatedDriver(SqlDriver):
     """The real driver behind a disk that is slow, fails, and kills at chosen writes."""
 
     def __init__(self, disk: Disk, victim: Victim) -> None:
@@ -227,6 +228,9 @@ class SimulatedDriver:
         """Whether another connection wrote."""
         self._look_at_the_clock()
         return await self.inner.has_news()
+
+    def abandon(self) -> None:
+        """Leave the connections to be closed with the disk."""
 
     async def close(self) -> None:
         """The disk closes its connections itself."""

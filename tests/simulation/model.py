@@ -13,7 +13,7 @@ from holdfast.core.model.items import NewItem, message, write_item
 from holdfast.core.model.session import Usage
 from holdfast.engine.sessions.active_run import ActiveRun
 
-Door = Literal["server", "embedded", "desk", "stream"]
+EntryPoint = Literal["server", "embedded", "turn_service", "stream"]
 """By which way a request comes in."""
 Ending = Literal["answer", "fail", "fail_retryable", "calls", "kill"]
 

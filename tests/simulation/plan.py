@@ -14,7 +14,7 @@ from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.turn import OnBusy, Source
 from holdfast.engine.settings import LaneSettings
 from tests.simulation.disk import Fault, FaultKind
-from tests.simulation.model import Door, Ending, Script
+from tests.simulation.model import Ending, EntryPoint, Script
 
 START = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 TENANTS = ("ann", "bob")
@@ -37,7 +37,7 @@ class Op:
     source: Source = "user"
     on_busy: OnBusy = "enqueue"
     is_internal: bool = False
-    door: Door = "server"
+    entry_point: EntryPoint = "server"
     by_id: bool = False
     """Address the session by the id last seen for the key, instead of by the key."""
     idempotency_key: str | None = None
@@ -90,7 +90,7 @@ class Plan:
     reset: ResetPolicy = NEVER
     latencies: tuple[float, ...] = (0.0,)
     window: int | None = None
-    """How many tokens the model behind the desk can be shown; any number, if it is not said."""
+    """How many tokens the model can be shown; unlimited if None."""
     elides: bool = False
     """Whether what does not fit is shortened by rule, and not by a model."""
     sees_deaths: bool = True
@@ -174,11 +174,13 @@ def _turn(rng: random.Random, op: Op) -> Op:
     ending: Ending = rng.choices(
         ("answer", "fail", "fail_retryable", "calls", "kill"), (70, 5, 8, 15, 2)
     )[0]
-    door: Door = "server"
+    entry_point: EntryPoint = "server"
     if op.kind == "turn":
-        door = rng.choices(("server", "embedded", "desk", "stream"), (50, 15, 20, 15))[0]
+        entry_point = rng.choices(
+            ("server", "embedded", "turn_service", "stream"), (50, 15, 20, 15)
+        )[0]
     is_internal = op.kind == "turn" and rng.random() < 0.06
-    if door == "embedded" or is_internal or (ending == "kill" and source == "user"):
+    if entry_point == "embedded" or is_internal or (ending == "kill" and source == "user"):
         ending = "answer"
     script = Script(
         op=op.id,
@@ -189,10 +191,10 @@ def _turn(rng: random.Random, op: Op) -> Op:
     )
     return replace(
         op,
-        source="user" if door == "embedded" else source,
+        source="user" if entry_point == "embedded" else source,
         on_busy=rng.choices(("enqueue", "reject", "interrupt", "rollback"), (70, 8, 11, 11))[0],
         is_internal=is_internal,
-        door=door,
+        entry_point=entry_point,
         by_id=op.kind == "turn" and rng.random() < 0.15,
         idempotency_key=f"idem-{op.id}" if rng.random() < 0.6 else None,
         script=script,
@@ -242,7 +244,7 @@ def _long_winded(op: Op) -> Op:
 
 
 def _compaction(rng: random.Random, name: str, spoken: Op, last: float) -> list[Op]:
-    """Return a wish to shorten a session that somebody speaks in, and what is done about it."""
+    """Return a request to compact a session in use, and what is done about it."""
     at = rng.uniform(0.0, last + 3.0)
     more: OpKind | None = rng.choices(("undo", "fork", "edit", "reset", None), (4, 2, 2, 2, 2))[0]
     ending: Ending = "fail" if rng.random() < 0.2 else "answer"

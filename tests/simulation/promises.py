@@ -124,7 +124,7 @@ def _batch_is_kept(story: Story, heard: Heard, answer: Appended) -> Breaches:
 
 
 def _end_is_stated(story: Story, turn: Turn) -> Breaches:
-    """A turn ends by its own work or by somebody's explicit wish; a lost one may be sent again."""
+    """A turn ends by its own work or by an explicit request; a lost one may be sent again."""
     if turn.outcome == "cancelled" and turn.error_code not in EXPLICIT_ENDS:
         yield f"I2 {turn.id} was cancelled by {turn.error_code}"
     is_left = turn.outcome == "interrupted" and turn.error_code != "tool_wait_expired"
@@ -328,7 +328,7 @@ def nobody_elses(story: Story) -> Breaches:
 
 
 def lifecycle_by_policy(story: Story) -> Breaches:
-    """I11: a session is retired by somebody's wish or a stated policy, and never during a turn."""
+    """I11: a session is retired by a request or a stated policy, and never during a turn."""
     mode = story.plan.reset.mode
     allowed = {"session_reset", "session_restored"} | (
         {"daily_rollover"} if mode == "daily" else set()

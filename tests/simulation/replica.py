@@ -39,7 +39,7 @@ from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.stores.sql.store import SqlStore
 from tests.simulation.compacting import BY_MODEL, BY_RULE
 from tests.simulation.disk import Fault, SimulatedDriver
-from tests.simulation.model import Door, ModelFailure, Script, text_of
+from tests.simulation.model import EntryPoint, ModelFailure, Script, text_of
 from tests.simulation.schedule import Life
 from tests.simulation.upstream import CHAINED, FIELD, REPLAYED, Upstream, WitnessedResponder
 
@@ -87,7 +87,7 @@ class TurnRequest:
     idempotency_key: str | None = None
     retry_count: int = 0
     rewind: tuple[int, int] | None = None
-    door: Door = "server"
+    entry_point: EntryPoint = "server"
 
     def body_hash(self) -> bytes:
         """Return what makes two requests the same one."""
@@ -130,7 +130,7 @@ class Replica:
             settings=BY_RULE if world.plan.elides else BY_MODEL,
         )
         responder = WitnessedResponder(self.gateway, lambda _: upstream, fitter=fitting)
-        self.desk = TurnService(self.gateway, responder)
+        self.turn_service = TurnService(self.gateway, responder)
         self._calls: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._begun: list[asyncio.Task[Any]] = []
 
@@ -204,9 +204,9 @@ class Replica:
 
     async def turn(self, request: TurnRequest) -> Answer:
         """Carry a turn out, or attach to the one that this request already is."""
-        if request.door == "embedded":
+        if request.entry_point == "embedded":
             return await self._embedded_turn(request)
-        if request.door in ("desk", "stream"):
+        if request.entry_point in ("turn_service", "stream"):
             return await self._desk_turn(request)
         admission = await self.gateway.accept(self._accept(request))
         if isinstance(admission, Repeated):
@@ -258,7 +258,7 @@ class Replica:
     async def _carry_adopted(self, run: ActiveRun) -> None:
         self.world.facts["a turn left behind was adopted"] += 1
         if b'"api"' in run.turn.request:
-            await self.desk.run_recovered(run)
+            await self.turn_service.run_recovered(run)
         else:
             await self._run(run)
 
@@ -266,17 +266,19 @@ class Replica:
         self.world.strike(self, Fault(write=0, kind="crash", seconds=0.3))
 
     async def _desk_turn(self, request: TurnRequest) -> Answer:
-        """The same through the desk, where every API hands its turns in."""
+        """The same through the turn_service, where every API hands its turns in."""
         is_background = request.source in RUN_AGAIN
         asked = DeskRequest(
             api="responses",
             model=CHAINED if request.script.checkpoints else REPLAYED,
             fields={FIELD: msgspec.Raw(_encode(request.script))},
             is_background=is_background,
-            is_stream=request.door == "stream",
+            is_stream=request.entry_point == "stream",
         )
         accept = replace(self._accept(request), request=write_request(asked))
-        ticket = await self.desk.accept(accept, asked, is_live=asked.is_stream or is_background)
+        ticket = await self.turn_service.accept(
+            accept, asked, is_live=asked.is_stream or is_background
+        )
         if is_background:
             return Answer(ticket.turn.id, ticket.session.id, "accepted")
         if ticket.task is None and ticket.outcome is None:
@@ -292,7 +294,7 @@ class Replica:
         view = await self.gateway.read.turn(ticket.turn.tenant, ticket.turn.id)
         if view is None:
             raise TurnNotFound(f"no turn {ticket.turn.id}")
-        recalled = await self.desk.load_result(ticket.turn.tenant, view.turn, ticket.step)
+        recalled = await self.turn_service.load_result(ticket.turn.tenant, view.turn, ticket.step)
         return _answer_of(recalled)
 
     async def _run(self, run: ActiveRun) -> Answer:
@@ -393,7 +395,7 @@ class Replica:
                 return Answer(turn.id, turn.session_id, "accepted")
 
     async def _embedded_turn(self, request: TurnRequest) -> Answer:
-        """The same through the Python front door."""
+        """The same through the Python front entry_point."""
         hold = Holdfast(self.gateway, request.tenant, self.world.plan.reset)
         session = await hold.session(request.key, id=request.session_id)
         handle = session.turn(

@@ -32,8 +32,8 @@ from holdfast.stores.commit.executors import InlineExecutor
 from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite.driver import SqliteDriver
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 from tests.simulation.disk import open_connection, template
 from tests.simulation.schedule import every_order
 from tests.store_tables import Tables, read_tables
@@ -49,9 +49,9 @@ class Race:
         self._open: list[sqlite3.Connection] = []
         self.keeper = self._connect()
         (before.keeper if before else template("")).backup(self.keeper)
-        self.clock = HandClock()
+        self.clock = ManualClock()
         tokens = ProcessTokens()
-        self.callers = [Caller(self._store(tokens), name) for name in ("a", "b")]
+        self.callers = [StoreClient(self._store(tokens), name) for name in ("a", "b")]
         self.told: list[Any] = []
         self.queued: list[Queued] = before.queued if before else []
         self.started: list[Started] = before.started if before else []

@@ -13,12 +13,12 @@ from holdfast.core.model.items import NewItem
 from holdfast.engine.embedded.external_lane import CompletedRun, InRetiredGeneration, LaneEnd
 from holdfast.engine.embedded.validation import describe_error
 
-_lanes: ContextVar[dict[str, "Lane"] | None] = ContextVar("holdfast_lanes", default=None)
+_lanes: ContextVar[dict[str, "SessionLane"] | None] = ContextVar("holdfast_lanes", default=None)
 
 _INTERRUPTIONS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
-def current_lane(scope: str) -> "Lane | None":
+def current_lane(scope: str) -> "SessionLane | None":
     """Return the lane that the current context holds for the session `scope`."""
     lanes = _lanes.get()
     lane = lanes.get(scope) if lanes else None
@@ -52,13 +52,13 @@ class LaneHolder(Protocol):
         ...
 
 
-class Lane:
+class SessionLane:
     """The lane of a session, for `async with`: other runs wait until the block ends."""
 
     def __init__(self, holder: LaneHolder, scope: str) -> None:
         self._holder = holder
         self._scope = scope
-        self._token: Token[dict[str, Lane] | None] | None = None
+        self._token: Token[dict[str, SessionLane] | None] | None = None
         self.is_held = False
         self.result: str | None = None
         """Recorded result for a repeat of the run."""
@@ -90,7 +90,7 @@ class Lane:
                 self._token = _lanes.set({**(_lanes.get() or {}), self._scope: self})
         return done
 
-    async def __aenter__(self) -> "Lane":
+    async def __aenter__(self) -> "SessionLane":
         done = await self.take()
         if done is not None:
             raise TurnAlreadyDone(f"this run is done, as turn {done.turn_id}")

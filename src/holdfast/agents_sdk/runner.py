@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from agents import Agent, Runner, RunResult, RunResultStreaming, RunState, TResponseInputItem
 
-from holdfast.agents_sdk.lane import Lane
+from holdfast.agents_sdk.lane import SessionLane
 from holdfast.agents_sdk.recorded_result import record_result, replay_result
 from holdfast.agents_sdk.run_state import (
     RunIdentity,
@@ -100,7 +100,7 @@ class _LaneRun:
         """Identifies the run if it is interrupted."""
         self.lane = self._new_lane(run_id)
 
-    def _new_lane(self, run_id: str | None) -> Lane:
+    def _new_lane(self, run_id: str | None) -> SessionLane:
         session, run_input = self._session, self._input
         if isinstance(run_input, RunState):
             self._identity = identify(run_input, session.session_id)

@@ -12,7 +12,7 @@ from agents.run_context import RunContextWrapper
 from holdfast.agents_sdk.compaction import Compaction
 from holdfast.agents_sdk.embedded import EmbeddedBackend
 from holdfast.agents_sdk.item_codec import TranscriptPage, to_context, to_items, to_values
-from holdfast.agents_sdk.lane import Lane, current_lane
+from holdfast.agents_sdk.lane import SessionLane, current_lane
 from holdfast.agents_sdk.remote import RemoteBackend
 from holdfast.agents_sdk.run_block import RunBlock, bind_block, find_block, is_first_read
 from holdfast.agents_sdk.shared_store import StoreName
@@ -188,7 +188,7 @@ class HoldfastSession:
 
     # ── lanes ───────────────────────────────────────────────────────────────────────────────
 
-    def serial(self, *, run_id: str | None = None) -> Lane:
+    def serial(self, *, run_id: str | None = None) -> SessionLane:
         """Return the session's lane, for `async with`: the block waits for earlier runs.
 
         Inside, this session object and others with the same id write in the lane. With a `run_id`,
@@ -207,7 +207,7 @@ class HoldfastSession:
         is_once: bool = False,
         is_unique: bool = False,
         resumes: tuple[str, ...] = (),
-    ) -> Lane:
+    ) -> SessionLane:
         """Return the session's lane for a run; a repeat must have the same `input_hash`."""
         self._check_open()
         request = LaneRequest(
@@ -219,7 +219,7 @@ class HoldfastSession:
             is_own=is_unique,
             resumes=resumes,
         )
-        return Lane(self._backend.lane(request), self._scope)
+        return SessionLane(self._backend.lane(request), self._scope)
 
     def continue_in(self, elsewhere: InRetiredGeneration, wrapper: Any) -> None:
         """Bind the run of `wrapper` to its block in a retired generation."""

@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.engine.clock import RandomIds
-from holdfast.providers.routing import Upstreams
+from holdfast.providers.routing import UpstreamRouter
 from holdfast.providers.settings import UpstreamSettings
-from holdfast.stores.inspect import look_at
+from holdfast.stores.inspect import inspect_store
 from holdfast.stores.open import sqlite_path
-from holdfast.stores.sql.schema_info import Outside
+from holdfast.stores.sql.schema_info import StoreInspection
 
 UPSTREAM_SECONDS = 15.0
 BUSY_SECONDS = 5.0
@@ -33,9 +33,11 @@ async def check_store(url: str, shown_url: str) -> list[CheckResult]:
     """Check that the store can be read and written, without changing it."""
     subject = f"store {shown_url}"
     try:
-        outside = await look_at(url)
+        inspection = await inspect_store(url)
         problem = (
-            outside.refusal or next(iter(outside.damage), None) or _write_problem(url, outside)
+            inspection.refusal
+            or next(iter(inspection.damage), None)
+            or _write_problem(url, inspection)
         )
     except HoldfastError as exc:
         problem = exc.message
@@ -43,23 +45,23 @@ async def check_store(url: str, shown_url: str) -> list[CheckResult]:
         problem = str(exc)
     if problem is not None:
         return [CheckResult(subject=subject, is_ok=False, detail=problem)]
-    detail = "writable" if outside.exists else "does not exist yet, can be created"
-    if outside.exists and outside.pending:
-        detail += f"; the next start applies {len(outside.pending)} migration(s)"
-    if outside.kind == "memory":
+    detail = "writable" if inspection.exists else "does not exist yet, can be created"
+    if inspection.exists and inspection.pending:
+        detail += f"; the next start applies {len(inspection.pending)} migration(s)"
+    if inspection.kind == "memory":
         detail = "in memory: lost when the process ends"
     return [CheckResult(subject=subject, is_ok=True, detail=detail)]
 
 
-def _write_problem(url: str, outside: Outside) -> str | None:
+def _write_problem(url: str, inspection: StoreInspection) -> str | None:
     """Return why the store cannot be written, if so."""
-    if outside.kind == "postgres":
-        is_read_only = outside.settings.get("transaction_read_only") == "on"
+    if inspection.kind == "postgres":
+        is_read_only = inspection.settings.get("transaction_read_only") == "on"
         return "the database is read-only" if is_read_only else None
-    if outside.kind != "sqlite":
+    if inspection.kind != "sqlite":
         return None
     path = sqlite_path(url)
-    if not outside.exists:
+    if not inspection.exists:
         directory = _existing_parent(path.absolute())
         is_writable = os.access(directory, os.W_OK | os.X_OK)
         return None if is_writable else f"{directory} is not writable"
@@ -87,7 +89,7 @@ async def check_upstreams(upstreams: Sequence[UpstreamSettings]) -> list[CheckRe
 
 async def _check_upstream(settings: UpstreamSettings) -> CheckResult:
     subject = f"upstream {settings.name}"
-    upstreams = Upstreams([settings], RandomIds().new)
+    upstreams = UpstreamRouter([settings], RandomIds().new)
     try:
         async with asyncio.timeout(UPSTREAM_SECONDS):
             models = (await upstreams.models()).models

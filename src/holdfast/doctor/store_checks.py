@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.doctor.findings import Finding
 from holdfast.stores.sql import health_checks as checks
 from holdfast.stores.sql.plan import Plan, Row, Statement
-from holdfast.stores.sql.schema_info import Outside
+from holdfast.stores.sql.schema_info import StoreInspection
 from holdfast.stores.sql.store import SqlStore
 
 MIN_FREE_BYTES = 1024**3
@@ -25,45 +25,45 @@ ENTRIES_READ = 20_000
 """Newest entries that are searched for failures, unless the check is deep."""
 
 
-def check_from_outside(outside: Outside) -> Iterator[Finding]:
+def check_inspection(inspection: StoreInspection) -> Iterator[Finding]:
     """Yield findings that do not need the store to be open."""
-    location = outside.path or outside.kind
-    if outside.kind == "memory":
+    location = inspection.path or inspection.kind
+    if inspection.kind == "memory":
         yield Finding(code="store_in_memory", subject=location, detail="memory:")
         return
-    if not outside.exists:
+    if not inspection.exists:
         yield Finding(code="store_missing", subject=location, detail=location)
         return
-    for line in outside.damage[:1]:
+    for line in inspection.damage[:1]:
         yield Finding(code="store_damaged", subject=location, detail=f"{location}: {line}")
-    yield from _schema(outside, location)
-    yield from _durability(outside)
-    yield from _disk(outside, location)
-    if outside.path is not None:
-        yield from _permissions(Path(outside.path))
-    ahead = outside.clock_ahead_seconds
+    yield from _schema(inspection, location)
+    yield from _durability(inspection)
+    yield from _disk(inspection, location)
+    if inspection.path is not None:
+        yield from _permissions(Path(inspection.path))
+    ahead = inspection.clock_ahead_seconds
     if ahead is not None and abs(ahead) > MAX_SKEW_SECONDS:
         direction = "ahead of" if ahead > 0 else "behind"
         detail = f"the database's clock is {abs(ahead):.1f} s {direction} this machine's"
         yield Finding(code="clock_skewed", subject="clock", detail=detail)
 
 
-def _schema(outside: Outside, location: str) -> Iterator[Finding]:
-    if outside.damage:
+def _schema(inspection: StoreInspection, location: str) -> Iterator[Finding]:
+    if inspection.damage:
         return
-    if outside.refusal is not None:
-        code = "schema_too_old" if outside.is_first_schema else "schema_too_new"
-        yield Finding(code=code, subject=location, detail=f"{location}: {outside.refusal}")
-    elif outside.pending:
-        detail = f"{location}: pending migrations: {', '.join(outside.pending)}"
+    if inspection.refusal is not None:
+        code = "schema_too_old" if inspection.is_first_schema else "schema_too_new"
+        yield Finding(code=code, subject=location, detail=f"{location}: {inspection.refusal}")
+    elif inspection.pending:
+        detail = f"{location}: pending migrations: {', '.join(inspection.pending)}"
         yield Finding(code="schema_behind", subject=location, detail=detail)
-    for name in outside.missing:
+    for name in inspection.missing:
         yield Finding(code="schema_incomplete", subject=name, detail=f"{name} is missing")
 
 
-def _durability(outside: Outside) -> Iterator[Finding]:
-    settings = outside.settings
-    if outside.kind == "sqlite" and settings.get("journal_mode", "wal") != "wal":
+def _durability(inspection: StoreInspection) -> Iterator[Finding]:
+    settings = inspection.settings
+    if inspection.kind == "sqlite" and settings.get("journal_mode", "wal") != "wal":
         # A gateway sets it whenever it opens the file, unless the file system cannot.
         detail = f"journal_mode is {settings['journal_mode']}, not wal"
         yield Finding(code="durability_weak", subject="journal_mode", detail=detail)
@@ -72,13 +72,13 @@ def _durability(outside: Outside) -> Iterator[Finding]:
             yield Finding(code="durability_weak", subject=name, detail=f"{name} is off")
 
 
-def _disk(outside: Outside, location: str) -> Iterator[Finding]:
-    free, total = outside.free_bytes, outside.total_bytes
+def _disk(inspection: StoreInspection, location: str) -> Iterator[Finding]:
+    free, total = inspection.free_bytes, inspection.total_bytes
     if free is not None and total and free < max(MIN_FREE_BYTES, total * MIN_FREE_SHARE):
         detail = f"{free / 1024**2:.0f} MiB free of {total / 1024**2:.0f}"
         yield Finding(code="disk_low", subject=location, detail=detail)
-    if outside.wal_bytes is not None and outside.wal_bytes > MAX_WAL_BYTES:
-        detail = f"{location}-wal has {outside.wal_bytes / 1024**2:.0f} MiB"
+    if inspection.wal_bytes is not None and inspection.wal_bytes > MAX_WAL_BYTES:
+        detail = f"{location}-wal has {inspection.wal_bytes / 1024**2:.0f} MiB"
         yield Finding(code="wal_large", subject=location, detail=detail)
 
 
@@ -126,7 +126,7 @@ async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]
     dead_workers = {worker.id for worker in await store.gone_workers()}
     for worker in sorted(dead_workers):
         yield Finding(code="lease_expired", subject=worker, detail=f"worker {worker}")
-    orphans = await store.look(lambda now: checks.rows(checks.ORPHANS, now, MAX_ROWS))
+    orphans = await store.query(lambda now: checks.rows(checks.ORPHANS, now, MAX_ROWS))
     for session_id, turn_id, owner in orphans:
         detail = f"session {session_id}, turn {turn_id}, worker {owner}"
         yield Finding(code="run_orphaned", subject=turn_id, detail=detail)
@@ -135,17 +135,17 @@ async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]
             if run.turn_id not in {row[1] for row in orphans}:
                 detail = f"session {run.session_id}, turn {run.turn_id}, worker {worker}"
                 yield Finding(code="run_orphaned", subject=run.turn_id, detail=detail)
-    for turn_id, session_id, source in await store.look(
+    for turn_id, session_id, source in await store.query(
         lambda now: checks.abandoned_turns(now, MAX_ROWS)
     ):
         detail = f"{source} turn {turn_id} of session {session_id}"
         yield Finding(code="turn_abandoned", subject=turn_id, detail=detail)
-    for session_id, turn_id in await store.look(
+    for session_id, turn_id in await store.query(
         lambda now: checks.rows(checks.EXPIRED_HOLDS, now, MAX_ROWS)
     ):
         detail = f"session {session_id}, turn {turn_id}"
         yield Finding(code="hold_expired", subject=turn_id, detail=detail)
-    for session_id, turn_id, began in await store.look(
+    for session_id, turn_id, began in await store.query(
         lambda now: checks.rows(checks.LONG_RUNS, now, now - turn_seconds, MAX_ROWS)
     ):
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
@@ -155,12 +155,12 @@ async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]
 
 async def _lanes_and_logs(store: SqlStore) -> AsyncIterator[Finding]:
     """Return lanes and queues that do not agree with the logs."""
-    for turn_id, session_id in await store.look(
+    for turn_id, session_id in await store.query(
         lambda _: checks.rows(checks.STRAY_TURNS, MAX_ROWS)
     ):
         detail = f"turn {turn_id} of session {session_id}"
         yield Finding(code="run_without_lane", subject=turn_id, detail=detail)
-    for lane in await store.look(lambda _: checks.wrong_lanes(MAX_ROWS)):
+    for lane in await store.query(lambda _: checks.wrong_lanes(MAX_ROWS)):
         yield _mismatch("lane_wrong", lane)
 
 
@@ -187,16 +187,16 @@ async def _logs(store: SqlStore) -> AsyncIterator[Finding]:
         ("log_gap", checks.LOST_ENDS, "items"),
         ("turn_gap", checks.TURN_GAPS, "turns"),
     ):
-        for session_id, expected, found in await store.look(partial(_rows, statement)):
+        for session_id, expected, found in await store.query(partial(_rows, statement)):
             detail = f"session {session_id} should have {expected} {what} but has {found}"
             yield Finding(code=code, subject=session_id, detail=detail)
-    for session, count in await store.look(partial(_rows, checks.UNKNOWN_LOGS)):
+    for session, count in await store.query(partial(_rows, checks.UNKNOWN_LOGS)):
         detail = f"{count} entries are of a session that is not there (number {session})"
         yield Finding(code="log_gap", subject=str(session), detail=detail)
-    for session_id, n in await store.look(partial(_rows, checks.COUNTS_BACK)):
+    for session_id, n in await store.query(partial(_rows, checks.COUNTS_BACK)):
         detail = f"entry {n} of session {session_id} counts less than the one before it"
         yield Finding(code="log_counts_wrong", subject=f"{session_id}/{n}", detail=detail)
-    now, newest = await store.look(checks.latest_time)
+    now, newest = await store.query(checks.latest_time)
     if newest is not None and newest > now + FUTURE_SECONDS:
         detail = f"the newest time is {newest - now:.0f} s ahead"
         yield Finding(code="clock_went_back", subject="clock", detail=detail)
@@ -207,7 +207,7 @@ async def _sessions(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]
     after: str | None = ""
     seen = 0
     while after is not None and (is_deep or seen < SESSIONS_READ):
-        checked = await store.look(partial(_page, after, is_deep))
+        checked = await store.query(partial(_page, after, is_deep))
         after = checked.last
         seen += PAGE_SIZE
         for code, found in (
@@ -224,7 +224,7 @@ async def _sessions(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]
 
 
 async def _providers(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
-    for state in await store.look(lambda _: checks.stale_state(MAX_ROWS)):
+    for state in await store.query(lambda _: checks.stale_state(MAX_ROWS)):
         reason = "is retired" if not state.is_live else f"ends at item {state.head_seq}"
         detail = (
             f"{state.provider} remembers items up to {state.covers_seq} of session "
@@ -242,7 +242,7 @@ async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Find
     seen = 0
     heals: dict[str, checks.StaleHeal] = {}
     while pos is not None and (is_deep or seen < ENTRIES_READ):
-        recent = await store.look(partial(_recent, pos))
+        recent = await store.query(partial(_recent, pos))
         pos = recent.next_pos
         seen += MAX_ROWS
         heals |= {heal.turn_id: heal for heal in recent.heals}

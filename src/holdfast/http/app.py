@@ -23,7 +23,6 @@ from holdfast.http.api.sessions import SessionsApi
 from holdfast.http.api.stored_completions import CompletionsApi
 from holdfast.http.api.transcript import TranscriptApi
 from holdfast.http.api.turns import TurnsApi
-from holdfast.http.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig, RateLimiter
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.submit_turn import TurnSubmitter
@@ -41,6 +40,7 @@ from holdfast.http.server.types import (
     json_reply,
 )
 from holdfast.http.server.websocket import Receive, Scope, Send, WebSocket
+from holdfast.observability.metrics import CONTENT_TYPE, PrometheusMeter
 from holdfast.ports.provider import Upstreams
 
 
@@ -199,9 +199,10 @@ class Application:
             if request.method == "OPTIONS" and is_preflight(request):
                 reply = Reply(b"", status=204, headers=[])
             else:
+                # The route first: a rejected request is logged and counted by it too.
+                methods = self._routes.find(request)
                 await self._authenticator.authenticate(request)
                 context.tenant = request.tenant
-                methods = self._routes.find(request)
                 endpoint: Endpoint = self._relay_or_404
                 if methods is not None:
                     endpoint = methods.get(request.method, self._reject_method)

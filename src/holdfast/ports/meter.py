@@ -18,16 +18,22 @@ class Meter(Protocol):
         """Record how long a turn waited for its lane."""
         ...
 
-    def healed(self, failure_class: str) -> None:
-        """Count a failure of a provider that was healed within its turn."""
+    def healed(self, failure_class: str, action: str, seconds: float) -> None:
+        """Count a provider's failure that was healed, and what the treatment and its pause took."""
         ...
 
     def compacted(self, mode: str, reason: str) -> None:
         """Count a compaction: a log range replaced by a summary, or outputs truncated."""
         ...
 
-    def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
-        """Record how long a provider took to answer or fail."""
+    def upstream_answered(
+        self, name: str, outcome: str, seconds: float, projection_seconds: float = 0.0
+    ) -> None:
+        """Record how long a provider took to answer or fail, and its request took to build."""
+        ...
+
+    def tool_called(self, tool: str, call_id: str, outcome: str, seconds: float) -> None:
+        """Record how long a tool that the gateway ran took to answer or fail."""
         ...
 
     def committed(self, commands: int, seconds: float) -> None:
@@ -55,13 +61,18 @@ class NoMeter:
     def lane_waited(self, seconds: float) -> None:
         """Do nothing."""
 
-    def healed(self, failure_class: str) -> None:
+    def healed(self, failure_class: str, action: str, seconds: float) -> None:
         """Do nothing."""
 
     def compacted(self, mode: str, reason: str) -> None:
         """Do nothing."""
 
-    def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
+    def upstream_answered(
+        self, name: str, outcome: str, seconds: float, projection_seconds: float = 0.0
+    ) -> None:
+        """Do nothing."""
+
+    def tool_called(self, tool: str, call_id: str, outcome: str, seconds: float) -> None:
         """Do nothing."""
 
     def committed(self, commands: int, seconds: float) -> None:

@@ -5,7 +5,7 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.core.history.history_hash import TrailRow
+from holdfast.core.history.history_hash import HistoryHashRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
@@ -91,13 +91,15 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
-    """One visible item without its content; `torn_body` is there for an answer that broke off."""
+    """One item without its content; `torn_body` is there for an answer that broke off."""
 
     seq: int
     kind: str
     fingerprint: bytes
     torn_body: bytes | None
     call_id: str | None = None
+    is_refused: bool = False
+    """Whether it is hidden because a provider refused it; every other hidden item is left out."""
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -176,16 +178,18 @@ class Reader(Protocol):
     async def outline(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
     ) -> Outline | None:
-        """Return the settled, visible log without its content, in one snapshot.
+        """Return the settled log without its content, in one snapshot: visible and refused items.
 
         Items of a turn that runs are kept apart; those of one that waits for tools are not.
         """
         ...
 
-    async def trail_end(self, tenant: Tenant, trails: Sequence[bytes]) -> TrailRow | None:
-        """Return where a history ends that has one of these trails, the first of them that is kept.
+    async def find_history(
+        self, tenant: Tenant, history_hashes: Sequence[bytes]
+    ) -> HistoryHashRow | None:
+        """Return where a history ends that has one of these hashes, the first of them that is kept.
 
-        What was erased in it since has no trail any more, nor has an erased session.
+        What was erased in it since has no hash any more, nor has an erased session.
         """
         ...
 

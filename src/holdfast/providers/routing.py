@@ -31,7 +31,7 @@ Model = dict[str, Any]
 MAX_CACHED_ROUTES = 1024
 
 
-class Upstreams:
+class UpstreamRouter:
     """All upstreams of a gateway, in order of precedence."""
 
     def __init__(self, settings: Sequence[UpstreamSettings], new_id: NewId) -> None:

@@ -184,6 +184,8 @@ class OtelSettings:
 
     endpoint: str = ""
     """OTLP/HTTP endpoint, such as `http://127.0.0.1:4318`; empty means off."""
+    content: bool = False
+    """Whether spans of model calls carry the messages, which may be personal data."""
 
     def __post_init__(self) -> None:
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):

@@ -12,7 +12,7 @@ from holdfast.settings.sections import ServerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class GatewayTarget:
     """A gateway's URL, without /v1, and the API key for it."""
 
     url: str
@@ -21,7 +21,7 @@ class Target:
 
 def find_target(
     url: str | None, settings: Settings, environment: Mapping[str, str] | None = None
-) -> Target:
+) -> GatewayTarget:
     """Return the gateway of `url`, else of HOLDFAST_URL, else of `settings.server`."""
     env = os.environ if environment is None else environment
     origin = "--url" if url else "HOLDFAST_URL"
@@ -35,7 +35,7 @@ def find_target(
         raise InvalidSetting(f"{origin}: {exc}") from exc
     if parts.username or parts.password:
         raise InvalidSetting(f"{origin} must not contain a password; use HOLDFAST_API_KEY")
-    return Target(
+    return GatewayTarget(
         url=address.rstrip("/").removesuffix("/v1"), key=env.get("HOLDFAST_API_KEY") or None
     )
 

@@ -8,20 +8,20 @@ from urllib.parse import quote
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.open import MEMORY, check_known, sqlite_path
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.schema_info import Outside, missing_from, steps_left
+from holdfast.stores.sql.schema_info import StoreInspection, missing_from, steps_left
 from holdfast.stores.sqlite.driver import DIALECT
 
 
-async def look_at(url: str) -> Outside:
+async def inspect_store(url: str) -> StoreInspection:
     """Return how the store of a URL looks."""
     if url == MEMORY:
-        return Outside(kind="memory")
+        return StoreInspection(kind="memory")
     if url.startswith("sqlite:"):
-        return _look_at_file(sqlite_path(url))
+        return _inspect_file(sqlite_path(url))
     check_known(url)
-    from holdfast.stores.postgres.inspect import look_at_postgres
+    from holdfast.stores.postgres.inspect import inspect_postgres
 
-    return await look_at_postgres(url, wanted_columns())
+    return await inspect_postgres(url, wanted_columns())
 
 
 def wanted_columns() -> dict[str, set[str]]:
@@ -45,9 +45,9 @@ def _columns(connection: sqlite3.Connection) -> dict[str, set[str]]:
     return found
 
 
-def _look_at_file(path: Path) -> Outside:
+def _inspect_file(path: Path) -> StoreInspection:
     if not path.exists():
-        return Outside(kind="sqlite", exists=False, path=str(path))
+        return StoreInspection(kind="sqlite", exists=False, path=str(path))
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a folder; a store is a file")
     connection: sqlite3.Connection | None = None
@@ -57,13 +57,13 @@ def _look_at_file(path: Path) -> Outside:
     except sqlite3.OperationalError as exc:
         raise StoreUnavailable(f"{path} cannot be opened: {exc}") from exc
     except sqlite3.DatabaseError as exc:
-        return Outside(kind="sqlite", damage=(str(exc),), path=str(path))
+        return StoreInspection(kind="sqlite", damage=(str(exc),), path=str(path))
     finally:
         if connection is not None:
             connection.close()
 
 
-def _examine(connection: sqlite3.Connection, path: Path) -> Outside:
+def _examine(connection: sqlite3.Connection, path: Path) -> StoreInspection:
     checked = [row[0] for row in connection.execute("pragma quick_check(10)")]
     found = _columns(connection)
     applied = []
@@ -73,7 +73,7 @@ def _examine(connection: sqlite3.Connection, path: Path) -> Outside:
     is_current = not pending and refusal is None
     (mode,) = connection.execute("pragma journal_mode").fetchone()
     usage = shutil.disk_usage(path.absolute().parent)
-    return Outside(
+    return StoreInspection(
         kind="sqlite",
         pending=pending,
         refusal=refusal,

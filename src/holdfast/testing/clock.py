@@ -1,7 +1,7 @@
 """A clock that only moves when a test moves it."""
 
 
-class HandClock:
+class ManualClock:
     """A clock for tests that `advance` and `set` move."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:

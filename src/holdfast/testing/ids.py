@@ -3,7 +3,7 @@
 from collections import Counter
 
 
-class CountedIds:
+class SequentialIds:
     """`turn_000001`, `turn_000002`, …: in order, per prefix.
 
     `name` separates the ids of two processes: `turn_a000001`.

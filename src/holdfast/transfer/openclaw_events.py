@@ -33,7 +33,7 @@ class Segment:
 
 
 @dataclass(slots=True)
-class Transcript:
+class OpenClawTranscript:
     """A whole file or session: its segments, oldest first, and its problems."""
 
     segments: list[Segment]
@@ -41,14 +41,14 @@ class Transcript:
     problems: list[str]
 
 
-def read_transcript(events: Sequence[Item]) -> Transcript:
+def read_transcript(events: Sequence[Item]) -> OpenClawTranscript:
     """Convert events to a transcript."""
     builder = _TranscriptBuilder(events)
     for event in events:
         builder.add(event)
     timestamps = (event.get("timestamp") for event in events)
     started_at = next((seconds(timestamp) for timestamp in timestamps if timestamp), None)
-    return Transcript(builder.segments, started_at, builder.converter.problems)
+    return OpenClawTranscript(builder.segments, started_at, builder.converter.problems)
 
 
 class _TranscriptBuilder:

@@ -14,7 +14,7 @@ from holdfast.transfer.imported_conversation import (
     UnreadSource,
     seconds,
 )
-from holdfast.transfer.openclaw_events import Transcript, read_transcript
+from holdfast.transfer.openclaw_events import OpenClawTranscript, read_transcript
 
 INDEX = "sessions.json"
 _TRANSCRIPT = re.compile(r"^(?P<id>.+?)\.jsonl(?:\.(?P<fate>reset|deleted)\.(?P<when>[^/]+))?$")
@@ -41,7 +41,7 @@ class _FoundSession:
     session_id: str
     source: str
     started_at: float
-    transcript: Transcript | None
+    transcript: OpenClawTranscript | None
     problems: tuple[str, ...] = ()
     updated_at: float = 0.0
     """Used for ordering only, if the start time is unknown; it changes, so ids do not use it."""
@@ -97,7 +97,7 @@ def _indexed_session(
 ) -> _FoundSession:
     session_id = str(entry.get("sessionId") or raw_key)
     path = _transcript_path(folder, session_id, entry.get("sessionFile"))
-    transcript: Transcript | None = None
+    transcript: OpenClawTranscript | None = None
     problems: tuple[str, ...] = ("its transcript is missing",)
     if path is not None:
         seen.add(path)
@@ -151,7 +151,7 @@ def _unlisted_sessions(
         )
 
 
-def read_file(path: Path) -> tuple[Transcript, tuple[str, ...]]:
+def read_file(path: Path) -> tuple[OpenClawTranscript, tuple[str, ...]]:
     """Return a transcript and its problems; invalid lines are counted and skipped."""
     events: list[Item] = []
     bad_lines = 0

@@ -13,9 +13,9 @@ from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.settings import LaneSettings
 from holdfast.ports.store import Store
 from holdfast.stores.open import open_store
-from holdfast.testing.caller import Caller, answered
-from holdfast.testing.clock import HandClock
-from holdfast.testing.ids import CountedIds
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.ids import SequentialIds
+from holdfast.testing.store_client import StoreClient, answered
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -41,11 +41,11 @@ class UnsureStore:
 class EngineHarness:
     """A gateway, and shortcuts to use it."""
 
-    def __init__(self, gateway: Gateway, store: UnsureStore, clock: HandClock) -> None:
+    def __init__(self, gateway: Gateway, store: UnsureStore, clock: ManualClock) -> None:
         self.gateway = gateway
         self.store = store
         self.clock = clock
-        self.caller = Caller(gateway.store, "c")
+        self.caller = StoreClient(gateway.store, "c")
 
     def arrival(self, *texts: str, **more: Any) -> Accept:
         """Return the command that accepts texts under the key `k`."""
@@ -83,11 +83,11 @@ async def open_engine(
     *, handler: Handler | None = None, settings: LaneSettings | None = None
 ) -> AsyncIterator[EngineHarness]:
     """Open a gateway; its worker sweeps only when a test calls it."""
-    clock = HandClock()
+    clock = ManualClock()
     store = UnsureStore(await open_store("memory:", clock=clock))
     settings = settings or LaneSettings()
     limits = settings.limits(can_run_again=handler is not None)
-    gateway = Gateway(store, clock=clock, ids=CountedIds("g"), settings=settings, limits=limits)
+    gateway = Gateway(store, clock=clock, ids=SequentialIds("g"), settings=settings, limits=limits)
     await gateway.start(handler)
     try:
         yield EngineHarness(gateway, store, clock)

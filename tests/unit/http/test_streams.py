@@ -44,7 +44,7 @@ async def test_a_stalled_reader_misses_nothing_and_delays_nobody(is_background: 
         quick = Stream(gateway.server, "GET", f"/v1/responses/{name}?stream=true")
         told = await quick.rest()
         assert numbers(told) == list(range(len(told)))
-        live = gateway.desk.live(name)
+        live = gateway.turn_service.live(name)
         assert live is not None
         assert live.held_bytes <= WINDOW_BYTES + 3 * 200 * len(BIG)  # the last events show it all
         assert live.first_held > 100

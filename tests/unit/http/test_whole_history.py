@@ -198,3 +198,34 @@ async def test_a_regenerate_beside_a_running_turn_follows_its_question() -> None
         assert (await running).status_code == (await again).status_code == 200
         assert await gateway.log() == ["two", "re:two", "one", "re:one"]
         assert gateway.model.shown[-1] == ["two", "re:two", "one"]
+
+
+async def test_other_line_ends_and_unicode_forms_are_no_edit() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("Cafe\u0301\r\nau lait")])
+        history = [_user("Caf\u00e9\nau lait"), _assistant("re:Caf\u00e9\nau lait"), _user("two")]
+        await gateway.chat(history)
+        assert len(await gateway.log(view="log")) == 4
+
+
+async def test_the_part_of_an_answer_that_the_client_kept_takes_the_answers_place() -> None:
+    async with open_gateway() as gateway:
+        gateway.model.script = lambda _: [said("one two three four")]
+        await gateway.chat([_user("count")])
+        await gateway.chat([_user("count"), _assistant("one two"), _user("go on")])
+        assert gateway.model.shown[-1] == ["count", "one two", "go on"]
+        part = gateway.model.calls[-1].items[1]
+        assert b'"status":"incomplete"' in part
+        # It is recognised from then on.
+        history = [_user("count"), _assistant("one two"), _user("go on")]
+        await gateway.chat([*history, _assistant("one two three four"), _user("more")])
+        assert len(await gateway.log(view="log")) == 7
+
+
+async def test_an_answer_that_the_client_changed_is_complete() -> None:
+    async with open_gateway() as gateway:
+        gateway.model.script = lambda _: [said("one two three four")]
+        await gateway.chat([_user("count")])
+        await gateway.chat([_user("count"), _assistant("uno dos"), _user("go on")])
+        assert gateway.model.shown[-1] == ["count", "uno dos", "go on"]
+        assert b"incomplete" not in gateway.model.calls[-1].items[1]

@@ -48,7 +48,7 @@ class StreamInterrupted(CommandFailed):
     """A stream ended without a terminal event."""
 
 
-class Conversation:
+class ChatConversation:
     """The conversation under one key."""
 
     def __init__(

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from holdfast._version import __version__
 from holdfast.cli.output.terminal import CommandFailed
-from holdfast.settings.target import Target
+from holdfast.settings.target import GatewayTarget
 
 TIMEOUT_SECONDS = 30.0
 PAGE_SIZE = 100
@@ -33,7 +33,7 @@ class GatewayUnreachable(CommandFailed):
 class GatewayClient:
     """Requests to one gateway."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: GatewayTarget) -> None:
         self.url = target.url
         self._key = target.key
         self._parts = urlsplit(target.url)

@@ -61,10 +61,10 @@ def _file_copy(url: str, target: Path) -> tuple[str, Copy]:
 
 
 def _database_copy(url: str) -> Copy:
-    from holdfast.stores.inspect import look_at, wanted_columns
+    from holdfast.stores.inspect import inspect_store, wanted_columns
     from holdfast.stores.postgres.backup import dump
 
-    inspection = asyncio.run(look_at(url))
+    inspection = asyncio.run(inspect_store(url))
     if inspection.is_bare:
         raise CommandFailed("the database has no store")
     # A store of another version is copied too: that is the backup before an upgrade.

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.client.conversation import AnswerEnd, AnswerRestarted, Conversation
+from holdfast.cli.client.conversation import AnswerEnd, AnswerRestarted, ChatConversation
 from holdfast.cli.client.gateway_client import GatewayUnreachable, RequestRejected
 from holdfast.cli.options import ConfigFlag, UrlFlag, connect, load_settings
 from holdfast.cli.output.formatting import format_tokens, print_items, print_session
@@ -52,7 +52,9 @@ def chat(
         if not models:
             raise CommandFailed("the gateway lists no model; give one with --model")
         model = str(models[0]["id"])
-    conversation = Conversation(client, key, model, retry_seconds=patience, on_wait=_print_waiting)
+    conversation = ChatConversation(
+        client, key, model, retry_seconds=patience, on_wait=_print_waiting
+    )
     triggers = load_settings(config).reset.triggers
     is_interactive = sys.stdin.isatty() and is_terminal()
     if is_interactive:
@@ -68,7 +70,7 @@ def chat(
         raise typer.Exit(1)
 
 
-def _print_greeting(conversation: Conversation, url: str) -> None:
+def _print_greeting(conversation: ChatConversation, url: str) -> None:
     session = conversation.session()
     if session is None:
         state = "a new conversation"
@@ -110,7 +112,7 @@ def _is_text(line: str) -> bool:
 
 
 def _handle(
-    conversation: Conversation, line: str, triggers: tuple[str, ...], *, is_interactive: bool
+    conversation: ChatConversation, line: str, triggers: tuple[str, ...], *, is_interactive: bool
 ) -> bool:
     """Execute a command or send a message; return whether it succeeded."""
     if not _is_text(line):
@@ -149,7 +151,7 @@ def _print_unknown_command(command: str, triggers: tuple[str, ...]) -> None:
     )
 
 
-def _print_answer(conversation: Conversation, text: str, *, is_interactive: bool) -> bool:
+def _print_answer(conversation: ChatConversation, text: str, *, is_interactive: bool) -> bool:
     """Print an answer as it arrives, wrapped at words on a terminal."""
     has_output = False
     end: AnswerEnd | None = None

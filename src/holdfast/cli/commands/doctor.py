@@ -60,10 +60,10 @@ async def _check(
     """Return the findings, and which of them were fixed."""
     from holdfast.app import open_configured_store
     from holdfast.doctor.fixing import fix, fix_before_open
-    from holdfast.doctor.store_checks import check_contents, check_from_outside
-    from holdfast.stores.inspect import look_at
+    from holdfast.doctor.store_checks import check_contents, check_inspection
+    from holdfast.stores.inspect import inspect_store
 
-    findings = list(check_from_outside(await look_at(settings.store.url)))
+    findings = list(check_inspection(await inspect_store(settings.store.url)))
     is_outdated = any(finding.code == "schema_behind" for finding in findings)
     failures: dict[Finding, str] = {}
     if is_fixing:

@@ -115,9 +115,9 @@ def _in_memory(settings: "Settings") -> "Settings":
 
 async def _store_exists(url: str) -> bool:
     """Return whether there is a store that can be read without migrating it."""
-    from holdfast.stores.inspect import look_at
+    from holdfast.stores.inspect import inspect_store
 
-    inspection = await look_at(url)
+    inspection = await inspect_store(url)
     if not inspection.exists or inspection.is_bare:
         return False
     if inspection.refusal is not None:

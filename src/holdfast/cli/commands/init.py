@@ -49,6 +49,10 @@ TEMPLATE = """\
 # level = "warning"
 # format = "text"       # or "json"
 # areas = ["request=info"]    # one line per request
+
+[otel]
+# endpoint = ""         # OTLP/HTTP, such as "http://127.0.0.1:4318"; needs holdfast[otel]
+# content = false       # whether traces carry the messages
 """
 
 

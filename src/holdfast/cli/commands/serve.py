@@ -69,7 +69,7 @@ async def serve(settings: Settings) -> None:
             # Install the handlers first: whoever reads the line below may send a signal at once.
             with server.capture_signals():
                 print(f"holdfast listening on http://{host}:{port}", flush=True)
-                _print_examples(host, port, settings)
+                _print_examples(host, port, settings, await application.requires_key())
                 await server.serve(sockets=[listener])
     finally:
         listener.close()
@@ -123,23 +123,28 @@ def example_model(upstreams: Sequence[UpstreamSettings]) -> str | None:
     return next((name for name in upstreams[0].models if _PLAIN.fullmatch(name)), None)
 
 
-def _print_examples(host: str, port: int, settings: Settings) -> None:
+def _print_examples(host: str, port: int, settings: Settings, requires_key: bool) -> None:
     base = f"http://{host}:{port}"
     model = example_model(settings.upstreams)
     hint = "" if model else " (replace MODEL by a model of your upstream)"
+    if requires_key:
+        hint += ", after `export HOLDFAST_API_KEY=…` with your API key"
     model = model or "MODEL"
+    bearer = ' -H "Authorization: Bearer $HOLDFAST_API_KEY"' if requires_key else ""
+    key = 'os.environ["HOLDFAST_API_KEY"]' if requires_key else '"none"'
+    python, modules = _program("python"), "openai, os" if requires_key else "openai"
     body = f'{{"model":"{model}","messages":[{{"role":"user","content":"I am Ada"}}]}}'
     flag = "" if base == server_url(ServerSettings()) else f" --url {base}"
     print(
         f"""
 Try, in another terminal{hint}:
 
-  curl {base}/v1/chat/completions -H 'content-type: application/json' \\
+  curl {base}/v1/chat/completions -H 'content-type: application/json'{bearer} \\
     -H 'X-Session-Key: me' -d '{body}'
 
   {_program("holdfast")} chat{flag}
 
-  {_program("python")} -c 'import openai; print(openai.OpenAI(base_url="{base}/v1", api_key="none")
+  {python} -c 'import {modules}; print(openai.OpenAI(base_url="{base}/v1", api_key={key})
     .responses.create(model="{model}", input="Who am I?",
     extra_headers={{"X-Session-Key": "me"}}).output_text)'
 

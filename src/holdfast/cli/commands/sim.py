@@ -32,11 +32,11 @@ def sim(
 ) -> None:
     """Run a simulated model provider that can misbehave."""
     from holdfast.simulator.server.running import run
-    from holdfast.simulator.state.scenario import InvalidInput
+    from holdfast.simulator.state.scenario import InvalidScenario
 
     try:
         loaded = _load_scenario(scenario, seed, profile, fault or [])
-    except InvalidInput as exc:
+    except InvalidScenario as exc:
         typer.echo(f"holdfast sim: {exc}", err=True)
         raise typer.Exit(2) from exc
     try:
@@ -56,7 +56,7 @@ def _load_scenario(
 
     from holdfast.simulator.server.flags import read_flag
     from holdfast.simulator.state.profiles import PROFILES
-    from holdfast.simulator.state.scenario import InvalidInput, Scenario, load_scenario
+    from holdfast.simulator.state.scenario import InvalidScenario, Scenario, load_scenario
 
     scenario = load_scenario(path) if path is not None else Scenario()
     if seed is not None:
@@ -64,7 +64,7 @@ def _load_scenario(
     if profile is not None:
         if profile not in PROFILES:
             known = ", ".join(PROFILES)
-            raise InvalidInput(f"--profile: no profile {profile!r}; there are {known}")
+            raise InvalidScenario(f"--profile: no profile {profile!r}; there are {known}")
         scenario = msgspec.structs.replace(scenario, profile=PROFILES[profile].name)
     added = [read_flag(text) for text in faults]
     return msgspec.structs.replace(scenario, faults=[*scenario.faults, *added])

@@ -30,7 +30,7 @@ NOT_SHOWN = frozenset({"compaction_trigger"})
 """Items that are addressed to the gateway, not to a model."""
 
 
-class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CompactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of a `compaction` record: what replaces its range."""
 
     id: str
@@ -60,7 +60,7 @@ class Elision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 write_body = msgspec.json.Encoder().encode
-read_compaction = msgspec.json.Decoder(Compaction).decode
+read_compaction = msgspec.json.Decoder(CompactionRecord).decode
 read_elision = msgspec.json.Decoder(Elision).decode
 
 
@@ -131,7 +131,7 @@ class Shown(msgspec.Struct, frozen=True):
     """The records in force, with their bodies."""
 
     in_force: InForce
-    compaction: Compaction | None = None
+    compaction: CompactionRecord | None = None
     elisions: tuple[Elision, ...] = ()
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.compaction.records import (
-    Compaction,
+    CompactionRecord,
     Elision,
     RecordHead,
     in_force,
@@ -27,7 +27,7 @@ class CompactionView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     turn_id: str | None
     to_seq: int | None = None
-    compaction: Compaction | None = None
+    compaction: CompactionRecord | None = None
     elision: Elision | None = None
 
 

@@ -361,5 +361,5 @@ def write_prefix(command: Accept, draft: Draft, brought: ImportedPrefix) -> Acce
     """
     history = replace(command, turn_id=brought.turn_id, items=command.items[: brought.count])
     add_completed(history, draft, source="system")
-    draft.index_history(brought.trail)
+    draft.index_history(brought.history_hash)
     return replace(command, items=command.items[brought.count :])

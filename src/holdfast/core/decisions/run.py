@@ -100,9 +100,9 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     assert session is not None
     assert turn is not None
     assert run is not None
-    if command.usage is not None and not command.usage.is_countable:
-        command = replace(command, usage=None)
     draft = Draft(session, now=facts.now)
+    if command.usage is not None and not count_usage(draft, command.usage):
+        command = replace(command, usage=None)
     items = _missing(command, session)
     if facts.heads:
         items = without_hidden(items, session, facts.heads, command.shown_records)
@@ -116,8 +116,6 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
     draft.save_run(run)
     if command.journal is not None:
         draft.journal(turn, command.journal, run.id)
-    if command.usage is not None:
-        count_usage(draft, command.usage)
     is_completed = command.outcome == "completed"
     if is_completed:
         _keep_for_later(draft, turn, command, facts)
@@ -133,8 +131,20 @@ def finish(command: Finish, facts: Facts) -> Decision[Ended]:
             message=command.error_message,
             is_retryable=command.is_retryable,
         )
+    if command.refused_from is not None:
+        facts = _hide_refused(draft, turn, command.refused_from, facts)
     begun = _hand_over(draft, run, command, facts) if facts.waiting.count else None
     return draft.decide(Ended(turn, draft.session, run, begun))
+
+
+def _hide_refused(draft: Draft, turn: Turn, first: int, facts: Facts) -> Facts:
+    """Hide the input that a provider refused, and what was answered to it.
+
+    A conversation at the provider may contain the input all the same: it is not continued.
+    """
+    hidden = draft.hide("refused", (first, draft.head_seq), facts.hidden, turn.id)
+    draft.add(ProviderStateDropped(draft.before.id))
+    return replace(facts, hidden=tuple(hidden))
 
 
 def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started | None:
@@ -148,15 +158,15 @@ def _hand_over(draft: Draft, run: Run, command: Finish, facts: Facts) -> Started
 
 
 def _keep_for_later(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> None:
-    """Write what later requests may look for: the completion, the trail, a provider's state."""
+    """Write what later requests look for: the completion, the history hash, provider state."""
     kept, session = command.completion, draft.before
     if kept is not None:
         row = CompletionRow(
             turn.id, turn.step, session.tenant, session.id, kept.model, kept.metadata, facts.now
         )  # fmt: skip
         draft.add(CompletionAdded(row))
-    if command.trail:
-        draft.index_history(command.trail)
+    if command.history_hash:
+        draft.index_history(command.history_hash)
     if command.provider_state is not None:
         _keep_state(draft, command.provider_state, command, facts)
 
@@ -213,8 +223,10 @@ def _ended_run(run: Run, command: Finish, draft: Draft) -> Run:
     )
 
 
-def count_usage(draft: Draft, usage: Usage) -> None:
-    """Add what a call used to what its session has used."""
+def count_usage(draft: Draft, usage: Usage) -> bool:
+    """Add what a call used to what its session has used; return False if it is not countable."""
+    if not usage.is_countable:
+        return False
     session = draft.before
     draft.set(
         input_tokens=session.input_tokens + usage.input_tokens,
@@ -222,6 +234,7 @@ def count_usage(draft: Draft, usage: Usage) -> None:
         output_tokens=session.output_tokens + usage.output_tokens,
         reasoning_tokens=session.reasoning_tokens + usage.reasoning_tokens,
     )
+    return True
 
 
 def _finish_fenced(command: Finish, facts: Facts) -> Decision[Ended]:

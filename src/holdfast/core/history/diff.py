@@ -5,7 +5,8 @@ What is recognized is not stored twice; an edit or a regenerate becomes a rewind
 items that it hides stay readable.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -17,6 +18,8 @@ ASSISTANT = "assistant"
 CALL_SUFFIX = "_call"
 OTHER_MODEL_KINDS = frozenset({"mcp_approval_request", "compaction"})
 """Kinds, other than calls, that only a model's server creates."""
+MAX_MATCHES = 256
+"""How many matches of one request are followed at once."""
 
 
 class SentItem(msgspec.Struct, frozen=True, gc=False):
@@ -47,7 +50,7 @@ class SentItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
-    """One visible item of the log."""
+    """One item of the log that a client may have in its history."""
 
     seq: int
     fingerprint: bytes
@@ -55,6 +58,13 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     partial_text: str | None = None
     """The text of an incomplete answer."""
     call_id: str | None = None
+    is_refused: bool = False
+    """Whether the model is not shown it because its provider refused it."""
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a client may lack it: it shows neither refused input nor every cut answer."""
+        return self.is_refused or self.partial_text is not None
 
 
 class HistoryDiff(msgspec.Struct, frozen=True):
@@ -75,16 +85,18 @@ def find_new(
 ) -> HistoryDiff:
     """Compare a request with the log of the turns that were complete when it arrived.
 
-    (a) No model output in the request: all of it is new. (b) A prefix of the request matches the
-    end of the log: the rest is new. (c) A prefix matches earlier in the log: rewind to there.
-    (d) Nothing in common: the client's history replaces ours.
+    (a) No model output in the request: all of it is new, unless it repeats refused input.
+    (b) A prefix of the request matches the end of the log: the rest is new. (c) A prefix matches
+    earlier in the log: rewind to there. (d) Nothing in common: the client's history replaces ours.
 
     With `is_whole` the client is known to send its whole history, so that (a) does not apply. A
     turn that has not ended begins at `open_from`: what the log has of it is recognized and never
     hidden.
     """
-    if not log or not (is_whole or any(item.is_model_output for item in sent)):
+    if not log:
         return HistoryDiff(0)
+    if not (is_whole or any(item.is_model_output for item in sent)):
+        return HistoryDiff(_refused_again(sent, log))
     found = _find_new(sent, log)
     renamed = _renamed_calls(sent, found.new_from, log)
     if renamed:
@@ -152,15 +164,18 @@ def _with_unique_calls(sent: Sequence[SentItem], call_ids: frozenset[str]) -> li
 
 
 def _find_new(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> HistoryDiff:
-    known = _comparable(log, sent)
-    matched, at = _match([item.fingerprint for item in sent], [e.fingerprint for e in known])
+    known = [entry for entry in log if entry.fingerprint != NO_FINGERPRINT]
+    if any(entry.is_optional for entry in known):
+        matched, at = _align(sent, known)
+    else:
+        matched, at = _match([item.fingerprint for item in sent], [e.fingerprint for e in known])
     head = log[-1].seq
     if matched == 0:
         return HistoryDiff(0, (log[0].seq - 1, head))
     new_from = _skip_reasoning(sent, matched)
     last = known[at].seq
     if new_from < len(sent):
-        is_head = at == len(known) - 1
+        is_head = _is_head(known[at + 1 :], sent[new_from])
         return HistoryDiff(new_from, None if is_head else (last, head))
     return _regenerate(sent, known, at, head)
 
@@ -184,27 +199,71 @@ def _is_answer(entry: LogEntry, sent: Sequence[SentItem]) -> bool:
     return any(item.role == ASSISTANT and item.fingerprint == entry.fingerprint for item in sent)
 
 
-def _comparable(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> list[LogEntry]:
-    """Return the entries that a client must have: no reasoning, no answers it has not seen.
+def _refused_again(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> int:
+    """Return how many items at the start of a request repeat refused input at the log's end.
 
-    Of an incomplete answer the client may have seen any part; if it sends one, it is that answer.
+    The last item sent is what is asked now, also where it was refused before.
     """
-    known: list[LogEntry] = []
-    for entry in log:
-        if entry.partial_text is not None:
-            seen = _seen_part(entry.partial_text, sent)
-            if seen is not None:
-                known.append(msgspec.structs.replace(entry, fingerprint=seen))
-        elif entry.fingerprint != NO_FINGERPRINT:
-            known.append(entry)
-    return known
+    refused = list(takewhile(lambda entry: entry.is_refused, reversed(log)))
+    count = 0
+    for entry in reversed(refused):
+        if count < len(sent) - 1 and sent[count].fingerprint == entry.fingerprint:
+            count += 1
+    return count
 
 
-def _seen_part(partial: str, sent: Sequence[SentItem]) -> bytes | None:
-    for item in sent:
-        if item.role == ASSISTANT and item.text and partial.strip().startswith(item.text.strip()):
-            return item.fingerprint
-    return None
+def _is_head(rest: Sequence[LogEntry], item: SentItem) -> bool:
+    """Whether an item is new behind the rest of the log, of which the client has nothing.
+
+    An assistant's message takes the place of an incomplete answer: it is the part that was shown.
+    """
+    if item.role == ASSISTANT and any(entry.partial_text is not None for entry in rest):
+        return False
+    return all(entry.is_optional for entry in rest)
+
+
+def _align(sent: Sequence[SentItem], known: Sequence[LogEntry]) -> tuple[int, int]:
+    """Return what `_match` returns, for a log of which a client may lack some entries.
+
+    All matches are followed at once, by the entries at which they have arrived. There are few of
+    them unless a history consists of equal items; beyond a limit the middle ones are dropped.
+    """
+    pattern = [(at, item) for at, item in enumerate(sent) if item.fingerprint != NO_FINGERPRINT]
+    ends: list[int] = list(range(len(known)))
+    tail = len(known) - 1
+    while tail > 0 and known[tail].is_optional:
+        tail -= 1
+    best, at_head = (0, -1), (0, -1)
+    for number, (place, item) in enumerate(pattern):
+        is_last = number == len(pattern) - 1
+        ends = [end for end in ends if _is_equal(item, known[end], is_last=is_last)]
+        if not ends:
+            break
+        best = (place + 1, ends[-1])
+        if ends[-1] >= tail:
+            at_head = best
+        ends = _limited(sorted({after for end in ends for after in _successors(known, end)}))
+    return at_head if at_head[0] else best
+
+
+def _is_equal(item: SentItem, entry: LogEntry, *, is_last: bool) -> bool:
+    # Refused input that is sent last is asked again.
+    return item.fingerprint == entry.fingerprint and not (entry.is_refused and is_last)
+
+
+def _successors(known: Sequence[LogEntry], end: int) -> Iterator[int]:
+    """Return the entries that may follow an entry in a client's history."""
+    for after in range(end + 1, len(known)):
+        yield after
+        if not known[after].is_optional:
+            return
+
+
+def _limited(ends: list[int]) -> list[int]:
+    if len(ends) <= MAX_MATCHES:
+        return ends
+    half = MAX_MATCHES // 2
+    return ends[:half] + ends[-half:]
 
 
 def _match(sent: Sequence[bytes], known: Sequence[bytes]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The hash of a history (its *trail*): equal for two histories with the same content.
+"""The hash of a history: equal for two histories with the same content.
 
 It finds a stored history that a request repeats, so that the request can point to it instead of
 storing it again. Call ids count, because new items may answer a call by its id.
@@ -13,19 +13,19 @@ from holdfast.core.history.diff import ASSISTANT, SentItem
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.items import OUTPUT_SUFFIX
 
-NO_TRAIL = b""
+EMPTY_HISTORY = b""
 Step = tuple[bytes, str | None]
 """An item's fingerprint and call id."""
 
 
-class TrailRow(msgspec.Struct, frozen=True):
+class HistoryHashRow(msgspec.Struct, frozen=True):
     """Where a history ends: at `seq` of a session, with the session's records up to then."""
 
     session_id: SessionId
     seq: int
     record_no: int
     tenant: Tenant
-    trail: bytes
+    history_hash: bytes
 
 
 class ItemPlaceRow(msgspec.Struct, frozen=True):
@@ -41,26 +41,28 @@ class PrefixHash(msgspec.Struct, frozen=True, gc=False):
     """The hash of a request's first `count` items."""
 
     count: int
-    trail: bytes
+    history_hash: bytes
 
 
-def extend_hash(trail: bytes, steps: Iterable[Step]) -> bytes:
+def extend_hash(history_hash: bytes, steps: Iterable[Step]) -> bytes:
     """Return a hash extended by more items; items without a fingerprint do not count."""
     for fingerprint, call_id in steps:
         if fingerprint:
-            content = b"\0".join((trail, fingerprint, (call_id or "").encode("utf-8", "replace")))
-            trail = hashlib.blake2b(content, digest_size=16).digest()
-    return trail
+            content = b"\0".join(
+                (history_hash, fingerprint, (call_id or "").encode("utf-8", "replace"))
+            )
+            history_hash = hashlib.blake2b(content, digest_size=16).digest()
+    return history_hash
 
 
 def prefix_hashes(sent: Sequence[SentItem], call_ids: Sequence[str | None]) -> list[PrefixHash]:
     """Return the hash after each output of a model that something else follows."""
     found: list[PrefixHash] = []
-    trail = NO_TRAIL
+    history_hash = EMPTY_HISTORY
     for index, item in enumerate(sent[:-1]):
-        trail = extend_hash(trail, [(item.fingerprint, call_ids[index])])
+        history_hash = extend_hash(history_hash, [(item.fingerprint, call_ids[index])])
         if _is_models(item) and not _is_models(sent[index + 1]):
-            found.append(PrefixHash(index + 1, trail))
+            found.append(PrefixHash(index + 1, history_hash))
     return found
 
 

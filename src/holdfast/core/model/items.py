@@ -7,6 +7,7 @@ business and pass through untouched.
 import json
 from hashlib import blake2b
 from typing import Any
+from unicodedata import normalize
 
 import msgspec
 
@@ -134,8 +135,9 @@ def message(role: str, text: str) -> NewItem:
 def _fingerprint(kind: str, head: _Head) -> bytes:
     """Hash what makes two items the same to a reader: role, text, call, arguments, output.
 
-    Ids, annotations and outer white space do not count; reasoning and what else a provider did
-    by itself have no fingerprint at all, so that clients which drop it still match.
+    Ids, annotations, outer white space, the form of line ends and of composed characters do not
+    count; reasoning and what else a provider did by itself have no fingerprint at all, so that
+    clients which drop it still match.
     """
     if kind in TRACES:
         return b""
@@ -149,7 +151,16 @@ def _fingerprint(kind: str, head: _Head) -> bytes:
     return _hashed(said)
 
 
+def comparable_text(text: str) -> str:
+    """Return text as it is compared: line ends as line feeds, characters composed (NFC)."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text if text.isascii() else normalize("NFC", text)
+
+
 def _hashed(said: str) -> bytes:
+    if "\r" in said or not said.isascii():
+        said = comparable_text(said)
     return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -185,7 +196,10 @@ def _arguments(arguments: Any) -> str:
             arguments = msgspec.json.decode(arguments)
         except (msgspec.DecodeError, RecursionError):
             return str(arguments).strip()
-    return msgspec.json.encode(arguments, order="deterministic").decode()
+    encoded = msgspec.json.encode(arguments, order="deterministic")
+    if b"\\r" in encoded:
+        encoded = msgspec.json.encode(_with_line_feeds(arguments), order="deterministic")
+    return encoded.decode()
 
 
 def _more_arguments(head: _Head) -> str:
@@ -195,6 +209,15 @@ def _more_arguments(head: _Head) -> str:
         return ""
     said = [part.strip() if isinstance(part, str) else _without_nulls(part) for part in parts]
     return msgspec.json.encode(said, order="deterministic").decode()
+
+
+def _with_line_feeds(value: Any) -> Any:
+    """Return a JSON value with the line ends of its texts as line feeds."""
+    if isinstance(value, str):
+        return comparable_text(value)
+    if isinstance(value, dict):
+        return {name: _with_line_feeds(one) for name, one in value.items()}
+    return [_with_line_feeds(one) for one in value] if isinstance(value, list) else value
 
 
 def _without_nulls(value: Any) -> Any:

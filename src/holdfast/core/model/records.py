@@ -4,7 +4,7 @@ The log only grows. An edit, a regenerate, a rollback or a second attempt hides 
 everything hidden stays readable in the log's own view.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -19,14 +19,17 @@ RecordKind = Literal[
     "pop",
     "move",
     "replace",
+    "refused",
     "compaction",
     "elision",
     "quarantine",
     "undo",
 ]
 HIDING: frozenset[RecordKind] = frozenset(
-    {"rewind", "rollback", "retry", "hide", "pop", "move", "replace"}
+    {"rewind", "rollback", "retry", "hide", "pop", "move", "replace", "refused"}
 )
+REFUSED: frozenset[RecordKind] = frozenset({"refused"})
+"""Hide input that a provider refused; a client's history may still contain it."""
 
 Span = tuple[int, int]
 """First and last sequence number, both included."""
@@ -46,10 +49,10 @@ class Record(msgspec.Struct, frozen=True):
     created_at: float
 
 
-def hidden_spans(records: Iterable[Record]) -> list[Span]:
-    """Return the ranges that one session's records hide, merged and in order."""
+def hidden_spans(records: Iterable[Record], kinds: Collection[RecordKind] = HIDING) -> list[Span]:
+    """Return the ranges that one session's records of some kinds hide, merged and in order."""
     return merge_spans(
-        (record.from_seq, record.to_seq) for record in in_force(records) if record.kind in HIDING
+        (record.from_seq, record.to_seq) for record in in_force(records) if record.kind in kinds
     )
 
 

@@ -32,7 +32,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Whether it was taken in before the response that it continues had ended."""
     is_compaction: bool = False
     """Whether its input ends with a `compaction_trigger`: then it wants nothing else."""
-    trail: bytes = b""
+    history_hash: bytes = b""
     """Of the history that the request brought or repeated, where its answer may be found by it."""
 
 

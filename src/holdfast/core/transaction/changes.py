@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.history.history_hash import ItemPlaceRow, TrailRow
+from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
@@ -165,10 +165,10 @@ class LateWriteNoted(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class TrailAdded(msgspec.Struct, frozen=True, gc=False):
+class HistoryHashAdded(msgspec.Struct, frozen=True, gc=False):
     """Where a history ends that a later request may repeat."""
 
-    row: TrailRow
+    row: HistoryHashRow
 
 
 class ItemPlaced(msgspec.Struct, frozen=True, gc=False):
@@ -274,7 +274,7 @@ Change = (
     | SummariesErased
     | JournalAdded
     | ResponseDropped
-    | TrailAdded
+    | HistoryHashAdded
     | ItemPlaced
 )
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.history.history_hash import ItemPlaceRow, TrailRow
+from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.ids import RunId, TurnId, WorkerId
 from holdfast.core.model.item_ids import mint_name
 from holdfast.core.model.items import NewItem, StoredItem
@@ -18,6 +18,7 @@ from holdfast.core.transaction.changes import (
     Decision,
     Entry,
     Event,
+    HistoryHashAdded,
     ItemPlaced,
     JournalAdded,
     JournalRow,
@@ -26,7 +27,6 @@ from holdfast.core.transaction.changes import (
     ProviderStateDropped,
     QueueDropped,
     QueueSaved,
-    TrailAdded,
 )
 from holdfast.core.transaction.commands import JournalEntry
 
@@ -276,12 +276,12 @@ class Draft:
         )  # fmt: skip
         self._others.append(JournalAdded(row, run_id))
 
-    def index_history(self, trail: bytes) -> None:
+    def index_history(self, history_hash: bytes) -> None:
         """Have the history up to the head found by later requests that repeat it.
 
         What was added to it here may also be referred to, item by item.
         """
-        if not trail:
+        if not history_hash:
             return
         here = self.session
         for entry in self._entries:
@@ -289,8 +289,8 @@ class Draft:
                 if item.item_id is not None:
                     place = ItemPlaceRow(here.tenant, item.item_id, here.id, item.seq)
                     self._others.append(ItemPlaced(place))
-        row = TrailRow(here.id, here.head_seq, here.record_no, here.tenant, trail)
-        self._others.append(TrailAdded(row))
+        row = HistoryHashRow(here.id, here.head_seq, here.record_no, here.tenant, history_hash)
+        self._others.append(HistoryHashAdded(row))
 
     def wake(self) -> None:
         """Have everybody who waits for this session look again."""

@@ -19,8 +19,8 @@ from holdfast.core.compaction.context_options import (
 from holdfast.core.compaction.records import (
     NOT_SHOWN,
     SUMMARY_OPENING,
-    Compaction,
     CompactionReason,
+    CompactionRecord,
     Elision,
     Name,
     compaction_item,
@@ -263,14 +263,14 @@ class Compactor:
         if isinstance(found, Summary):
             return found
         log.warning("summary.failed", model=model, code=found.code)
-        self._gateway.meter.healed(found.failure_class)
+        self._gateway.meter.healed(found.failure_class, found.heal.action, 0.0)
         if run is not None:
             await run.record_heal(RecordHeal(fence=run.fence, heal=found.heal))
         return None
 
     async def _write(
         self, run: ActiveRun, made: Plan, name: str, reason: CompactionReason,
-        compaction: Compaction | None,
+        compaction: CompactionRecord | None,
     ) -> Name:  # fmt: skip
         """Record a plan, and return the name of its summary's record."""
         elision = None
@@ -417,7 +417,7 @@ class Compactor:
 
 def _compaction(
     name: str, made: Plan, budget: TokenBudget, reason: CompactionReason, summary: Summary | None
-) -> Compaction | None:
+) -> CompactionRecord | None:
     """Return the compaction of a plan, if it replaces a range and the result is shorter."""
     if not made.to_seq:
         return None
@@ -432,7 +432,7 @@ def _compaction(
         after = made.tokens_after + max(shown_tokens - budget.summary_tokens, 0)
         if after < made.tokens_before:
             is_model = summary is not None and text == summary.text
-            return Compaction(
+            return CompactionRecord(
                 id=name,
                 mode="model" if is_model else "elide",
                 reason=reason,

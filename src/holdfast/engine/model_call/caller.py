@@ -90,6 +90,7 @@ class ModelCaller:
         """
         progress = _Progress(monotonic(), writer, [])
         task = self._deadlines.start()
+        prepared_at = progress.began
         try:
             attempt = await self._first_attempt(run, request, progress)
             while True:
@@ -107,9 +108,12 @@ class ModelCaller:
                     outcome, failure = exc.failure_class, exc
                 finally:
                     seconds = monotonic() - sent_at
-                    self._gateway.meter.upstream_answered(attempt.provider.name, outcome, seconds)
+                    self._gateway.meter.upstream_answered(
+                        attempt.provider.name, outcome, seconds, sent_at - prepared_at
+                    )
                 attempt = await self._heal(run, attempt, failure, progress)
                 release_frames(failure)
+                prepared_at = monotonic()
         except asyncio.CancelledError as exc:
             if not self._deadlines.stop(task):
                 raise
@@ -209,6 +213,7 @@ class ModelCaller:
         self, run: ActiveRun, attempt: CallAttempt, failure: ProviderFailure, progress: _Progress
     ) -> CallAttempt:
         """Return the next attempt, after its pause; raise a failure that is not healed."""
+        failed_at = monotonic()
         symptoms = self._symptoms(attempt, failure, progress)
         while (treatment := treat(symptoms, progress.heals, self._limits)) is not None:
             changed = await self._apply(attempt, treatment, failure)
@@ -216,8 +221,11 @@ class ModelCaller:
                 treatment = _with_failure(treatment, attempt, failure)
                 # Recorded before the pause: a crash during it must not reset the counts.
                 await self._record(run, treatment, attempt)
-                progress.heals.append(treatment.heal)
-                await asyncio.sleep(treatment.heal.pause_seconds)
+                heal = treatment.heal
+                progress.heals.append(heal)
+                await asyncio.sleep(heal.pause_seconds)
+                seconds = monotonic() - failed_at
+                self._gateway.meter.healed(heal.failure_class, heal.action, seconds)
                 return changed
             # It cannot be made shorter; a model with a larger window may take it as it is.
             symptoms = replace(symptoms, can_shrink=False)
@@ -307,7 +315,6 @@ class ModelCaller:
 
     async def _record(self, run: ActiveRun, treatment: Treatment, attempt: CallAttempt) -> None:
         heal = treatment.heal
-        self._gateway.meter.healed(heal.failure_class)
         # A form that a server rejects is our own bug, whatever came of it.
         note = log.error if heal.failure_class == "shape" else log.info
         note(

@@ -83,9 +83,9 @@ class LaneQueue:
     def _poll_seconds(self, queued: Queued) -> float:
         """Return when to look without being woken: a tool wait or a lease may have expired."""
         pause = self._context.settings.lease_seconds / 2
-        if queued.look_again_at is None:
+        if queued.check_again_at is None:
             return pause
-        return min(pause, max(queued.look_again_at - self._context.clock.now(), 0.001))
+        return min(pause, max(queued.check_again_at - self._context.clock.now(), 0.001))
 
     async def _claim(self, waiter: Waiter, turn: Turn) -> Started | Queued:
         """Claim the lane.

@@ -6,6 +6,7 @@ failed is kept as an incomplete item and never becomes provider state.
 
 import asyncio
 from collections.abc import Sequence
+from itertools import takewhile
 
 import msgspec
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.compaction.records import expand
 from holdfast.core.errors import HoldfastError, ParentNotFound, ProviderFailure
 from holdfast.core.history.history_hash import extend_hash
-from holdfast.core.model.items import NewItem, read_item
+from holdfast.core.model.items import NewItem, StoredItem, item_value, read_item
 from holdfast.core.model.request import TurnRequest, conversation_id, response_id
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import RUN_AGAIN, Turn
@@ -174,8 +175,10 @@ class TurnExecutor:
         if request.is_stored and request.api == "chat":
             metadata = bytes(request.chat_fields.get("metadata", b"{}"))
             command = replace(command, completion=StoredCompletion(request.model, metadata))
-        if request.trail:
-            command = replace(command, trail=_extend_trail(request.trail, items))
+        if request.history_hash:
+            command = replace(
+                command, history_hash=_extend_history_hash(request.history_hash, items)
+            )
         ended = await run.finish(command)
         facts = response_facts(run, request, recorded.status, answer.items, recorded)
         if writer is not None:
@@ -213,6 +216,8 @@ class TurnExecutor:
         finished, partial = writer.interrupted_output() if writer is not None else ((), ())
         journal = await writer.settle() if writer is not None else None
         recorded = RecordedAnswer(status="failed", failure=self._record_failure(error))
+        is_refused = failure is not None and failure.refuses_input
+        refused_from = await self._input_start(run) if is_refused else None
         await run.finish(
             Finish(
                 fence=run.fence,
@@ -224,12 +229,26 @@ class TurnExecutor:
                 is_retryable=(failure.failure_class == "transient" if failure else error.retryable),
                 result=encode_answer(recorded),
                 journal=journal,
+                refused_from=refused_from,
             )
         )
         if writer is not None:
             output = [item.body for item in (*finished, *partial)]
             facts = response_facts(run, request, "failed", output, None)
             writer.end(journal, replace(facts, error=error_value(code, error.message)))
+
+    async def _input_start(self, run: ActiveRun) -> int | None:
+        """Return the first item that the run answers: its input, or the question asked again."""
+        turn, first = run.turn, run.turn.first_seq
+        if turn.step:
+            # Later steps answer the outputs of tools that were called in earlier ones.
+            runs = await self._gateway.read.runs(turn.id)
+            ends = [one.last_seq for one in runs if one.step < turn.step and one.last_seq]
+            first = max(ends) + 1 if ends else first
+        elif first is not None and first > (turn.last_seq or 0):
+            question = takewhile(_is_input, reversed(await run.items()))
+            first = min((item.seq for item in question), default=first)
+        return first
 
     def _record_failure(self, error: HoldfastError) -> RecordedFailure:
         if not isinstance(error, ProviderFailure):
@@ -266,6 +285,13 @@ class TurnExecutor:
             log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
 
 
+def _is_input(item: StoredItem) -> bool:
+    """Whether an item of the log is not a model's."""
+    if item.kind == "message":
+        return b'"assistant"' not in item.body or item_value(item.body)["role"] != "assistant"
+    return item.kind.endswith("_output")
+
+
 def _pending_calls(items: tuple[NewItem, ...]) -> tuple[str, ...]:
     """Return the ids of the calls that only the client's own tools can answer."""
     answered = {item.call_id for item in items if item.kind.endswith("_output")}
@@ -276,9 +302,9 @@ def _pending_calls(items: tuple[NewItem, ...]) -> tuple[str, ...]:
     )
 
 
-def _extend_trail(trail: bytes, items: tuple[NewItem, ...]) -> bytes:
+def _extend_history_hash(history_hash: bytes, items: tuple[NewItem, ...]) -> bytes:
     """Return the hash of the history including this answer, by which later requests find it."""
-    return extend_hash(trail, [(item.fingerprint, item.call_id) for item in items])
+    return extend_hash(history_hash, [(item.fingerprint, item.call_id) for item in items])
 
 
 def record_answer(answer: Answer, completed_at: float) -> RecordedAnswer:

@@ -8,15 +8,15 @@ import msgspec
 from holdfast.core.decisions.lane import unpack_items
 from holdfast.core.history.diff import ASSISTANT, LogEntry, SentItem, find_new
 from holdfast.core.history.history_hash import (
-    NO_TRAIL,
+    EMPTY_HISTORY,
+    HistoryHashRow,
     PrefixHash,
-    TrailRow,
     extend_hash,
     prefix_hashes,
 )
 from holdfast.core.history.tool_outputs import sort_outputs
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
-from holdfast.core.model.items import NewItem
+from holdfast.core.model.items import NewItem, comparable_text, item_value
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Turn
 from holdfast.core.openai.chat import text_of
@@ -47,9 +47,9 @@ class MatchedInput(msgspec.Struct, frozen=True):
     """Where the log ended that the request was compared with, if it was."""
     brought: PrefixHash | None = None
     """The history at the beginning of `items`, where none of it is stored."""
-    repeated: TrailRow | None = None
+    repeated: HistoryHashRow | None = None
     """The end of the stored history that `items` continue."""
-    trail: bytes = NO_TRAIL
+    history_hash: bytes = EMPTY_HISTORY
     """The hash of everything that was sent, where later requests may look for its answer."""
     same_as: tuple[TurnId, int] | None = None
     """The turn and step that got the same tool outputs before."""
@@ -58,11 +58,11 @@ class MatchedInput(msgspec.Struct, frozen=True):
 
 
 def has_no_history(items: Sequence[NewItem]) -> bool:
-    """Whether all items are messages that are not a model's: such a request repeats nothing."""
+    """Whether the input is one message that is not a model's: such a request repeats nothing."""
     for item in items:
         if item.kind != "message" or _read_role(item.body).role == ASSISTANT:
             return False
-    return True
+    return len(items) == 1
 
 
 async def match_input(
@@ -76,8 +76,8 @@ async def match_input(
 ) -> MatchedInput:
     """Compare a request with the settled log of its session.
 
-    Input without output of a model is new and costs no read, unless the client is known to send
-    its whole history (`is_whole`).
+    Input without output of a model is new, unless the client is known to send its whole history
+    (`is_whole`) or the input begins with what was refused before.
     """
     sent = [_sent(item) for item in items]
     is_history, has_outputs = is_whole, False
@@ -85,9 +85,11 @@ async def match_input(
         is_history = is_history or item.is_model_output
         has_outputs = has_outputs or item.is_output
     if not (is_history or has_outputs):
-        return MatchedInput(tuple(items))
+        view = await read.session(tenant, session_id=session_id, key=key)
+        if view is None or not view.session.hidden_count:
+            return MatchedInput(tuple(items))
     outline = await read.outline(tenant, session_id=session_id, key=key)
-    if not is_history:
+    if has_outputs and not is_history:
         return await _match_outputs(read, outline, items, sent)
     if outline is None or not outline.entries:
         brought = next(reversed(_prefix_hashes(sent, items)), None)
@@ -95,14 +97,50 @@ async def match_input(
         return MatchedInput(tuple(items), seen_seq=seen, brought=brought)
     log = [_entry(entry) for entry in outline.entries]
     found = find_new(sent, log, is_whole=is_whole, open_from=outline.open_from)
+    if not is_history and not found.new_from:
+        return MatchedInput(tuple(items))
     is_again = found.new_from == len(sent) or found.new_upto is not None
+    new = tuple(items[found.new_from : found.new_upto])
+    if found.rewind is not None and new and sent[found.new_from].role == ASSISTANT:
+        shown = sent[found.new_from].text
+        if await _is_cut(read, outline, log, found.rewind[0], shown):
+            new = (_incomplete(new[0]), *new[1:])
     return MatchedInput(
-        tuple(items[found.new_from : found.new_upto]),
+        new,
         found.rewind,
         outline.settled_seq,
         # A turn that is accepted in between would stand where the answer is to be repeated.
         after_turn=outline.session.turn_count if is_again else None,
     )
+
+
+async def _is_cut(
+    read: Reader, outline: Outline, log: Sequence[LogEntry], after: int, shown: str
+) -> bool:
+    """Whether a text is a part of the answer that follows an item of the log.
+
+    The answer was shown up to there when its reader stopped it. What was shown of an incomplete
+    answer may also be longer than what is stored of it.
+    """
+    answer = next((entry for entry in log if entry.seq > after and entry.fingerprint), None)
+    if answer is None or answer.kind != "message" or answer.is_refused:
+        return False
+    shown = comparable_text(shown).strip()
+    if answer.partial_text is not None:
+        stored = comparable_text(answer.partial_text).strip()
+        return stored.startswith(shown) or shown.startswith(stored)
+    query = ItemQuery(after=answer.seq - 1, limit=1, view="log")
+    [item] = await read.items(outline.session, query)
+    if _read_role(item.body).role != ASSISTANT:
+        return False
+    stored = comparable_text(text_of(_read_content(item.body).content)).strip()
+    return len(shown) < len(stored) and stored.startswith(shown)
+
+
+def _incomplete(item: NewItem) -> NewItem:
+    """Return an assistant's message as one that was cut off."""
+    body = msgspec.json.encode({**item_value(item.body), "status": "incomplete"})
+    return msgspec.structs.replace(item, body=body)
 
 
 async def _match_outputs(
@@ -113,7 +151,8 @@ async def _match_outputs(
         sort_outputs(sent, ())
         return MatchedInput(tuple(items))
     session = outline.session
-    log = [_entry(entry) for entry in (*outline.entries, *outline.running)]
+    entries = (*outline.entries, *outline.running)
+    log = [_entry(entry) for entry in entries if not entry.is_refused]
     queued = await _queued_outputs(read, session)
     log += [LogEntry(0, item.fingerprint, item.kind, call_id=item.call_id) for item in queued]
     found = sort_outputs(sent, log, is_growing=session.active_run_id is not None)
@@ -161,16 +200,16 @@ async def match_stored_history(
     read: Reader, tenant: Tenant, items: Sequence[NewItem]
 ) -> MatchedInput:
     """Find the longest stored history that a request without a session begins with."""
-    trail = extend_hash(NO_TRAIL, [(item.fingerprint, item.call_id) for item in items])
+    history_hash = extend_hash(EMPTY_HISTORY, [(item.fingerprint, item.call_id) for item in items])
     sent = [_sent(item) for item in items]
     hashes = _prefix_hashes(sent, items)
     if not hashes:
-        return MatchedInput(tuple(items), trail=trail)
-    end = await read.trail_end(tenant, [each.trail for each in reversed(hashes)])
+        return MatchedInput(tuple(items), history_hash=history_hash)
+    end = await read.find_history(tenant, [each.history_hash for each in reversed(hashes)])
     if end is None:
-        return MatchedInput(tuple(items), brought=hashes[-1], trail=trail)
-    count = next(each.count for each in hashes if each.trail == end.trail)
-    return MatchedInput(tuple(items[count:]), repeated=end, trail=trail)
+        return MatchedInput(tuple(items), brought=hashes[-1], history_hash=history_hash)
+    count = next(each.count for each in hashes if each.history_hash == end.history_hash)
+    return MatchedInput(tuple(items[count:]), repeated=end, history_hash=history_hash)
 
 
 def _prefix_hashes(sent: Sequence[SentItem], items: Sequence[NewItem]) -> list[PrefixHash]:
@@ -189,4 +228,6 @@ def _entry(entry: OutlineEntry) -> LogEntry:
     partial_text = None
     if entry.torn_body is not None:
         partial_text = text_of(_read_content(entry.torn_body).content)
-    return LogEntry(entry.seq, entry.fingerprint, entry.kind, partial_text, entry.call_id)
+    return LogEntry(
+        entry.seq, entry.fingerprint, entry.kind, partial_text, entry.call_id, entry.is_refused
+    )

@@ -24,7 +24,7 @@ from holdfast.http.request.pagination import UnknownCursor, page, read_page
 from holdfast.http.request.responses_request import parse_response_request
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.session_target import TargetResolver
-from holdfast.http.request.submit_turn import Target, TurnSubmitter, body_hash
+from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter, body_hash
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.store import ItemQuery
 
@@ -140,7 +140,7 @@ class CompactionsApi:
         return json_reply(value)
 
     async def _history(
-        self, request: Request, target: Target
+        self, request: Request, target: SessionTarget
     ) -> tuple[Sequence[StoredItem], Sequence[StoredItem]]:
         """Return the log that a request continues, and its projection."""
         session = await self._turns.known_session(request, target)

@@ -22,7 +22,7 @@ from holdfast.http.request.session_headers import (
     read_session_headers,
 )
 from holdfast.http.request.session_target import TargetResolver
-from holdfast.http.request.submit_turn import Target, TurnSubmitter, target_from_headers
+from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter, target_from_headers
 from holdfast.http.server.sse import EventReply
 from holdfast.http.server.types import (
     JSON,
@@ -68,7 +68,7 @@ class ResponsesApi:
         turn_request = parsed.turn_request
         if not (turn_request.is_stored or headers.is_bound or parsed.is_bound):
             check_expectable(headers)
-            parsed = await self.resolve_references(request, parsed, Target())
+            parsed = await self.resolve_references(request, parsed, SessionTarget())
             return await self._relay.response(turn_request, parsed.items)
         while True:
             target = target_from_headers(headers)
@@ -94,12 +94,12 @@ class ResponsesApi:
 
     async def target(
         self, request: Request, headers: SessionHeaders, parsed: ResponseRequest
-    ) -> Target:
+    ) -> SessionTarget:
         """Return the session that a request continues."""
         return await self._targets.resolve(request.tenant, headers, parsed)
 
     async def resolve_references(
-        self, request: Request, parsed: ResponseRequest, target: Target
+        self, request: Request, parsed: ResponseRequest, target: SessionTarget
     ) -> ResponseRequest:
         """Return the request with its item references replaced by items."""
         if not parsed.has_references:

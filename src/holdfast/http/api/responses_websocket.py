@@ -33,7 +33,7 @@ from holdfast.http.request.auth import Authenticator
 from holdfast.http.request.body import Fields, parse_fields, pop_field
 from holdfast.http.request.responses_request import ResponseRequest, parse_response_request
 from holdfast.http.request.session_headers import SessionHeaders, read_session_headers
-from holdfast.http.request.submit_turn import Target, TurnSubmitter, target_from_headers
+from holdfast.http.request.submit_turn import SessionTarget, TurnSubmitter, target_from_headers
 from holdfast.http.request.websocket_memory import ResponseCache
 from holdfast.http.server.body_budget import UNCOUNTED_BYTES
 from holdfast.http.server.errors import error_value, reply_for_error
@@ -249,7 +249,7 @@ class _Connection:
 
     async def _locate(
         self, parsed: ResponseRequest
-    ) -> tuple[ResponseRequest, Target, tuple[NewItem, ...]]:
+    ) -> tuple[ResponseRequest, SessionTarget, tuple[NewItem, ...]]:
         """Return the request, its target, and the stored history to cache with its response.
 
         A cached parent's items become part of the request.

@@ -17,7 +17,7 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.request.item_references import ReferenceResolver
 from holdfast.http.request.pagination import PageRequest, UnknownCursor, page
 from holdfast.http.request.session_headers import read_session_headers
-from holdfast.http.request.submit_turn import Target, body_hash
+from holdfast.http.request.submit_turn import SessionTarget, body_hash
 from holdfast.http.server.types import Reply, Request, json_reply
 from holdfast.ports.store import ItemQuery, ListedItem, SessionView
 
@@ -82,7 +82,7 @@ class SessionItems:
         """Append items without a run, once per request; without `session_id`, to a new session."""
         headers, gateway = read_session_headers(request), self._gateway
         items = await self._references.resolve(
-            request.tenant, items, Target(session_id=session_id), param="items"
+            request.tenant, items, SessionTarget(session_id=session_id), param="items"
         )
         if headers.is_bound or headers.is_internal:
             raise InvalidInput("the path names the session; send no session headers")

@@ -11,7 +11,7 @@ from holdfast.core.model.items import NewItem
 from holdfast.core.model.session import Session
 from holdfast.engine.streaming.response_records import shown_records
 from holdfast.http.request.responses_request import REFERENCE
-from holdfast.http.request.submit_turn import Target
+from holdfast.http.request.submit_turn import SessionTarget
 from holdfast.ports.store import ListedItem, Reader
 
 
@@ -29,7 +29,12 @@ class ReferenceResolver:
         self._read = read
 
     async def resolve(
-        self, tenant: Tenant, items: Sequence[NewItem], target: Target, *, param: str = "input"
+        self,
+        tenant: Tenant,
+        items: Sequence[NewItem],
+        target: SessionTarget,
+        *,
+        param: str = "input",
     ) -> list[NewItem]:
         """Return the items with each reference replaced by the item that it names."""
         if REFERENCE not in [item.kind for item in items]:
@@ -47,7 +52,7 @@ class ReferenceResolver:
             resolved.append(referenced)
         return resolved
 
-    async def _session(self, tenant: Tenant, target: Target) -> Session | None:
+    async def _session(self, tenant: Tenant, target: SessionTarget) -> Session | None:
         if target.session_id is None and target.key is None:
             return None
         view = await self._read.session(tenant, session_id=target.session_id, key=target.key)

@@ -8,7 +8,7 @@ from holdfast.engine.streaming.response_records import parent_of
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.request.responses_request import ResponseRequest
 from holdfast.http.request.session_headers import SessionHeaders
-from holdfast.http.request.submit_turn import Target, session_id_of, target_from_headers
+from holdfast.http.request.submit_turn import SessionTarget, session_id_of, target_from_headers
 from holdfast.ports.store import ResponseView
 
 
@@ -21,12 +21,12 @@ class TargetResolver:
 
     async def resolve(
         self, tenant: Tenant, headers: SessionHeaders, parsed: ResponseRequest
-    ) -> Target:
+    ) -> SessionTarget:
         """Return the target that headers and body name; reject two different ones."""
         if parsed.conversation is not None:
             param = "conversation"
             name = parsed.conversation
-            target = Target(session_id=session_id_of(name), conversation=name)
+            target = SessionTarget(session_id=session_id_of(name), conversation=name)
         elif parsed.turn_request.previous_response_id is not None:
             param = "previous_response_id"
             target = await self._after_response(
@@ -38,7 +38,7 @@ class TargetResolver:
         return target
 
     async def _check_same(
-        self, tenant: Tenant, headers: SessionHeaders, target: Target, param: str
+        self, tenant: Tenant, headers: SessionHeaders, target: SessionTarget, param: str
     ) -> None:
         if not headers.is_bound:
             return
@@ -51,7 +51,9 @@ class TargetResolver:
                 f"{param} and the session header name different sessions", param=param
             )
 
-    async def _after_response(self, tenant: Tenant, parsed: ResponseRequest, name: str) -> Target:
+    async def _after_response(
+        self, tenant: Tenant, parsed: ResponseRequest, name: str
+    ) -> SessionTarget:
         """Return the target after an earlier response; wait for one that is in progress.
 
         A background request waits for its parent in the lane instead.
@@ -60,7 +62,7 @@ class TargetResolver:
         view = await find(tenant, name)
         if view is not None and view.turn.is_open and view.turn.step == view.step:
             if parsed.turn_request.is_background and await self._is_last(view):
-                return Target(session_id=view.session.id, after_turn=view.turn.number)
+                return SessionTarget(session_id=view.session.id, after_turn=view.turn.number)
             try:
                 await self._gateway.wait_until_ended(tenant, view.turn.id, step=view.step)
             except (SessionDeleted, TurnNotFound) as exc:
@@ -69,7 +71,7 @@ class TargetResolver:
         parent = parent_of(view) if view is not None else None
         if view is None or parent is None:
             raise ParentNotFound(name)
-        return Target(session_id=view.session.id, parent=parent)
+        return SessionTarget(session_id=view.session.id, parent=parent)
 
     async def _is_last(self, view: ResponseView) -> bool:
         """Return whether the response's turn is the last one in its lane."""

@@ -15,7 +15,7 @@ from holdfast.core.errors import (
     SessionMoved,
     SessionNotFound,
 )
-from holdfast.core.history.history_hash import NO_TRAIL, PrefixHash, TrailRow
+from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, PrefixHash
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest, write_request
@@ -52,7 +52,7 @@ class ConversationNotFound(NotFound):
         super().__init__(f"Conversation with id '{name}' not matched.")
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class SessionTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The session of a turn: by key, by id, after a parent response, or a new one."""
 
     key: Key | None = None
@@ -84,7 +84,7 @@ class TurnSubmitter:
         request: Request,
         turn_request: TurnRequest,
         headers: SessionHeaders,
-        target: Target,
+        target: SessionTarget,
         items: Sequence[NewItem],
     ) -> TurnTicket:
         """Accept and start the turn; items that the log already has are not stored again."""
@@ -95,9 +95,11 @@ class TurnSubmitter:
                 matched = MatchedInput(tuple(items))
             else:
                 matched = await self._match(request, headers, target, items)
-            if matched.trail or target.after_turn is not None:
+            if matched.history_hash or target.after_turn is not None:
                 waits = target.after_turn is not None
-                turn_request = replace(turn_request, waits_for_parent=waits, trail=matched.trail)
+                turn_request = replace(
+                    turn_request, waits_for_parent=waits, history_hash=matched.history_hash
+                )
             accept = self._accept(request, turn_request, headers, target, matched, digest)
             if storage.is_bounded:
                 limits = await storage.limits(request.tenant, accept.limits)
@@ -116,7 +118,7 @@ class TurnSubmitter:
         raise SessionBusy("the session changed concurrently; retry")
 
     async def _reraise_or_retry(
-        self, error: HoldfastError, request: Request, target: Target, matched: MatchedInput
+        self, error: HoldfastError, request: Request, target: SessionTarget, matched: MatchedInput
     ) -> None:
         """Raise the error that the client gets; return if the submission should be retried."""
         match error:
@@ -130,7 +132,7 @@ class TurnSubmitter:
                 raise ConversationNotFound(target.conversation) from error
         raise error
 
-    async def _name_session(self, request: Request, target: Target) -> None:
+    async def _name_session(self, request: Request, target: SessionTarget) -> None:
         """Name the session in the headers of an error reply; there is no turn."""
         session = await self.known_session(request, target)
         if session is not None:
@@ -140,7 +142,7 @@ class TurnSubmitter:
         self,
         request: Request,
         headers: SessionHeaders,
-        target: Target,
+        target: SessionTarget,
         items: Sequence[NewItem],
     ) -> MatchedInput:
         """Match the items with the named session, or with keyless histories."""
@@ -160,7 +162,7 @@ class TurnSubmitter:
         request: Request,
         turn_request: TurnRequest,
         headers: SessionHeaders,
-        target: Target,
+        target: SessionTarget,
         matched: MatchedInput,
         digest: bytes,
     ) -> Accept:
@@ -194,24 +196,26 @@ class TurnSubmitter:
             expected_id=headers.expected_id,
             after_turn=matched.after_turn if target.after_turn is None else target.after_turn,
             same_as=matched.same_as,
-            brought=self._imported_prefix(matched.brought, matched.trail)
+            brought=self._imported_prefix(matched.brought, matched.history_hash)
             if matched.brought
             else None,
             limits=gateway.limits,
             reset=self._reset,
         )
 
-    def _imported_prefix(self, prefix: PrefixHash, trail: bytes) -> ImportedPrefix:
+    def _imported_prefix(self, prefix: PrefixHash, history_hash: bytes) -> ImportedPrefix:
         """Return the history that the request brings, indexed if others may share it."""
         turn_id = TurnId(self.gateway.ids.new("turn"))
-        return ImportedPrefix(turn_id, prefix.count, prefix.trail if trail else NO_TRAIL)
+        return ImportedPrefix(
+            turn_id, prefix.count, prefix.history_hash if history_hash else EMPTY_HISTORY
+        )
 
-    async def history(self, request: Request, target: Target) -> list[bytes]:
+    async def history(self, request: Request, target: SessionTarget) -> list[bytes]:
         """Return the projection that a turn's input would be appended to."""
         session = await self.known_session(request, target)
         return [] if session is None else project(await self.gateway.read.context(session))
 
-    async def known_session(self, request: Request, target: Target) -> Session | None:
+    async def known_session(self, request: Request, target: SessionTarget) -> Session | None:
         """Return the session at the target's position; `None` if the turn would create one."""
         if target.session_id is None and target.key is None:
             return None
@@ -256,11 +260,11 @@ class TurnSubmitter:
             await asyncio.gather(disconnect, return_exceptions=True)
 
 
-def _after_parent(end: TrailRow) -> Target:
-    return Target(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
+def _after_parent(end: HistoryHashRow) -> SessionTarget:
+    return SessionTarget(session_id=end.session_id, parent=Parent(end.seq, end.record_no))
 
 
-def _is_new(headers: SessionHeaders, target: Target, items: Sequence[NewItem]) -> bool:
+def _is_new(headers: SessionHeaders, target: SessionTarget, items: Sequence[NewItem]) -> bool:
     """Return whether all items are new without comparing them with the log."""
     if headers.is_internal or target.parent is not None:
         return True
@@ -304,6 +308,6 @@ def session_id_of(name: str) -> SessionId:
     raise ConversationNotFound(name)
 
 
-def target_from_headers(headers: SessionHeaders) -> Target:
+def target_from_headers(headers: SessionHeaders) -> SessionTarget:
     """Return the target that the headers name."""
-    return Target(key=headers.key, session_id=headers.session_id)
+    return SessionTarget(key=headers.key, session_id=headers.session_id)

@@ -44,7 +44,7 @@ def log_request(
         "route": request.route,
         "status": status,
         "ms": round(seconds * 1000, 1),
-        "tenant": request.tenant,
+        "tenant": request.tenant if status != 401 else None,
         "session_id": _header(reply.headers, b"x-session-id"),
         "turn_id": _header(reply.headers, b"x-turn-id"),
         "model": context.model[:MAX_MODEL_CHARACTERS] if context.model else None,

@@ -25,7 +25,7 @@ _join_header = b": ".join
 _log = logging.getLogger("uvicorn.error")
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """The connection that an exchange belongs to."""
 
     loop: asyncio.AbstractEventLoop
@@ -45,7 +45,7 @@ class Connection(Protocol):
 class Exchange(Request):
     """Pass the request to the application and write its response to the socket."""
 
-    connection: Connection
+    connection: ClientConnection
     transport: asyncio.Transport
     flow: FlowControl
     keep_alive = True

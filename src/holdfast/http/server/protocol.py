@@ -25,7 +25,7 @@ MAX_CACHED_NAMES, MAX_CACHED_NAME_BYTES = 512, 64
 """Bounds of the cache of lower-case header names."""
 
 
-class Application(Protocol):
+class RequestHandler(Protocol):
     """The application that answers requests."""
 
     async def serve(self, request: Request) -> None:
@@ -63,7 +63,7 @@ CHECK_SECONDS = 5.0
 class HttpProtocol(HttpToolsProtocol):
     """One client connection."""
 
-    application: Application
+    application: RequestHandler
     limits: ConnectionLimits
     addresses: Counter[str]
     """Open connections by client address, shared by all connections of a server."""
@@ -496,7 +496,7 @@ def client_network(address: str) -> str:
 
 
 def protocol_class(
-    application: Application, limits: ConnectionLimits, addresses: Counter[str] | None = None
+    application: RequestHandler, limits: ConnectionLimits, addresses: Counter[str] | None = None
 ) -> type[HttpProtocol]:
     """Return a protocol class that is bound to an application and its limits."""
     attributes: dict[str, Any] = {

@@ -13,8 +13,8 @@ import uvicorn
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol as WebSocketProtocol
 
 from holdfast.http.server.protocol import (
-    Application,
     ConnectionLimits,
+    RequestHandler,
     client_network,
     protocol_class,
 )
@@ -24,7 +24,7 @@ FLUSH_SECONDS = 5
 """Time for responses to be written after their turns have ended."""
 
 
-class ServedApplication(Application, Protocol):
+class ServedApplication(RequestHandler, Protocol):
     """An application that answers HTTP requests directly and WebSockets through ASGI."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

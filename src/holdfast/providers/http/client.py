@@ -22,7 +22,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.ports.provider import ByteSink
 from holdfast.ports.request_context import current_request
 from holdfast.providers.errors import broken
-from holdfast.providers.http.connection import Connection, Disconnected
+from holdfast.providers.http.connection import Disconnected, UpstreamConnection
 from holdfast.providers.http.proxy import Proxy, open_tunnel
 from holdfast.providers.settings import TimeoutSettings
 
@@ -140,8 +140,8 @@ class PooledClient:
         proxy: Proxy | None = None,
     ) -> None:
         self.timeouts = timeouts or TimeoutSettings()
-        self._idle: dict[_Origin, list[Connection]] = {}
-        self._all: set[Connection] = set()
+        self._idle: dict[_Origin, list[UpstreamConnection]] = {}
+        self._all: set[UpstreamConnection] = set()
         self._heads: dict[tuple[str, str], _CachedHead] = {}
         self._tls = tls
         self._proxy = proxy
@@ -178,7 +178,7 @@ class PooledClient:
         size = sum(map(len, body)) if body else 0
         return origin, [b"%bcontent-length: %d\r\n\r\n" % (head, size), *(body or ())]
 
-    def take_idle(self, origin: _Origin, is_repeatable: bool) -> Connection | None:
+    def take_idle(self, origin: _Origin, is_repeatable: bool) -> UpstreamConnection | None:
         """Return a pooled connection that can be trusted with a request, if there is one."""
         idle = self._idle.get(origin)
         if not idle:
@@ -195,7 +195,7 @@ class PooledClient:
             self.drop(connection)
         return None
 
-    def pool(self, connection: Connection, origin: _Origin) -> None:
+    def pool(self, connection: UpstreamConnection, origin: _Origin) -> None:
         """Keep a connection whose response was read to its end; evict those idle too long."""
         now = connection.idle_since = time.monotonic()
         if origin not in self._idle:
@@ -205,7 +205,7 @@ class PooledClient:
             self.drop(idle.pop(0))
         idle.append(connection)
 
-    def pool_after_rest(self, connection: Connection, origin: _Origin) -> None:
+    def pool_after_rest(self, connection: UpstreamConnection, origin: _Origin) -> None:
         """Keep a connection once the short rest of its response has arrived."""
 
         def finish() -> None:
@@ -216,12 +216,12 @@ class PooledClient:
 
         connection.discard_rest(DISCARD_SECONDS, finish)
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: UpstreamConnection) -> None:
         """Close a connection that cannot be used again."""
         self._all.discard(connection)
         connection.abort()
 
-    async def connect(self, origin: _Origin) -> Connection:
+    async def connect(self, origin: _Origin) -> UpstreamConnection:
         """Return a new connection."""
         try:
             async with asyncio.timeout(self.timeouts.connect_seconds):
@@ -242,7 +242,7 @@ class PooledClient:
         self._all.add(connection)
         return connection
 
-    async def _open(self, origin: _Origin) -> Connection:
+    async def _open(self, origin: _Origin) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         proxy = self._proxy
         uses_tls = origin.is_tls or (proxy is not None and proxy.is_tls)
@@ -252,7 +252,7 @@ class PooledClient:
             assert self._tls is not None
             return await open_tunnel(loop, proxy, origin.host, origin.port, self._tls)
         _, connection = await loop.create_connection(
-            lambda: Connection(loop),
+            lambda: UpstreamConnection(loop),
             proxy.host if proxy is not None else origin.host,
             proxy.port if proxy is not None else origin.port,
             ssl=self._tls if uses_tls else None,

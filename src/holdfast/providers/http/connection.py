@@ -37,7 +37,7 @@ class Disconnected(Exception):
     """The connection was lost before the head of its response arrived."""
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """Reads responses: first the head, then the body as it arrives."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

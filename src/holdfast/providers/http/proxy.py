@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from holdfast.providers.errors import broken
-from holdfast.providers.http.connection import Connection
+from holdfast.providers.http.connection import UpstreamConnection
 
 MAX_REPLY_BYTES = 16 * 1024
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -62,7 +62,7 @@ async def open_tunnel(
     host: str,
     port: int,
     tls: ssl.SSLContext,
-) -> Connection:
+) -> UpstreamConnection:
     """Return a TLS connection to a server through a proxy; the proxy sees only host and port."""
     transport, handshake = await loop.create_connection(
         lambda: _TunnelHandshake(loop), proxy.host, proxy.port, ssl=tls if proxy.is_tls else None
@@ -74,7 +74,7 @@ async def open_tunnel(
             lines.append(f"proxy-authorization: {proxy.authorization}")
         transport.write("\r\n".join([*lines, "", ""]).encode())
         _check_reply(await handshake.reply, proxy)
-        connection = Connection(loop)
+        connection = UpstreamConnection(loop)
         secure = await loop.start_tls(transport, connection, tls, server_hostname=host)
         if secure is None:
             raise ConnectionResetError

@@ -5,18 +5,18 @@ from typing import Any
 from holdfast.simulator.apis.chat_input import check_size, read_messages, summarize
 from holdfast.simulator.apis.fields import check_types
 from holdfast.simulator.apis.pages import page
-from holdfast.simulator.apis.reply import Reply, compose, words_of
+from holdfast.simulator.apis.reply import ModelReply, compose, words_of
 from holdfast.simulator.apis.responses_output import forced_tool, read_tools
 from holdfast.simulator.delivery.errors import missing, not_found, openai_error
 from holdfast.simulator.delivery.injection import server_failure
 from holdfast.simulator.faults.effects import ConstantCallIds, Failed, Incomplete
-from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.call import ApiAnswer, Call, StreamedEvent
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.tokens import count_text
 from holdfast.simulator.state.world import World
 
 
-def create(world: World, call: Call) -> Answer:
+def create(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/chat/completions."""
     messages = read_messages(world, call)
     used = check_size(world, call, messages)
@@ -34,7 +34,7 @@ def create(world: World, call: Call) -> Answer:
                 for number, message in enumerate(messages)
             ]
 
-    return Answer(
+    return ApiAnswer(
         body=completion,
         events=_chunks(call, completion) if call.is_stream else None,
         ends_with_done=True,
@@ -44,7 +44,7 @@ def create(world: World, call: Call) -> Answer:
     )
 
 
-def _completion(world: World, call: Call, reply: Reply, used: int) -> Json:
+def _completion(world: World, call: Call, reply: ModelReply, used: int) -> Json:
     text, finish = _limited(call, reply)
     calls = _tool_calls(call, reply)
     message: Json = {
@@ -85,7 +85,7 @@ def _usage(used: int, said: int, reasoning_tokens: int) -> Json:
     }
 
 
-def _limited(call: Call, reply: Reply) -> tuple[str, str]:
+def _limited(call: Call, reply: ModelReply) -> tuple[str, str]:
     """Return the text and the finish reason, cut where a limit or a fault says so."""
     incomplete = call.effect(Incomplete)
     limit = call.body.get("max_completion_tokens") or call.body.get("max_tokens")
@@ -97,7 +97,7 @@ def _limited(call: Call, reply: Reply) -> tuple[str, str]:
     return reply.text, "tool_calls" if reply.calls else "stop"
 
 
-def _tool_calls(call: Call, reply: Reply) -> list[Json]:
+def _tool_calls(call: Call, reply: ModelReply) -> list[Json]:
     constant = call.effect(ConstantCallIds)
     return [
         {
@@ -117,7 +117,7 @@ def _add_filter_results(completion: Json) -> None:
     completion["choices"][0]["content_filter_results"] = verdict
 
 
-def _chunks(call: Call, completion: Json) -> list[Event]:
+def _chunks(call: Call, completion: Json) -> list[StreamedEvent]:
     """Return the completion as the chunks of a stream."""
     options = call.body.get("stream_options")
     wants_usage = isinstance(options, dict) and options.get("include_usage") is True
@@ -133,15 +133,15 @@ def _chunks(call: Call, completion: Json) -> list[Event]:
         head["usage"] = None
     choice = completion["choices"][0]
     deltas = _deltas(choice["message"])
-    events = [Event(None, head | _choice(delta, None)) for delta in deltas]
+    events = [StreamedEvent(None, head | _choice(delta, None)) for delta in deltas]
     failed = call.effect(Failed)
     if failed is not None:
         error = openai_error(server_failure(call), type="server_error", code="server_error")
-        return [*events[: failed.event], Event(None, error)]
-    last = Event(None, head | _choice({}, choice["finish_reason"]), is_terminal=True)
+        return [*events[: failed.event], StreamedEvent(None, error)]
+    last = StreamedEvent(None, head | _choice({}, choice["finish_reason"]), is_terminal=True)
     events.append(last)
     if wants_usage:
-        events.append(Event(None, head | {"choices": [], "usage": completion["usage"]}))
+        events.append(StreamedEvent(None, head | {"choices": [], "usage": completion["usage"]}))
     return events
 
 
@@ -184,7 +184,7 @@ def _find(call: Call) -> Json:
     return completion
 
 
-def list_all(world: World, call: Call) -> Answer:
+def list_all(world: World, call: Call) -> ApiAnswer:
     """Answer GET /v1/chat/completions: the stored ones."""
     model = call.query.get("model")
     wanted = {k[9:-1]: v for k, v in call.query.items() if k.startswith("metadata[")}
@@ -194,35 +194,35 @@ def list_all(world: World, call: Call) -> Answer:
         if model in (None, completion["model"])
         and wanted.items() <= (completion.get("metadata") or {}).items()
     ]
-    return Answer(body=page(stored, call.query, default_order="asc"))
+    return ApiAnswer(body=page(stored, call.query, default_order="asc"))
 
 
-def retrieve(world: World, call: Call) -> Answer:
+def retrieve(world: World, call: Call) -> ApiAnswer:
     """Answer GET /v1/chat/completions/{id}."""
     completion = _find(call)
-    return Answer(body=completion, id=completion["id"])
+    return ApiAnswer(body=completion, id=completion["id"])
 
 
-def update(world: World, call: Call) -> Answer:
+def update(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/chat/completions/{id}: new metadata."""
     completion = _find(call)
     if "metadata" not in call.body:
         raise missing("metadata")
     check_types(call.body)
     completion["metadata"] = call.body["metadata"]
-    return Answer(body=completion, id=completion["id"])
+    return ApiAnswer(body=completion, id=completion["id"])
 
 
-def delete(world: World, call: Call) -> Answer:
+def delete(world: World, call: Call) -> ApiAnswer:
     """Answer DELETE /v1/chat/completions/{id}."""
     completion_id = _find(call)["id"]
     del call.account.completions[completion_id]
     body = {"id": completion_id, "object": "chat.completion.deleted", "deleted": True}
-    return Answer(body=body, id=completion_id)
+    return ApiAnswer(body=body, id=completion_id)
 
 
-def list_messages(world: World, call: Call) -> Answer:
+def list_messages(world: World, call: Call) -> ApiAnswer:
     """Answer GET /v1/chat/completions/{id}/messages."""
     completion_id = _find(call)["id"]
     messages = call.account.completion_messages[completion_id]
-    return Answer(body=page(messages, call.query, default_order="asc"), id=completion_id)
+    return ApiAnswer(body=page(messages, call.query, default_order="asc"), id=completion_id)

@@ -7,19 +7,19 @@ from holdfast.simulator.apis.pages import page
 from holdfast.simulator.apis.responses import with_ids
 from holdfast.simulator.apis.responses_input import find_conversation
 from holdfast.simulator.delivery.errors import catalogue_problem, invalid, missing, not_found
-from holdfast.simulator.state.call import Answer, Call
+from holdfast.simulator.state.call import ApiAnswer, Call
 from holdfast.simulator.state.json import Json
-from holdfast.simulator.state.memory import Conversation
+from holdfast.simulator.state.memory import ProviderConversation
 from holdfast.simulator.state.world import World
 
 MAX_ITEMS = 20
 
 
-def create(world: World, call: Call) -> Answer:
+def create(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/conversations."""
     check_types(call.body)
     items = _read_items(call, call.body.get("items") or [])
-    conversation = Conversation(
+    conversation = ProviderConversation(
         id=call.ids.new("conv_"),
         created_at=call.now,
         metadata=call.body.get("metadata") or {},
@@ -30,40 +30,40 @@ def create(world: World, call: Call) -> Answer:
         call.account.conversations[conversation.id] = conversation
         call.account.keep_items(items, created_at=call.now, owner_id=conversation.id)
 
-    return Answer(body=conversation.as_object(), commit=commit, id=conversation.id)
+    return ApiAnswer(body=conversation.as_object(), commit=commit, id=conversation.id)
 
 
-def _find(world: World, call: Call) -> Conversation:
+def _find(world: World, call: Call) -> ProviderConversation:
     conversation = find_conversation(world, call, call.parameters["id"])
     assert conversation is not None, "a path always names a conversation"
     return conversation
 
 
-def retrieve(world: World, call: Call) -> Answer:
+def retrieve(world: World, call: Call) -> ApiAnswer:
     """Answer GET /v1/conversations/{id}."""
     conversation = _find(world, call)
-    return Answer(body=conversation.as_object(), id=conversation.id)
+    return ApiAnswer(body=conversation.as_object(), id=conversation.id)
 
 
-def update(world: World, call: Call) -> Answer:
+def update(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/conversations/{id}: new metadata."""
     conversation = _find(world, call)
     if "metadata" not in call.body:
         raise missing("metadata")
     check_types(call.body)
     conversation.metadata = call.body["metadata"] or {}
-    return Answer(body=conversation.as_object(), id=conversation.id)
+    return ApiAnswer(body=conversation.as_object(), id=conversation.id)
 
 
-def delete(world: World, call: Call) -> Answer:
+def delete(world: World, call: Call) -> ApiAnswer:
     """Answer DELETE /v1/conversations/{id}."""
     conversation = _find(world, call)
     call.account.forget_owner(conversation.id)
     body = {"id": conversation.id, "object": "conversation.deleted", "deleted": True}
-    return Answer(body=body, id=conversation.id)
+    return ApiAnswer(body=body, id=conversation.id)
 
 
-def create_items(world: World, call: Call) -> Answer:
+def create_items(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/conversations/{id}/items."""
     conversation = _find(world, call)
     if "items" not in call.body:
@@ -87,35 +87,35 @@ def create_items(world: World, call: Call) -> Answer:
         "last_id": items[-1]["id"] if items else None,
         "has_more": False,
     }
-    return Answer(body=body, commit=commit, id=conversation.id)
+    return ApiAnswer(body=body, commit=commit, id=conversation.id)
 
 
-def list_items(world: World, call: Call) -> Answer:
+def list_items(world: World, call: Call) -> ApiAnswer:
     """Answer GET /v1/conversations/{id}/items."""
     conversation = _find(world, call)
-    return Answer(body=page(conversation.items, call.query), id=conversation.id)
+    return ApiAnswer(body=page(conversation.items, call.query), id=conversation.id)
 
 
-def _find_item(conversation: Conversation, item_id: str) -> Json:
+def _find_item(conversation: ProviderConversation, item_id: str) -> Json:
     for item in conversation.items:
         if item["id"] == item_id:
             return item
     raise not_found(f"Item with id '{item_id}' not found in conversation '{conversation.id}'.")
 
 
-def retrieve_item(world: World, call: Call) -> Answer:
+def retrieve_item(world: World, call: Call) -> ApiAnswer:
     """Answer GET /v1/conversations/{id}/items/{item_id}."""
     item = _find_item(_find(world, call), call.parameters["item_id"])
-    return Answer(body=item, id=item["id"])
+    return ApiAnswer(body=item, id=item["id"])
 
 
-def delete_item(world: World, call: Call) -> Answer:
+def delete_item(world: World, call: Call) -> ApiAnswer:
     """Answer DELETE /v1/conversations/{id}/items/{item_id}: the conversation."""
     conversation = _find(world, call)
     item = _find_item(conversation, call.parameters["item_id"])
     conversation.items.remove(item)
     call.account.items.pop(item["id"], None)
-    return Answer(body=conversation.as_object(), id=conversation.id)
+    return ApiAnswer(body=conversation.as_object(), id=conversation.id)
 
 
 def _read_items(call: Call, given: Any) -> list[Json]:

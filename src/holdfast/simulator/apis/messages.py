@@ -4,18 +4,18 @@ import json
 from typing import Any
 
 from holdfast.simulator.apis.messages_input import read_messages, read_tools, summarize, tokens_of
-from holdfast.simulator.apis.reply import Reply, compose, words_of
+from holdfast.simulator.apis.reply import ModelReply, compose, words_of
 from holdfast.simulator.apis.responses_output import forced_tool
 from holdfast.simulator.delivery.errors import anthropic_error
 from holdfast.simulator.faults.effects import ConstantCallIds, Failed, Incomplete, Overloaded
-from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.call import ApiAnswer, Call, StreamedEvent
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.sealing import sign
 from holdfast.simulator.state.tokens import count_text
 from holdfast.simulator.state.world import World
 
 
-def create(world: World, call: Call) -> Answer:
+def create(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/messages."""
     messages = read_messages(world, call)
     reply = compose(
@@ -25,7 +25,7 @@ def create(world: World, call: Call) -> Answer:
         call.script,
     )
     message = _message(call, reply, tokens_of(call, messages))
-    return Answer(
+    return ApiAnswer(
         body=message,
         events=_events(call, message) if call.is_stream else None,
         between_seconds=reply.between_seconds,
@@ -34,13 +34,13 @@ def create(world: World, call: Call) -> Answer:
     )
 
 
-def count_tokens(world: World, call: Call) -> Answer:
+def count_tokens(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/messages/count_tokens."""
     messages = read_messages(world, call, needs_max_tokens=False)
-    return Answer(body={"input_tokens": tokens_of(call, messages)})
+    return ApiAnswer(body={"input_tokens": tokens_of(call, messages)})
 
 
-def _message(call: Call, reply: Reply, used: int) -> Json:
+def _message(call: Call, reply: ModelReply, used: int) -> Json:
     text, reason = _limited(call, reply)
     content: list[Json] = []
     reasoning_tokens = 0
@@ -76,7 +76,7 @@ def _thinks(call: Call) -> bool:
     return isinstance(options, dict) and options.get("type") in ("enabled", "adaptive")
 
 
-def _limited(call: Call, reply: Reply) -> tuple[str, str]:
+def _limited(call: Call, reply: ModelReply) -> tuple[str, str]:
     incomplete, limit = call.effect(Incomplete), call.body["max_tokens"]
     text = reply.refusal if reply.refusal is not None else reply.text
     if incomplete is not None:
@@ -95,20 +95,20 @@ def _tool_use(call: Call, name: str, arguments: str) -> Json:
     return {"type": "tool_use", "id": use_id, "name": name, "input": given}
 
 
-def _events(call: Call, message: Json) -> list[Event]:
+def _events(call: Call, message: Json) -> list[StreamedEvent]:
     """Return the message as the events of a stream, broken off where a fault says so."""
     events = _whole(message)
     overloaded, failed = call.effect(Overloaded), call.effect(Failed)
     if overloaded is not None:
         error = anthropic_error("Overloaded", "overloaded_error")
-        return [*events[: overloaded.event], Event("error", error)]
+        return [*events[: overloaded.event], StreamedEvent("error", error)]
     if failed is not None:
         error = anthropic_error("Internal server error", "api_error")
-        return [*events[: failed.event], Event("error", error)]
+        return [*events[: failed.event], StreamedEvent("error", error)]
     return events
 
 
-def _whole(message: Json) -> list[Event]:
+def _whole(message: Json) -> list[StreamedEvent]:
     usage = message["usage"]
     begun = message | {
         "content": [],
@@ -123,15 +123,15 @@ def _whole(message: Json) -> list[Event]:
     ending = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     spent = {"output_tokens": usage["output_tokens"]}
     events.append(_event("message_delta", delta=ending, usage=spent))
-    events.append(Event("message_stop", {"type": "message_stop"}, is_terminal=True))
+    events.append(StreamedEvent("message_stop", {"type": "message_stop"}, is_terminal=True))
     return events
 
 
-def _event(kind: str, **fields: object) -> Event:
-    return Event(kind, {"type": kind, **fields})
+def _event(kind: str, **fields: object) -> StreamedEvent:
+    return StreamedEvent(kind, {"type": kind, **fields})
 
 
-def _block_events(index: int, block: Json) -> list[Event]:
+def _block_events(index: int, block: Json) -> list[StreamedEvent]:
     match block["type"]:
         case "text":
             empty: Json = {"type": "text", "text": ""}

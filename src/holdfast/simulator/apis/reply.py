@@ -42,7 +42,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ModelReply:
     """The content of one answer."""
 
     text: str = ""
@@ -59,7 +59,7 @@ def describe(summary: ContextSummary) -> str:
 
 def compose(
     summary: ContextSummary, tools: list[Tool], forced: str | None, script: Script | None
-) -> Reply:
+) -> ModelReply:
     """Return what the model answers.
 
     `forced` is the tool that must be called (`*`: any of them). A script comes first; then a
@@ -70,11 +70,11 @@ def compose(
     if not summary.ends_with_output:
         calls = _asked_for(summary.last_text, tools) or _forced(tools, forced)
         if calls:
-            return Reply(calls=calls, reasoning="A tool is needed.")
-    return Reply(text=describe(summary), reasoning="Counting what I was shown.")
+            return ModelReply(calls=calls, reasoning="A tool is needed.")
+    return ModelReply(text=describe(summary), reasoning="Counting what I was shown.")
 
 
-def _scripted(summary: ContextSummary, tools: list[Tool], script: Script) -> Reply:
+def _scripted(summary: ContextSummary, tools: list[Tool], script: Script) -> ModelReply:
     custom = {tool.name for tool in tools if tool.is_custom}
     calls = tuple(
         ToolCall(
@@ -91,7 +91,7 @@ def _scripted(summary: ContextSummary, tools: list[Tool], script: Script) -> Rep
         text = " ".join(f"word{number}" for number in range(1, script.words + 1))
     if text is None:
         text = "" if calls or script.refusal else describe(summary)
-    return Reply(
+    return ModelReply(
         text=text,
         reasoning=script.reasoning or "Following the script.",
         refusal=script.refusal,

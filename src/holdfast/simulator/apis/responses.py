@@ -24,7 +24,7 @@ from holdfast.simulator.delivery.errors import (
     not_found,
 )
 from holdfast.simulator.faults.effects import Cancelled, Failed, Forget, Overflow, Unlink
-from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.call import ApiAnswer, Call, StreamedEvent
 from holdfast.simulator.state.identity import digest
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.memory import StoredResponse
@@ -33,7 +33,7 @@ from holdfast.simulator.state.tokens import count_items, count_text
 from holdfast.simulator.state.world import World
 
 
-def create(world: World, call: Call) -> Answer:
+def create(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/responses."""
     overflow = call.effect(Overflow)
     if call.body.get("background") is True and call.body.get("store") is False:
@@ -55,17 +55,17 @@ def create(world: World, call: Call) -> Answer:
     return _answer(world, call, request, made.response, made.between_seconds)
 
 
-def _overflowing(world: World, call: Call) -> Answer:
+def _overflowing(world: World, call: Call) -> ApiAnswer:
     request = ResponseInput(
         prior=[], items=[], parent=None, conversation=None, input_tokens=0, prior_tokens=0
     )
     response = make_response(world, call, request).response
-    return Answer(events=overflow_events(response), id=response["id"], fault="R11")
+    return ApiAnswer(events=overflow_events(response), id=response["id"], fault="R11")
 
 
 def _answer(
     world: World, call: Call, request: ResponseInput, response: Json, between_seconds: float
-) -> Answer:
+) -> ApiAnswer:
     stored = StoredResponse(
         id=response["id"],
         model=call.model,
@@ -82,7 +82,7 @@ def _answer(
         if request.conversation is not None:
             request.conversation.locked_by = None
 
-    answer = Answer(
+    answer = ApiAnswer(
         body=response,
         events=_events(call, response) if call.is_stream else None,
         ends_with_done=True,
@@ -97,7 +97,7 @@ def _answer(
     return answer
 
 
-def _put_in_background(call: Call, stored: StoredResponse, answer: Answer) -> None:
+def _put_in_background(call: Call, stored: StoredResponse, answer: ApiAnswer) -> None:
     """Make the response retrievable at once, unfinished until its work is done."""
     final, finish = stored.response, answer.commit
     early: Json = {"output": [], "usage": None, "completed_at": None, "status": "queued"}
@@ -119,7 +119,7 @@ def _put_in_background(call: Call, stored: StoredResponse, answer: Answer) -> No
     answer.commit = commit
 
 
-def _events(call: Call, response: Json) -> list[Event]:
+def _events(call: Call, response: Json) -> list[StreamedEvent]:
     failed, cancelled = call.effect(Failed), call.effect(Cancelled)
     if failed is not None:
         return failing_events(response, failed.event, failed.style)
@@ -211,11 +211,11 @@ def _find(world: World, call: Call) -> StoredResponse:
     return stored
 
 
-def retrieve(world: World, call: Call) -> Answer:
+def retrieve(world: World, call: Call) -> ApiAnswer:
     """Answer GET /v1/responses/{id}, as JSON or as its events again."""
     stored = _find(world, call)
     if not call.is_stream:
-        return Answer(body=stored.response, id=stored.id)
+        return ApiAnswer(body=stored.response, id=stored.id)
     if stored.response["status"] == "in_progress":
         raise invalid("This response is still in progress and cannot be streamed.", None)
     after = call.query.get("starting_after", "-1")
@@ -224,41 +224,41 @@ def retrieve(world: World, call: Call) -> Answer:
     events = [
         event for event in events_of(stored.response) if event.data["sequence_number"] > int(after)
     ]
-    return Answer(events=events, ends_with_done=True, id=stored.id)
+    return ApiAnswer(events=events, ends_with_done=True, id=stored.id)
 
 
-def delete(world: World, call: Call) -> Answer:
+def delete(world: World, call: Call) -> ApiAnswer:
     """Answer DELETE /v1/responses/{id}."""
     stored = _find(world, call)
     call.account.forget_owner(stored.id)
-    return Answer(body={"id": stored.id, "object": "response", "deleted": True}, id=stored.id)
+    return ApiAnswer(body={"id": stored.id, "object": "response", "deleted": True}, id=stored.id)
 
 
-def cancel(world: World, call: Call) -> Answer:
+def cancel(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/responses/{id}/cancel: only background responses can be cancelled."""
     stored = _find(world, call)
     if stored.response["background"] is not True:
         raise invalid("Cannot cancel a synchronous response.", None)
     if stored.response["status"] in ("queued", "in_progress"):
         stored.response = stored.response | {"status": "cancelled"}
-    return Answer(body=stored.response, id=stored.id)
+    return ApiAnswer(body=stored.response, id=stored.id)
 
 
-def input_items(world: World, call: Call) -> Answer:
+def input_items(world: World, call: Call) -> ApiAnswer:
     """Answer GET /v1/responses/{id}/input_items."""
     stored = _find(world, call)
     items = stored.parent.context() if stored.parent else []
     shown = with_ids(items + stored.input_items, stored.id)
-    return Answer(body=page(shown, call.query), id=stored.id)
+    return ApiAnswer(body=page(shown, call.query), id=stored.id)
 
 
-def input_tokens(world: World, call: Call) -> Answer:
+def input_tokens(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/responses/input_tokens."""
     request = read_response_input(world, call)
-    return Answer(body={"object": "response.input_tokens", "input_tokens": request.input_tokens})
+    return ApiAnswer(body={"object": "response.input_tokens", "input_tokens": request.input_tokens})
 
 
-def compact(world: World, call: Call) -> Answer:
+def compact(world: World, call: Call) -> ApiAnswer:
     """Answer POST /v1/responses/compact: the user's messages, and one opaque item for the rest."""
     if not call.model:
         raise missing("model")
@@ -292,4 +292,4 @@ def compact(world: World, call: Call) -> Answer:
             "total_tokens": used + said,
         },
     }
-    return Answer(body=body, id=str(body["id"]))
+    return ApiAnswer(body=body, id=str(body["id"]))

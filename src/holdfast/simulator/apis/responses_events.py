@@ -2,7 +2,7 @@
 
 from holdfast.simulator.apis.reply import words_of
 from holdfast.simulator.faults.catalogue import OVERFLOW
-from holdfast.simulator.state.call import Event
+from holdfast.simulator.state.call import StreamedEvent
 from holdfast.simulator.state.json import Json
 
 TERMINAL = {
@@ -17,15 +17,15 @@ class Sequence:
     """Events in the making; each gets the next number."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[StreamedEvent] = []
 
     def add(self, kind: str, *, is_terminal: bool = False, **fields: object) -> None:
         """Append one event."""
         data = {"type": kind, "sequence_number": len(self.events), **fields}
-        self.events.append(Event(kind, data, is_terminal))
+        self.events.append(StreamedEvent(kind, data, is_terminal))
 
 
-def events_of(response: Json) -> list[Event]:
+def events_of(response: Json) -> list[StreamedEvent]:
     """Return every event of a finished response, from created to its end."""
     sequence = Sequence()
     status = response["status"]
@@ -44,7 +44,7 @@ def events_of(response: Json) -> list[Event]:
     return sequence.events
 
 
-def failing_events(response: Json, after: int, style: str) -> list[Event]:
+def failing_events(response: Json, after: int, style: str) -> list[StreamedEvent]:
     """Return `after` events of the response, then its failure."""
     sequence = Sequence()
     sequence.events = events_of(response | {"status": "completed"})[:-1][:after]
@@ -58,7 +58,7 @@ def failing_events(response: Json, after: int, style: str) -> list[Event]:
     return sequence.events
 
 
-def cancelled_events(response: Json, after: int) -> list[Event]:
+def cancelled_events(response: Json, after: int) -> list[StreamedEvent]:
     """Return `after` events of the response, then its cancellation."""
     sequence = Sequence()
     sequence.events = events_of(response)[:-1][:after]
@@ -66,7 +66,7 @@ def cancelled_events(response: Json, after: int) -> list[Event]:
     return sequence.events
 
 
-def overflow_events(response: Json) -> list[Event]:
+def overflow_events(response: Json) -> list[StreamedEvent]:
     """Return a stream that begins well and then says that the context is too long (R11)."""
     sequence = Sequence()
     sequence.events = events_of(response)[:2]

@@ -16,7 +16,7 @@ from holdfast.simulator.delivery.errors import catalogue_problem, invalid, missi
 from holdfast.simulator.faults.effects import IgnorePrevious
 from holdfast.simulator.state.call import Call
 from holdfast.simulator.state.json import Json
-from holdfast.simulator.state.memory import Conversation, StoredResponse
+from holdfast.simulator.state.memory import ProviderConversation, StoredResponse
 from holdfast.simulator.state.sealing import unseal
 from holdfast.simulator.state.tokens import count_items, count_text
 from holdfast.simulator.state.world import World
@@ -46,7 +46,7 @@ class ResponseInput:
     prior: list[Json]
     items: list[Json]
     parent: StoredResponse | None
-    conversation: Conversation | None
+    conversation: ProviderConversation | None
     input_tokens: int
     prior_tokens: int
 
@@ -119,7 +119,7 @@ def _find_parent(world: World, call: Call) -> StoredResponse | None:
     return parent
 
 
-def find_conversation(world: World, call: Call, named: Any) -> Conversation | None:
+def find_conversation(world: World, call: Call, named: Any) -> ProviderConversation | None:
     """Return the conversation that `named` (an id or an object with one) means, or raise R17."""
     if not named:
         return None
@@ -132,7 +132,7 @@ def find_conversation(world: World, call: Call, named: Any) -> Conversation | No
     return found
 
 
-def _prior(parent: StoredResponse | None, conversation: Conversation | None) -> list[Json]:
+def _prior(parent: StoredResponse | None, conversation: ProviderConversation | None) -> list[Json]:
     if parent is not None:
         return parent.context()
     return list(conversation.items) if conversation is not None else []

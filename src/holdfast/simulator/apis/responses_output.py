@@ -3,11 +3,17 @@
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.simulator.apis.reply import Reply, Tool, ToolCall, compose, words_of
+from holdfast.simulator.apis.reply import ModelReply, Tool, ToolCall, compose, words_of
 from holdfast.simulator.apis.responses_input import ResponseInput, summarize
 from holdfast.simulator.delivery.errors import invalid
 from holdfast.simulator.delivery.injection import server_failure
-from holdfast.simulator.faults.effects import Cancelled, ConstantCallIds, Failed, Incomplete, Queued
+from holdfast.simulator.faults.effects import (
+    Cancelled,
+    ConstantCallIds,
+    Failed,
+    Incomplete,
+    QueuedForever,
+)
 from holdfast.simulator.state.call import Call
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.sealing import seal
@@ -103,7 +109,7 @@ def forced_tool(choice: Any) -> str | None:
     return "*" if choice.get("mode") == "required" or choice.get("type") == "any" else None
 
 
-def _items_of(world: World, call: Call, reply: Reply) -> list[Json]:
+def _items_of(world: World, call: Call, reply: ModelReply) -> list[Json]:
     items: list[Json] = []
     if _wants_reasoning(world, call):
         items.append(_reasoning(call, reply.reasoning or ""))
@@ -220,7 +226,7 @@ def _envelope(call: Call, request: ResponseInput) -> Json:
     return response
 
 
-def _usage(request: ResponseInput, reply: Reply, *, reasons: bool) -> Json:
+def _usage(request: ResponseInput, reply: ModelReply, *, reasons: bool) -> Json:
     reasoning_tokens = count_text(reply.reasoning or "") if reasons else 0
     said = count_text(reply.text) + count_text(reply.refusal or "")
     said += sum(count_text(call.name) + count_text(call.arguments) for call in reply.calls)
@@ -267,7 +273,7 @@ def _apply_ending_faults(call: Call, response: Json) -> None:
         _empty(response, "failed")
     elif call.effect(Cancelled):
         _empty(response, "cancelled")
-    elif call.effect(Queued):
+    elif call.effect(QueuedForever):
         _empty(response, "queued")
 
 

@@ -9,13 +9,13 @@ from holdfast.simulator.delivery.outlet import Outlet
 from holdfast.simulator.delivery.transmission import Delivery, wait_until_gone
 from holdfast.simulator.faults.effects import Drop, Effect, Hang, Late, Slow
 from holdfast.simulator.state.barriers import Barrier
-from holdfast.simulator.state.call import Answer, Call
+from holdfast.simulator.state.call import ApiAnswer, Call
 from holdfast.simulator.state.json import NotJson, decode_object, encode
-from holdfast.simulator.state.record import Entry
-from holdfast.simulator.state.scenario import InvalidInput, fault_of
+from holdfast.simulator.state.record import RecordedRequest
+from holdfast.simulator.state.scenario import InvalidScenario, fault_of
 from holdfast.simulator.state.world import World
 
-Handler = Callable[[World, Call], Answer]
+Handler = Callable[[World, Call], ApiAnswer]
 FAULT_HEADER = "x-sim-fault"
 """A fault for this call alone: a kind, or a JSON object with a kind and its parameters."""
 
@@ -31,7 +31,9 @@ async def handle_call(world: World, call: Call, handler: Handler, outlet: Outlet
         world.record.close(entry)
 
 
-async def _send_problem(call: Call, problem: Problem, outlet: Outlet, entry: Entry) -> None:
+async def _send_problem(
+    call: Call, problem: Problem, outlet: Outlet, entry: RecordedRequest
+) -> None:
     entry.status, entry.fault = problem.status, problem.fault
     body = _in_dialect(call, problem)
     await outlet.send_body(problem.status, problem.headers, encode(body))
@@ -47,7 +49,7 @@ def _in_dialect(call: Call, problem: Problem) -> dict[str, object]:
 
 
 async def _answer_with_faults(
-    world: World, call: Call, handler: Handler, outlet: Outlet, entry: Entry
+    world: World, call: Call, handler: Handler, outlet: Outlet, entry: RecordedRequest
 ) -> None:
     call.effects = _own_fault(call) + (world.matching_faults(call) if world.faults else [])
     call.script = world.script_for(call) if world.scripts else None
@@ -82,7 +84,7 @@ def _own_fault(call: Call) -> list[Effect]:
     except NotJson as exc:
         message = f"{FAULT_HEADER}: not JSON: {exc}"
         raise invalid(message, FAULT_HEADER, "invalid_simulator_input") from exc
-    except InvalidInput as exc:
+    except InvalidScenario as exc:
         raise invalid(str(exc), FAULT_HEADER, "invalid_simulator_input") from exc
 
 
@@ -102,7 +104,7 @@ async def _ends_before_work(world: World, call: Call, outlet: Outlet) -> bool:
     return False
 
 
-def _work(world: World, call: Call, handler: Handler) -> Answer:
+def _work(world: World, call: Call, handler: Handler) -> ApiAnswer:
     try:
         return handler(world, call)
     except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as exc:

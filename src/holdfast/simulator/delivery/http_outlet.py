@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from holdfast.simulator.faults.effects import Ending
-from holdfast.simulator.state.call import Event
+from holdfast.simulator.state.call import StreamedEvent
 from holdfast.simulator.state.json import encode
 
 Message = dict[str, Any]
@@ -62,7 +62,7 @@ def _unsent_bytes(transport: Transport) -> int:
     return int(struct.unpack("i", answer)[0])
 
 
-def encode_sse(event: Event) -> bytes:
+def encode_sse(event: StreamedEvent) -> bytes:
     """Return an event as server-sent events write it."""
     if event.name is None:
         return b"data: " + encode(event.data) + b"\n\n"
@@ -108,11 +108,11 @@ class HttpOutlet:
         announced += [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": announced})
 
-    def encode(self, event: Event) -> bytes:
+    def encode(self, event: StreamedEvent) -> bytes:
         """Return an event as server-sent events write it."""
         return encode_sse(event)
 
-    async def send_events(self, events: list[Event]) -> None:
+    async def send_events(self, events: list[StreamedEvent]) -> None:
         """Send events in one piece."""
         await self.send_piece(b"".join(map(encode_sse, events)))
 

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from holdfast.simulator.faults.effects import Ending
-from holdfast.simulator.state.call import Event
+from holdfast.simulator.state.call import StreamedEvent
 
 
 class Outlet(Protocol):
@@ -19,11 +19,11 @@ class Outlet(Protocol):
         """Begin a stream of events with status 200."""
         ...
 
-    def encode(self, event: Event) -> bytes:
+    def encode(self, event: StreamedEvent) -> bytes:
         """Return an event as it travels here."""
         ...
 
-    async def send_events(self, events: list[Event]) -> None:
+    async def send_events(self, events: list[StreamedEvent]) -> None:
         """Send events as fast as can be."""
         ...
 

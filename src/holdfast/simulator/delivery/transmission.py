@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from holdfast.simulator.delivery.outlet import Outlet
 from holdfast.simulator.faults.effects import Cut, DuplicateChunks, Hang, Slow
 from holdfast.simulator.state.barriers import Barrier, Barriers
-from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.call import ApiAnswer, Call, StreamedEvent
 from holdfast.simulator.state.json import encode
-from holdfast.simulator.state.record import Entry
+from holdfast.simulator.state.record import RecordedRequest
 
 
 @dataclass(slots=True, kw_only=True)
@@ -16,8 +16,8 @@ class Delivery:
     """One answer on its way, with all that may befall it."""
 
     call: Call
-    answer: Answer
-    entry: Entry
+    answer: ApiAnswer
+    entry: RecordedRequest
     outlet: Outlet
     barriers: Barriers
     held_by: list[Barrier]
@@ -64,14 +64,14 @@ class Delivery:
             isinstance(effect, Cut | DuplicateChunks | Hang | Slow) for effect in self.call.effects
         )
 
-    async def _send_at_once(self, events: list[Event]) -> None:
+    async def _send_at_once(self, events: list[StreamedEvent]) -> None:
         if any(event.is_terminal for event in events):
             self.commit()
         self.entry.events_sent = len(events)
         await self.outlet.send_events(events)
         await self._end()
 
-    async def _send_step_by_step(self, events: list[Event]) -> None:
+    async def _send_step_by_step(self, events: list[StreamedEvent]) -> None:
         cut, slow = self.call.effect(Cut), self.call.effect(Slow)
         between = slow.between_seconds if slow else self.answer.between_seconds
         budget = None if cut is None else cut.byte
@@ -98,7 +98,7 @@ class Delivery:
         await self._pause_before(len(events))
         await self._end()
 
-    def _repeated(self, events: list[Event]) -> list[Event]:
+    def _repeated(self, events: list[StreamedEvent]) -> list[StreamedEvent]:
         duplicate = self.call.effect(DuplicateChunks)
         if duplicate is None:
             return events
@@ -118,7 +118,7 @@ class Delivery:
             if barrier.spec.at == "event" and barrier.spec.event == number:
                 await self.barriers.hold([barrier], "event", self.call)
 
-    async def _break_off(self, cut: Cut, events: list[Event]) -> None:
+    async def _break_off(self, cut: Cut, events: list[StreamedEvent]) -> None:
         if cut.stored or cut.terminal:
             self.commit()
         terminal = next((event for event in events if event.is_terminal), None)
@@ -133,7 +133,7 @@ class Delivery:
         await self.outlet.end_stream(done=is_done)
 
 
-def _is_delta(event: Event) -> bool:
+def _is_delta(event: StreamedEvent) -> bool:
     if event.name is None:
         return True
     return event.name.endswith("delta")

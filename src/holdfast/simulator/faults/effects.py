@@ -119,7 +119,7 @@ class Cancelled(Fault, tag="cancelled", frozen=True):
     event: Count = 3
 
 
-class Queued(Fault, tag="queued", frozen=True):
+class QueuedForever(Fault, tag="queued", frozen=True):
     """The response is queued and never starts."""
 
 
@@ -187,7 +187,7 @@ Effect = (
     | Failed
     | Incomplete
     | Cancelled
-    | Queued
+    | QueuedForever
     | Hang
     | Late
     | Drop

@@ -9,9 +9,9 @@ from holdfast.simulator.delivery.exchange import handle_call
 from holdfast.simulator.delivery.http_outlet import HttpOutlet, Receive, Send
 from holdfast.simulator.server.control import Control, is_control
 from holdfast.simulator.server.keys import key_of, key_problem
-from holdfast.simulator.server.routes import Found, Route, Routes
+from holdfast.simulator.server.routes import Found, Route, RouteTable
 from holdfast.simulator.server.websocket import ResponsesSockets
-from holdfast.simulator.state.call import Answer, Call
+from holdfast.simulator.state.call import ApiAnswer, Call
 from holdfast.simulator.state.json import Json, NotJson, decode_object
 from holdfast.simulator.state.world import World
 
@@ -25,13 +25,13 @@ NOT_JSON = (
 )
 
 
-class Application:
+class SimulatorApplication:
     """The ASGI entry point for every request."""
 
     def __init__(self, world: World, control: Control) -> None:
         self.world = world
         self._control = control
-        self._routes = Routes()
+        self._routes = RouteTable()
         self._sockets = ResponsesSockets(world, self.make_call)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,7 +143,7 @@ def _read_json(raw: bytes) -> tuple[Json, Problem | None]:
 
 
 def _refuse(problem: Problem) -> Any:
-    def refuse(world: World, call: Call) -> Answer:  # noqa: ARG001 - a handler's signature
+    def refuse(world: World, call: Call) -> ApiAnswer:  # noqa: ARG001 - a handler's signature
         raise problem
 
     return refuse

@@ -14,7 +14,13 @@ from holdfast.simulator.faults.matching import Match
 from holdfast.simulator.faults.quantities import Count, Seconds
 from holdfast.simulator.state.barriers import Barrier
 from holdfast.simulator.state.json import Json, NotJson, decode_object, encode
-from holdfast.simulator.state.scenario import BarrierSpec, InvalidInput, Script, convert, fault_of
+from holdfast.simulator.state.scenario import (
+    BarrierSpec,
+    InvalidScenario,
+    Script,
+    convert,
+    fault_of,
+)
 from holdfast.simulator.state.world import World
 
 CONTROL_PREFIX = "/_sim"
@@ -90,7 +96,7 @@ class Control:
                 body = encode(await self._dispatch(scope["method"], parts, query, raw))
         except _ControlError as exc:
             status, body = exc.status, encode({"error": str(exc)})
-        except (InvalidInput, NotJson) as exc:
+        except (InvalidScenario, NotJson) as exc:
             status, body = 400, encode({"error": str(exc)})
         headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -254,5 +260,5 @@ def _number(query: dict[str, str], name: str, default: float) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise InvalidInput(f"{name}: expected a number from 0 on, got {query[name]!r}")
+        raise InvalidScenario(f"{name}: expected a number from 0 on, got {query[name]!r}")
     return number

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from holdfast.simulator.faults.catalogue import CATALOGUE
 from holdfast.simulator.faults.effects import Effect
-from holdfast.simulator.state.scenario import TOO_LARGE, InvalidInput, fault_of
+from holdfast.simulator.state.scenario import TOO_LARGE, InvalidScenario, fault_of
 
 KINDS = sorted(str(kind.__struct_config__.tag) for kind in get_args(Effect))
 MAX_SHOWN = 200
@@ -14,7 +14,7 @@ MAX_SHOWN = 200
 
 
 def read_flag(written: str) -> Effect:
-    """Return the fault that a flag describes, or raise `InvalidInput`.
+    """Return the fault that a flag describes, or raise `InvalidScenario`.
 
     `cut event=3 ending=reset times=1 when.model=gpt-5*`, `R02`, or a JSON object.
     """
@@ -23,21 +23,21 @@ def read_flag(written: str) -> Effect:
         try:
             return fault_of(_decoded(written, where), where=where)
         except json.JSONDecodeError as exc:
-            raise InvalidInput(f"{where}: not JSON: {exc}") from exc
+            raise InvalidScenario(f"{where}: not JSON: {exc}") from exc
     try:
         words = shlex.split(written)
     except ValueError as exc:
-        raise InvalidInput(f"{where}: {exc}") from exc
+        raise InvalidScenario(f"{where}: {exc}") from exc
     if not words:
-        raise InvalidInput("--fault: expected a kind")
+        raise InvalidScenario("--fault: expected a kind")
     if words[0] not in KINDS and words[0] not in CATALOGUE:
         known = ", ".join([*KINDS, *CATALOGUE])
-        raise InvalidInput(f"{where}: no fault {words[0]!r}; there are {known}")
+        raise InvalidScenario(f"{where}: no fault {words[0]!r}; there are {known}")
     table: dict[str, Any] = {"kind": words[0]}
     for word in words[1:]:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise InvalidInput(f"{where}: expected name=value, got {word!r}")
+            raise InvalidScenario(f"{where}: expected name=value, got {word!r}")
         _put(table, name.split(".", 2), _value(value, where))
     return fault_of(table, where=where)
 
@@ -53,7 +53,7 @@ def _decoded(text: str, where: str) -> Any:
     except json.JSONDecodeError:
         raise
     except (ValueError, RecursionError) as exc:
-        raise InvalidInput(f"{where}: {TOO_LARGE}") from exc
+        raise InvalidScenario(f"{where}: {TOO_LARGE}") from exc
 
 
 def _value(text: str, where: str) -> Any:
@@ -67,6 +67,6 @@ def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
     for name in path[:-1]:
         inner = table.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise InvalidInput(f"--fault: {name!r} is given twice")
+            raise InvalidScenario(f"--fault: {name!r} is given twice")
         table = inner
     table[path[-1]] = value

@@ -77,7 +77,7 @@ _OTHERS = [
 ]
 
 
-class Routes:
+class RouteTable:
     """All routes; the fixed ones are found at once, the others segment by segment."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from holdfast.simulator.server.server import Server
+from holdfast.simulator.server.server import SimulatorServer
 from holdfast.simulator.state.scenario import Scenario
 
 
@@ -37,7 +37,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ending.set)
     with ExitStack() as stack:
-        server = Server(scenario, host=host, port=port)
+        server = SimulatorServer(scenario, host=host, port=port)
         if record is not None:
             server.world.record.file = stack.enter_context(record.open("ab"))
         await server.start()

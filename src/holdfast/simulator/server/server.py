@@ -12,7 +12,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from holdfast.simulator.delivery.http_outlet import reset
-from holdfast.simulator.server.app import Application
+from holdfast.simulator.server.app import SimulatorApplication
 from holdfast.simulator.server.control import Control, is_control
 from holdfast.simulator.state.scenario import Scenario
 from holdfast.simulator.state.world import World
@@ -27,7 +27,7 @@ _SILENT.setLevel(logging.CRITICAL + 1)
 class _Protocol(HttpToolsProtocol):
     """uvicorn's protocol, which passes its transport to the application."""
 
-    simulator: "Server"
+    simulator: "SimulatorServer"
     is_control = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -58,7 +58,7 @@ class _SocketProtocol(WebSocketsSansIOProtocol):
         await super().run_asgi()
 
 
-class Server:
+class SimulatorServer:
     """A simulator on a port. `start` returns when it accepts connections."""
 
     def __init__(self, scenario: Scenario, *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -66,7 +66,7 @@ class Server:
         self._host = host
         self.port = port
         self._refusals = 0
-        self._application = Application(self.world, Control(self.world, self))
+        self._application = SimulatorApplication(self.world, Control(self.world, self))
         self._state = ServerState()
         self._listening: asyncio.Server | None = None
         self._reopening: asyncio.TimerHandle | None = None

@@ -15,7 +15,7 @@ from holdfast.simulator.delivery.http_outlet import Message, Receive, Send, Tran
 from holdfast.simulator.faults.effects import Ending
 from holdfast.simulator.server.keys import key_of, key_problem
 from holdfast.simulator.server.routes import Found, Route, as_v1
-from holdfast.simulator.state.call import Answer, Call, Event
+from holdfast.simulator.state.call import ApiAnswer, Call, StreamedEvent
 from holdfast.simulator.state.json import Json, NotJson, decode_object, encode
 from holdfast.simulator.state.memory import StoredResponse
 from holdfast.simulator.state.world import World
@@ -48,13 +48,13 @@ class SocketOutlet:
     async def open_stream(self, headers: dict[str, str]) -> None:
         """Do nothing: frames need no opening."""
 
-    def encode(self, event: Event) -> bytes:
+    def encode(self, event: StreamedEvent) -> bytes:
         """Return an event as a frame's text."""
         if self._stream_id is None:
             return encode(event.data)
         return encode(event.data | {"stream_id": self._stream_id})
 
-    async def send_events(self, events: list[Event]) -> None:
+    async def send_events(self, events: list[StreamedEvent]) -> None:
         """Send a frame for each event."""
         for event in events:
             await self.send_piece(self.encode(event))
@@ -151,7 +151,7 @@ class ResponsesSockets:
                 return
 
 
-def _read_frame(raw: bytes) -> tuple[Json, Callable[[World, Call], Answer]]:
+def _read_frame(raw: bytes) -> tuple[Json, Callable[[World, Call], ApiAnswer]]:
     """Return the call of a frame, always streamed, and its handler."""
     try:
         frame = decode_object(raw)
@@ -174,14 +174,14 @@ def _read_frame(raw: bytes) -> tuple[Json, Callable[[World, Call], Answer]]:
     return body, responses.create
 
 
-def _refuse(problem: Problem) -> Callable[[World, Call], Answer]:
-    def refuse(world: World, call: Call) -> Answer:  # noqa: ARG001 - a handler's signature
+def _refuse(problem: Problem) -> Callable[[World, Call], ApiAnswer]:
+    def refuse(world: World, call: Call) -> ApiAnswer:  # noqa: ARG001 - a handler's signature
         raise problem
 
     return refuse
 
 
-def _fail_to_steer(world: World, call: Call) -> Answer:  # noqa: ARG001 - a handler's signature
+def _fail_to_steer(world: World, call: Call) -> ApiAnswer:  # noqa: ARG001 - a handler's signature
     error = {
         "code": "steering_not_supported",
         "message": "This response does not support steering.",
@@ -192,4 +192,4 @@ def _fail_to_steer(world: World, call: Call) -> Answer:  # noqa: ARG001 - a hand
         "previous_response_id": call.body.get("previous_response_id"),
         "error": error,
     }
-    return Answer(events=[Event("response.steer.failed", event)])
+    return ApiAnswer(events=[StreamedEvent("response.steer.failed", event)])

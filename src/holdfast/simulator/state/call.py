@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from holdfast.simulator.faults.effects import Effect
-from holdfast.simulator.state.identity import Ids
+from holdfast.simulator.state.identity import IdSequence
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.memory import Account, StoredResponse
 from holdfast.simulator.state.scenario import Script
@@ -29,7 +29,7 @@ class Call:
     body: Json
     parameters: dict[str, str]
     account: Account
-    ids: Ids
+    ids: IdSequence
     now: int
     effects: list[Effect] = field(default_factory=list)
     script: Script | None = None
@@ -73,7 +73,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StreamedEvent:
     """One event of a stream; `name` None sends bare data."""
 
     name: str | None
@@ -86,13 +86,13 @@ def _nothing() -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class ApiAnswer:
     """An answer, and what the provider stores when it is sent."""
 
     status: int = 200
     body: Json = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
-    events: list[Event] | None = None
+    events: list[StreamedEvent] | None = None
     """The stream; None when the answer is one JSON body."""
     ends_with_done: bool = False
     """The stream closes with `data: [DONE]`."""

@@ -14,7 +14,7 @@ def digest(*parts: object, size: int = 24) -> str:
 
 
 @dataclass(slots=True)
-class Ids:
+class IdSequence:
     """The ids of one call: the same root gives the same ids in the same order."""
 
     root: str
@@ -32,7 +32,7 @@ class Ids:
 
 
 @dataclass(slots=True)
-class Clock:
+class ProviderClock:
     """A clock that moves only on request."""
 
     offset_seconds: int = 0

@@ -34,7 +34,7 @@ class StoredResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class Conversation:
+class ProviderConversation:
     """A conversation: its items in order, and who is working on it."""
 
     id: str
@@ -68,7 +68,7 @@ class Conversation:
 
 
 @dataclass(slots=True, kw_only=True)
-class StoredItem:
+class ConversationItem:
     """An item that may be named by its id."""
 
     item: Json
@@ -85,8 +85,8 @@ class Account:
     serial: int = 0
     """How many calls it has made."""
     responses: dict[str, StoredResponse] = field(default_factory=dict)
-    items: dict[str, StoredItem] = field(default_factory=dict)
-    conversations: dict[str, Conversation] = field(default_factory=dict)
+    items: dict[str, ConversationItem] = field(default_factory=dict)
+    conversations: dict[str, ProviderConversation] = field(default_factory=dict)
     completions: dict[str, Json] = field(default_factory=dict)
     completion_messages: dict[str, list[Json]] = field(default_factory=dict)
 
@@ -101,7 +101,7 @@ class Account:
         for item in items:
             item_id = item.get("id")
             if isinstance(item_id, str) and item_id not in self.items:
-                self.items[item_id] = StoredItem(
+                self.items[item_id] = ConversationItem(
                     item=item, created_at=created_at, owner_id=owner_id
                 )
 

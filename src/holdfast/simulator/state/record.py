@@ -14,7 +14,7 @@ _VARYING_HEADERS = frozenset({"host"})
 
 
 @dataclass(slots=True)
-class Entry:
+class RecordedRequest:
     """One request and its outcome; the outcome is filled in as it happens."""
 
     call: Call
@@ -46,23 +46,23 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """The last requests, oldest first; optionally also written to a file."""
 
     limit: int
     file: IO[bytes] | None = None
-    entries: deque[Entry] = field(init=False)
+    entries: deque[RecordedRequest] = field(init=False)
 
     def __post_init__(self) -> None:
         self.entries = deque(maxlen=self.limit)
 
-    def open(self, call: Call) -> Entry:
+    def open(self, call: Call) -> RecordedRequest:
         """Add an entry for a call that arrived."""
-        entry = Entry(call)
+        entry = RecordedRequest(call)
         self.entries.append(entry)
         return entry
 
-    def close(self, entry: Entry) -> None:
+    def close(self, entry: RecordedRequest) -> None:
         """Write an entry to the file after its answer was sent."""
         if self.file is not None:
             self.file.write(encode(entry.as_json()) + b"\n")

@@ -17,7 +17,7 @@ _ANYTHING = Match()
 T = TypeVar("T")
 
 
-class InvalidInput(ValueError):
+class InvalidScenario(ValueError):
     """Invalid configuration; the message names the place in one line."""
 
 
@@ -91,11 +91,11 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
 
 
 def read_scenario(raw: dict[str, Any]) -> Scenario:
-    """Return the scenario in `raw`, or raise `InvalidInput`."""
+    """Return the scenario in `raw`, or raise `InvalidScenario`."""
     written = dict(raw)
     faults = written.pop("fault", [])
     if not isinstance(faults, list):
-        raise InvalidInput("fault: expected a list of tables ([[fault]])")
+        raise InvalidScenario("fault: expected a list of tables ([[fault]])")
     scenario = convert(written, Scenario)
     _refuse_duplicate_names(scenario.barriers)
     read = [fault_of(fault, where=f"fault[{number}]") for number, fault in enumerate(faults)]
@@ -106,37 +106,37 @@ def _refuse_duplicate_names(barriers: list[BarrierSpec]) -> None:
     names = set()
     for number, barrier in enumerate(barriers):
         if barrier.name is not None and barrier.name in names:
-            raise InvalidInput(f"barrier[{number}]: barrier {barrier.name!r} already exists")
+            raise InvalidScenario(f"barrier[{number}]: barrier {barrier.name!r} already exists")
         names.add(barrier.name)
 
 
 def fault_of(raw: Any, *, where: str) -> Effect:
-    """Return the fault in `raw`, or raise `InvalidInput` with its place."""
+    """Return the fault in `raw`, or raise `InvalidScenario` with its place."""
     try:
         return read_fault(raw)
     except msgspec.ValidationError as exc:
-        raise InvalidInput(f"{where}: {exc}") from exc
+        raise InvalidScenario(f"{where}: {exc}") from exc
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Return the scenario in the TOML file `path`, or raise `InvalidInput`."""
+    """Return the scenario in the TOML file `path`, or raise `InvalidScenario`."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise InvalidInput(f"{path}: {exc.strerror or exc}") from exc
+        raise InvalidScenario(f"{path}: {exc.strerror or exc}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise InvalidInput(f"{path}: {exc}") from exc
+        raise InvalidScenario(f"{path}: {exc}") from exc
     except (ValueError, RecursionError) as exc:
-        raise InvalidInput(f"{path}: {TOO_LARGE}") from exc
+        raise InvalidScenario(f"{path}: {TOO_LARGE}") from exc
     try:
         return read_scenario(raw)
-    except InvalidInput as exc:
-        raise InvalidInput(f"{path}: {exc}") from exc
+    except InvalidScenario as exc:
+        raise InvalidScenario(f"{path}: {exc}") from exc
 
 
 def convert(raw: Any, kind: type[T], *, from_text: bool = False) -> T:
-    """Return `raw` as a `kind`, or raise `InvalidInput`; `from_text` reads numbers in strings."""
+    """Return `raw` as a `kind`, or raise `InvalidScenario`; `from_text` reads numbers from text."""
     try:
         return msgspec.convert(raw, kind, strict=not from_text)
     except msgspec.ValidationError as exc:
-        raise InvalidInput(str(exc)) from exc
+        raise InvalidScenario(str(exc)) from exc

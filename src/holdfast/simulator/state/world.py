@@ -7,17 +7,17 @@ from holdfast.simulator.faults.effects import ANSWERING, Effect
 from holdfast.simulator.faults.matching import Counter
 from holdfast.simulator.state.barriers import Barriers
 from holdfast.simulator.state.call import Call
-from holdfast.simulator.state.identity import Clock, Ids
+from holdfast.simulator.state.identity import IdSequence, ProviderClock
 from holdfast.simulator.state.json import Json
 from holdfast.simulator.state.memory import (
     Account,
+    ConversationItem,
     Forgetting,
-    StoredItem,
     StoredResponse,
     is_chosen,
 )
 from holdfast.simulator.state.profiles import PROFILES, Profile
-from holdfast.simulator.state.record import Record
+from holdfast.simulator.state.record import RequestRecord
 from holdfast.simulator.state.scenario import Scenario, Script
 
 
@@ -52,13 +52,13 @@ class World:
     """Everything that outlives a call."""
 
     scenario: Scenario
-    clock: Clock = field(default_factory=Clock)
+    clock: ProviderClock = field(default_factory=ProviderClock)
     accounts: dict[str, Account] = field(default_factory=dict)
     barriers: Barriers = field(default_factory=Barriers)
     faults: dict[str, FaultRule] = field(default_factory=dict)
     scripts: list[ScriptRule] = field(default_factory=list)
     profile: Profile = field(init=False)
-    record: Record = field(init=False)
+    record: RequestRecord = field(init=False)
     forgetting: Forgetting = field(init=False)
     calls: int = 0
     _rules: int = 0
@@ -66,7 +66,7 @@ class World:
     def __post_init__(self) -> None:
         scenario = self.scenario
         self.profile = PROFILES[scenario.profile]
-        self.record = Record(scenario.record_limit)
+        self.record = RequestRecord(scenario.record_limit)
         self.forgetting = Forgetting(seed=scenario.seed, settings=scenario.forget)
         for effect in scenario.faults:
             self.add_fault(effect)
@@ -113,10 +113,10 @@ class World:
             account = self.accounts[key] = Account(key=key)
         return account
 
-    def ids_for(self, account: Account) -> Ids:
+    def ids_for(self, account: Account) -> IdSequence:
         """Count one more call of `account` and return its ids."""
         account.serial += 1
-        return Ids(f"{self.scenario.seed}/{account.key}/{account.serial}")
+        return IdSequence(f"{self.scenario.seed}/{account.key}/{account.serial}")
 
     def matching_faults(self, call: Call) -> list[Effect]:
         """Return the active faults that apply to `call`.
@@ -170,7 +170,7 @@ class World:
             return None
         return stored
 
-    def find_item(self, call: Call, item_id: object) -> StoredItem | None:
+    def find_item(self, call: Call, item_id: object) -> ConversationItem | None:
         """Return an item of the caller by its id, unless it has expired."""
         stored = call.account.items.get(item_id) if isinstance(item_id, str) else None
         if stored is None or self.forgetting.has_forgotten(

@@ -15,7 +15,7 @@ MAX_BYTES = 16 * 1024 * 1024
 NOTHING = b"[]"
 
 
-class Reading(NamedTuple):
+class CachedTranscript(NamedTuple):
     """What was visible of a session at a head, as a JSON list."""
 
     record_no: int
@@ -29,14 +29,14 @@ class TranscriptCache:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._readings: OrderedDict[SessionId, Reading] = OrderedDict()
+        self._readings: OrderedDict[SessionId, CachedTranscript] = OrderedDict()
 
     @property
     def held_bytes(self) -> int:
         """How many bytes of transcripts they are."""
         return self._bytes
 
-    def find(self, session: Session) -> Reading | None:
+    def find(self, session: Session) -> CachedTranscript | None:
         """Return what is known of a session and still so; asked in whatever thread reads."""
         known = self._readings.get(session.id)
         if known is None or known.record_no != session.record_no:
@@ -55,7 +55,7 @@ class TranscriptCache:
         self.drop(session.id)
         if len(listed) * 2 > self._max_bytes:
             return
-        self._readings[session.id] = Reading(session.record_no, session.head_seq, listed)
+        self._readings[session.id] = CachedTranscript(session.record_no, session.head_seq, listed)
         self._bytes += len(listed)
         while self._bytes > self._max_bytes:
             self.drop(next(iter(self._readings)))

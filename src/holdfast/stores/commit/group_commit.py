@@ -17,146 +17,151 @@ MIN_SPLIT_BATCH = 16
 Result = Decision[Any] | BaseException
 
 
-class Driver(Protocol):
-    """A database that can carry out a batch."""
+Settle = Callable[[list[Result] | None, BaseException | None], None]
+CommitThen = Callable[[Sequence[Command[Any]], Settle], None]
+"""Commit a batch, then call `Settle` on the event loop: no task has to be woken in between."""
+
+
+class BatchDriver(Protocol):
+    """A database that can commit a batch of commands."""
+
+    max_batches: int = 1
+    """How many batches may be in flight at once."""
+    commit_then: CommitThen | None = None
+    """Commit with a callback instead of a task, where the driver can do so."""
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        """Carry out the commands in one transaction; answer each, once all is durable.
+        """Carry out the commands in one transaction; answer each once all of them are durable.
 
-        A command that cannot be carried out answers with its exception and spoils no other. With
-        an attribute `lines`, a driver says how many batches it may be given at once.
+        A command that fails answers with its exception and does not affect the others.
         """
         ...
 
 
-Settle = Callable[[list[Result] | None, BaseException | None], None]
-CommitThen = Callable[[Sequence[Command[Any]], Settle], None]
-"""The same for a driver whose thread can call back: no task has to be woken in between."""
-
-
 _Job = tuple[Command[Any], "asyncio.Future[Decision[Any]]"]
-"""A command, and who waits for the decision on it."""
+"""A command, and the future of its decision."""
 
 
-class Committer:
-    """Commands that arrive while transactions are under way share the next one."""
+class GroupCommitter:
+    """Commit commands that arrive during a transaction together in the next one."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: BatchDriver) -> None:
         self._driver = driver
-        self._commit_then: CommitThen = getattr(driver, "commit_then", None) or self._in_a_task
+        self._commit_then: CommitThen = driver.commit_then or self._commit_in_task
         self._queue: deque[_Job] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Whose commands are under way; none, while there are none."""
-        self._lines: int = getattr(driver, "lines", 1)
-        self._under_way = 0
-        self._is_called = False
-        """Whether `_go_on` is about to be called."""
+        """The loop of the commands in flight; None while there are none."""
+        self._max_batches = driver.max_batches
+        self._in_flight = 0
+        self._is_scheduled = False
+        """Whether `_drain` is about to be called."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: asyncio.Future[None] | None = None
         self._is_closed = False
         self._last_count = 0
-        self._is_alone = self._can_be_alone = getattr(driver, "commit_then", None) is not None
-        """Whether a single command that nobody came before in this round is carried out at once."""
+        self._commits_at_once = driver.commit_then is not None
+        self._may_commit_now = self._commits_at_once
+        """Whether the first command of this round of the loop is committed without waiting."""
         self.on_commit: Callable[[int, float], None] | None = None
-        """Told of every transaction: how many commands, how many seconds."""
+        """Called after each transaction with the number of commands and the seconds it took."""
 
     def submit(self, command: Command[Any]) -> "asyncio.Future[Decision[Any]]":
-        """Return the decision on `command`, to be waited for: there once it is durable."""
+        """Return a future of the decision on `command`, done once it is durable."""
         if self._is_closed:
             raise StoreClosed("the store is closed")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Decision[Any]] = loop.create_future()
         is_first = self._loop is not loop
         if is_first:
-            self._take(loop)
+            self._bind(loop)
         self._queue.append((command, done))
-        if is_first or (self._under_way < self._lines and not self._is_called):
-            self._begin(loop)
+        if is_first or (self._in_flight < self._max_batches and not self._is_scheduled):
+            self._schedule(loop)
         return done
 
     async def close(self) -> None:
-        """Take no more commands; finish those that were taken."""
+        """Accept no more commands; finish the accepted ones."""
         self._is_closed = True
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             self._idle = self._idle or loop.create_future()
             await self._idle
 
-    def _take(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None:
             if not self._loop.is_closed():
-                # What one loop finishes does not wake another: it would wait for ever.
+                # A future of one loop is not woken by another: the caller would wait for ever.
                 raise InvalidInput("the store is in use on another event loop; open one for each")
-            self._queue.clear()  # with the loop went everybody who waited
-            self._under_way = 0
+            self._queue.clear()  # nobody waits any more: their loop is closed
+            self._in_flight = 0
             self._tasks.clear()
         self._loop = loop
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._is_called = True
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_scheduled = True
         if self._last_count > 1:
-            # Whoever was woken by the same commit is about to ask, too, and shares the next one.
-            loop.call_soon(loop.call_soon, self._go_on)
-        elif self._is_alone:
-            # At once, but only once in a round of the loop: whoever asks again lets others go on.
-            self._is_alone = False
-            loop.call_soon(self._end_round)
-            self._go_on()
+            # Callers woken by the same commit submit their next command in this round: batch them.
+            loop.call_soon(loop.call_soon, self._drain)
+        elif self._may_commit_now:
+            # Once per round of the loop, so that a caller in a tight loop does not starve others.
+            self._may_commit_now = False
+            loop.call_soon(self._end_loop_round)
+            self._drain()
         else:
-            loop.call_soon(self._go_on)
+            loop.call_soon(self._drain)
 
-    def _end_round(self) -> None:
-        self._is_alone = self._can_be_alone
+    def _end_loop_round(self) -> None:
+        self._may_commit_now = self._commits_at_once
 
-    def _go_on(self) -> None:
-        """Commit what has gathered; if nothing has, and nothing is under way, rest."""
-        self._is_called = False
-        while self._queue and self._under_way < self._lines:
-            self._commit_some()
-        if not self._queue and not self._under_way:
+    def _drain(self) -> None:
+        """Commit the queue; release the loop when nothing is queued or in flight."""
+        self._is_scheduled = False
+        while self._queue and self._in_flight < self._max_batches:
+            self._commit_batch()
+        if not self._queue and not self._in_flight:
             self._loop = None
             if self._idle is not None and not self._idle.done():
                 self._idle.set_result(None)
 
-    def _commit_some(self) -> None:
+    def _commit_batch(self) -> None:
         count = len(self._queue)
         if count >= MIN_SPLIT_BATCH:
-            count = -(-count // (self._lines - self._under_way))
+            count = -(-count // (self._max_batches - self._in_flight))
         count = self._last_count = min(count, MAX_BATCH)
         jobs = [self._queue.popleft() for _ in range(count)]
-        self._under_way += 1
+        self._in_flight += 1
         began = time.monotonic()
 
         def settle(results: list[Result] | None, error: BaseException | None) -> None:
-            self._under_way -= 1
+            self._in_flight -= 1
             if results is None:
                 _fail(jobs, error or StoreUnavailable("the store stopped during a commit"))
             else:
                 if self.on_commit is not None:
                     self.on_commit(count, time.monotonic() - began)
                 _answer(jobs, results)
-            if self._under_way and self._loop is not None and not self._is_called:
-                # There is work meanwhile: those who were woken here may come along.
-                self._begin(self._loop)
+            if self._in_flight and self._loop is not None and not self._is_scheduled:
+                # Another batch is in flight, so let the callers woken here join the next one.
+                self._schedule(self._loop)
             else:
-                self._go_on()
+                self._drain()
 
         try:
             self._commit_then([command for command, _ in jobs], settle)
-        except Exception as exc:  # noqa: BLE001 - it is raised where the commands were given
+        except Exception as exc:  # noqa: BLE001 - raised to the callers
             settle(None, exc)
 
-    def _in_a_task(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
+    def _commit_in_task(self, commands: Sequence[Command[Any]], settle: Settle) -> None:
         async def commit() -> None:
             try:
                 results = await self._driver.commit(commands)
             except asyncio.CancelledError:
-                # The loop is being ended, and everybody who waits with it.
+                # The loop is shutting down, and every caller with it.
                 while self._queue:
                     self._queue.popleft()[1].cancel()
                 settle(None, None)
                 raise
-            except Exception as exc:  # noqa: BLE001 - it is raised where the commands were given
+            except Exception as exc:  # noqa: BLE001 - raised to the callers
                 settle(None, exc)
             else:
                 settle(results, None)

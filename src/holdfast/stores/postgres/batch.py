@@ -1,6 +1,6 @@
-"""Plans of many commands, run side by side: what they ask in common is asked in one statement.
+"""Run the plans of many commands together: equal queries become one statement.
 
-The commands must be about different things, so that none of them could see what another writes.
+The commands must be about different sessions, so that none depends on what another writes.
 """
 
 from collections import deque
@@ -30,10 +30,10 @@ from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
 
 Connection = asyncpg.Connection
 Writes = dict[Statement, list[tuple[Any, ...]]]
-"""Statements, and every set of parameters that each is to be carried out with."""
+"""Statements with all their sets of parameters."""
 
 _TYPES: dict[str, tuple[str, ...]] = {}
-"""The types of each statement's parameters, as PostgreSQL has worked them out."""
+"""Parameter types of each statement, as PostgreSQL inferred them."""
 
 
 async def carry_out(
@@ -46,37 +46,37 @@ async def carry_out(
 
 
 async def write_from_cache(connection: Connection, chosen: Writes) -> float | None:
-    """Write what was decided without looking, in one statement that is its own transaction.
+    """Write decisions made from the cache in one statement, which is its own transaction.
 
-    Return the database's time; none, if that cannot be: nothing was written then.
+    Return the database's time, or None if a gate failed and nothing was written.
     """
     try:
         text = at_once(await _forms(connection, chosen), CLOCK)
-        ((_, told),) = await connection.fetch(text, *_parameters(chosen))
+        ((_, server_time),) = await connection.fetch(text, *_parameters(chosen))
     except Exception as exc:
         if meaning(exc) in ("gone", "other"):
             raise
-        return None  # somebody was there in between; with a look at what is, it will be told
-    return float(told)
+        return None  # the cache was stale: the batch is decided again after reading
+    return float(server_time)
 
 
 async def _decide(connection: Connection, plans: list[Plan[Planned]]) -> list[Planned]:
-    """Run the plans to their ends, one question of each at a time."""
+    """Run the plans to their ends, one query of each per round."""
     ends: dict[int, Planned] = {}
     asks: dict[int, Ask] = {}
 
-    def go_on(index: int, rows: list[Row] | None) -> None:
+    def advance(index: int, rows: list[Row] | None) -> None:
         try:
             asks[index] = next(plans[index]) if rows is None else plans[index].send(rows)
         except StopIteration as stop:
             ends[index] = stop.value
 
     for index in range(len(plans)):
-        go_on(index, None)
+        advance(index, None)
     while asks:
         asked, asks = asks, {}
         for index, rows in (await _answers(connection, asked)).items():
-            go_on(index, rows)
+            advance(index, rows)
     return [ends[index] for index in range(len(plans))]
 
 
@@ -110,7 +110,7 @@ async def _fetch(
 
 
 async def _write(connection: Connection, queues: list[deque[Ask]]) -> None:
-    """Carry out everybody's writes, each in its own order, as many as possible together."""
+    """Carry out all writes, each command's in its order, as many as possible together."""
     while any(queues):
         chosen: Writes = {}
         for queue in queues:
@@ -120,9 +120,9 @@ async def _write(connection: Connection, queues: list[deque[Ask]]) -> None:
 
 
 def next_writes(queue: deque[Ask]) -> Iterator[Ask]:
-    """Take what may be written at once: no table twice, but for rows that are simply added.
+    """Yield the writes that one statement can do: no table twice, except for plain inserts.
 
-    Writes of one statement do not see each other, and a row may well be changed twice.
+    Parts of one statement do not see each other, and a row may have to be changed twice.
     """
     touched: dict[str, Statement] = {}
     while queue:
@@ -185,10 +185,10 @@ Wave = list[int]
 
 
 def waves(commands: Sequence[Command[Any]], locked: Locked) -> list[Wave]:
-    """Return the batch in waves, as indices: no wave has two commands about the same thing.
+    """Return the batch in waves, as indices; no wave has two commands on one session or key.
 
     Commands about the same session keep their order. Within a wave they are sorted, so that two
-    processes that make the same sessions make them in the same order.
+    processes that create the same sessions do so in the same order.
     """
     last: dict[Hashable, int] = {}
     found: list[Wave] = []

@@ -1,4 +1,4 @@
-"""The database's time, between two looks at it."""
+"""The database server's time, estimated between two readings."""
 
 import time
 
@@ -9,27 +9,27 @@ READ_CLOCK = f"select {CLOCK}"
 
 
 class ServerClock:
-    """The last time that the database told, and what has passed here since.
+    """The last time read from the database plus what has passed here since.
 
-    It is never ahead of the database, so a lease that has run out by it has run out. `override`
-    stands in for the database's clock in tests.
+    It is never ahead of the database, so a lease that has expired by it has expired. `override`
+    replaces the database's clock in tests.
     """
 
     def __init__(self, override: Clock | None = None) -> None:
         self._override = override
-        self._told = 0.0
-        self._heard_at = time.monotonic()
+        self._server_time = 0.0
+        self._read_at = time.monotonic()
 
-    def hear(self, told: float) -> float:
-        """Take in what the database told just now, and return the time that holds."""
+    def observe(self, server_time: float) -> float:
+        """Record a reading of the database's clock and return the time to use."""
         if self._override is not None:
             return self._override.now()
-        self._told = told
-        self._heard_at = time.monotonic()
-        return told
+        self._server_time = server_time
+        self._read_at = time.monotonic()
+        return server_time
 
     def now(self) -> float:
-        """Return the time now, as far as it is certain."""
+        """Return a time that the database's clock has reached."""
         if self._override is not None:
             return self._override.now()
-        return self._told + time.monotonic() - self._heard_at
+        return self._server_time + time.monotonic() - self._read_at

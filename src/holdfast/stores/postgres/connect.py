@@ -8,7 +8,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from holdfast.core.errors import DurabilityRefused, InvalidSetting, StoreError, StoreUnavailable
-from holdfast.stores.postgres.dsn import ALLOW_ASYNC_COMMIT, Target
+from holdfast.stores.postgres.dsn import ALLOW_ASYNC_COMMIT, PostgresTarget
 from holdfast.stores.postgres.errors import meaning, said
 
 Connection = asyncpg.Connection | PoolConnectionProxy
@@ -40,7 +40,7 @@ CHECK = (
 class Connector:
     """How to reach the database. `settings` beat ours; what the URL sets beats both."""
 
-    target: Target
+    target: PostgresTarget
     settings: Mapping[str, str] = field(default_factory=dict)
     answer_seconds: float = ANSWER_SECONDS
 

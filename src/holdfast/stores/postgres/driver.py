@@ -23,17 +23,18 @@ from holdfast.stores.postgres.row_locks import lock
 from holdfast.stores.postgres.rw_gate import ReadWriteGate
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask, Plan, Row
+from holdfast.stores.sql.store import SqlDriver
 
 ResultT = TypeVar("ResultT")
 
 WRITERS = 2
-"""While one batch is at the database, another one is decided on here."""
+"""One batch is decided while another is at the database."""
 READERS = 8
-ALONE_TRIES = 10
-ALONE_SECONDS = 20.0
-"""How long the commands of a failed batch are tried one by one; the rest is told to come again."""
-MOST_DOUBTS = 255
-"""How many batches are read at most, after one that was not as foreseen: others write here too."""
+SINGLE_TRIES = 10
+SINGLE_SECONDS = 20.0
+"""How long the commands of a failed batch are tried one by one; the rest fail as unavailable."""
+MAX_SKIPPED_BATCHES = 255
+"""Most batches that skip the cache after stale ones: other processes write the same sessions."""
 MIGRATION_LOCK = 0x686F6C64
 MIGRATION_LOCK_SECONDS = 60
 
@@ -41,34 +42,34 @@ BEGIN = "begin isolation level read committed read write"
 BEGIN_READ = "begin isolation level repeatable read read only"
 
 
-class PostgresDriver:
-    """Runs plans on PostgreSQL: few writers, a pool of readers, and somebody who listens."""
+class PostgresDriver(SqlDriver):
+    """Run plans on PostgreSQL with a few writers, a pool of readers and one listener."""
 
-    lines = WRITERS
+    max_batches = WRITERS
 
     def __init__(
         self,
         connector: Connector,
         clock: ServerClock,
-        presence: NotificationListener,
+        listener: NotificationListener,
         *,
         origin: str,
     ) -> None:
         self._connector = connector
         self._clock = clock
-        self._presence = presence
+        self._listener = listener
         self._origin = origin
         self._writers: list[asyncpg.Connection] = []
-        """Connections for writing that nobody uses now."""
-        self._passage = ReadWriteGate()
+        """Idle connections for writing."""
+        self._gate = ReadWriteGate()
         self._lanes = LaneCache()
         self._skip_cache_batches = 0
-        self._doubts = 0
+        self._last_skip = 0
         self._readers: asyncpg.Pool | None = None
 
     async def open(self) -> None:
         """Bring the schema up to date; two processes that start together do it once."""
-        connection = await self._writing()
+        connection = await self._acquire_writer()
         try:
             async with connection.transaction():
                 await self._migrate(connection)
@@ -80,20 +81,20 @@ class PostgresDriver:
             min_size=0,
             max_size=READERS,
             init=self._connector.check,
-            reset=_keep_as_it_is,
+            reset=_skip_reset,
             **self._connector.arguments(),
         )
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out a batch in one transaction, or each on its own where that fails."""
         try:
-            foreseen = await self._write_from_cache(commands)
-            return foreseen or await self._transact(commands)
-        except Exception as exc:  # noqa: BLE001 - it is answered, to its own command alone
+            cached = await self._write_from_cache(commands)
+            return cached or await self._transact(commands)
+        except Exception as exc:  # noqa: BLE001 - each command gets its own answer
             if _is_out_of_reach(exc):
-                # Whether it was committed is not known: only the same commands, sent `again`, tell.
+                # The outcome is unknown; only the same commands sent with `again` can tell.
                 return _answers(exc, len(commands))
-        return await self._one_by_one(commands)
+        return await self._commit_singly(commands)
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot, on a connection that never waits for the writer."""
@@ -103,18 +104,18 @@ class PostgresDriver:
             if meaning(exc) != "gone":
                 raise explain(exc) from exc
         try:
-            # It may have been a connection that died in its sleep: one that is new will tell.
+            # An idle connection may have died: try once on a new one.
             return await self._read(query)
         except Exception as exc:
             raise explain(exc) from exc
 
     async def has_news(self) -> bool:
-        """Whether something was written that nobody told us of."""
-        return self._presence.has_missed()
+        """Whether notifications may have been missed."""
+        return self._listener.has_missed()
 
     async def close(self) -> None:
-        """Let go of every connection; one that does not answer is dropped."""
-        await self._presence.close()
+        """Close every connection; drop one that does not answer."""
+        await self._listener.close()
         while self._writers:
             await close_quietly(self._writers.pop())
         if self._readers is not None:
@@ -126,70 +127,70 @@ class PostgresDriver:
                 readers.terminate()
 
     def abandon(self) -> None:
-        """Forget the connections: they hang on a loop that is gone, and close as they are freed."""
+        """Forget the connections: their loop is closed, and freeing them closes them."""
         self._writers.clear()
         self._readers = None
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────
 
     async def _write_from_cache(self, commands: Sequence[Command[Any]]) -> list[Result] | None:
-        """Write a batch that needs no reading, in one round trip; none, if it has to be read."""
-        foreseen = await self._foresee(commands)
-        if foreseen is None:
+        """Write a batch in one round trip; return None if it needs reads."""
+        cached = await self._decide_from_cache(commands)
+        if cached is None:
             return None
         known, lanes = self._lanes, self._lanes.detach_uncommitted()
-        with self._passage.shared():
-            connection = await self._writing()
+        with self._gate.shared():
+            connection = await self._acquire_writer()
             try:
-                told = await write_from_cache(connection, foreseen.writes)
+                server_time = await write_from_cache(connection, cached.writes)
             except BaseException:
                 self._forget_writer(connection)
                 raise
             self._writers.append(connection)
-            if told is None:
+            if server_time is None:
                 self._lanes.clear()
-                self._doubts = min(2 * self._doubts + 1, MOST_DOUBTS)
-                self._skip_cache_batches = self._doubts
+                self._last_skip = min(2 * self._last_skip + 1, MAX_SKIPPED_BATCHES)
+                self._skip_cache_batches = self._last_skip
                 return None
-            self._doubts = 0
-            self._clock.hear(told)
-            # If everything was forgotten meanwhile, so is this.
+            self._last_skip = 0
+            self._clock.observe(server_time)
+            # If the cache was replaced meanwhile, this goes into the replaced one.
             known.keep(lanes)
-            return list(foreseen.decisions)
+            return list(cached.decisions)
 
-    async def _foresee(self, commands: Sequence[Command[Any]]) -> CachedDecisions | None:
-        """Decide on a batch from memory; for lanes that are under way it waits."""
+    async def _decide_from_cache(self, commands: Sequence[Command[Any]]) -> CachedDecisions | None:
+        """Decide a batch from cached lanes; wait for lanes whose write is in flight."""
         while True:
             if self._skip_cache_batches:
                 self._skip_cache_batches -= 1
                 return None
-            if not self._passage.is_taken:
-                foreseen = decide_batch_from_cache(commands, self._clock.now(), self._lanes)
-                if foreseen is not None or self._passage.is_empty:
-                    return foreseen
-            await self._passage.change()
+            if not self._gate.is_taken:
+                cached = decide_batch_from_cache(commands, self._clock.now(), self._lanes)
+                if cached is not None or self._gate.is_empty:
+                    return cached
+            await self._gate.change()
 
-    async def _one_by_one(self, commands: Sequence[Command[Any]]) -> list[Result]:
+    async def _commit_singly(self, commands: Sequence[Command[Any]]) -> list[Result]:
         loop = asyncio.get_running_loop()
-        until = loop.time() + ALONE_SECONDS
+        until = loop.time() + SINGLE_SECONDS
         results: list[Result] = []
         for command in commands:
             if loop.time() > until:
                 break
             try:
-                results.append(await self._alone(command))
-            except Exception as exc:  # noqa: BLE001 - out of reach: no use in asking for the others
+                results.append(await self._transact_single(command))
+            except Exception as exc:  # noqa: BLE001 - out of reach: unreachable: the others would fail too
                 return results + _answers(exc, len(commands) - len(results))
         late = StoreUnavailable("the store is too slow now; nothing was done")
         return results + _answers(late, len(commands) - len(results))
 
-    async def _alone(self, command: Command[Any]) -> Result:
-        """Carry out one command; a race that was lost is run again, and then seen for what it is.
+    async def _transact_single(self, command: Command[Any]) -> Result:
+        """Carry out one command; run it again after a lost race.
 
-        Of two that make the same session one finds the other's; of two that wait for each other
-        PostgreSQL stops one, which has done nothing.
+        If two commands create the same session, the second run finds it. PostgreSQL aborts one of
+        two deadlocked transactions; it has written nothing.
         """
-        for left in reversed(range(ALONE_TRIES)):
+        for left in reversed(range(SINGLE_TRIES)):
             try:
                 return (await self._transact([command]))[0]
             except Exception as exc:
@@ -200,7 +201,7 @@ class PostgresDriver:
         raise AssertionError("the last try returns")
 
     async def _transact(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        async with self._passage.alone():
+        async with self._gate.exclusive():
             connection = await self._begin()
             try:
                 results = await self._carry_out(connection, commands)
@@ -213,8 +214,8 @@ class PostgresDriver:
             return results
 
     async def _begin(self) -> asyncpg.Connection:
-        """Begin a transaction; a connection that died in its sleep is replaced, nothing is lost."""
-        connection = await self._writing()
+        """Begin a transaction; replace an idle connection that has died."""
+        connection = await self._acquire_writer()
         try:
             await connection.execute(BEGIN)
         except BaseException as exc:
@@ -225,8 +226,8 @@ class PostgresDriver:
             await connection.execute(BEGIN)
         return connection
 
-    async def _writing(self) -> asyncpg.Connection:
-        """Return a connection that nobody else uses, to be given back or forgotten."""
+    async def _acquire_writer(self) -> asyncpg.Connection:
+        """Return an idle connection; the caller gives it back or forgets it."""
         while self._writers:
             connection = self._writers.pop()
             if not connection.is_closed():
@@ -235,19 +236,19 @@ class PostgresDriver:
         return await self._connector.connect()
 
     def _forget_writer(self, connection: asyncpg.Connection) -> None:
-        """Drop a connection, and every lane with it: what is behind another one may differ."""
+        """Drop a connection and the lane cache: another server may answer the next one."""
         self._lanes = LaneCache()
         connection.terminate()
 
     async def _roll_back(self, connection: asyncpg.Connection, exc: BaseException) -> None:
-        """Leave nothing of a failed transaction; a connection that cannot do that is dropped."""
+        """Roll back a failed transaction; drop a connection that cannot."""
         self._lanes.clear()
         if connection.is_closed() or meaning(exc) == "gone" or not isinstance(exc, Exception):
             self._forget_writer(connection)
             return
         try:
             await connection.execute("rollback")
-        except Exception:  # noqa: BLE001 - the failure that matters is the one being raised
+        except Exception:  # noqa: BLE001 - the original failure is being raised
             self._forget_writer(connection)
         else:
             self._writers.append(connection)
@@ -255,9 +256,9 @@ class PostgresDriver:
     async def _carry_out(
         self, connection: asyncpg.Connection, commands: Sequence[Command[Any]]
     ) -> list[Result]:
-        """Lock what the commands are about, then carry them out, as many as can side by side."""
+        """Lock the sessions of the commands, then carry them out in waves."""
         locked = await lock(connection, commands)
-        now = self._clock.hear(locked.now)
+        now = self._clock.observe(locked.now)
         results: dict[int, Result] = {}
         for wave in waves(commands, locked):
             some = [commands[index] for index in wave]
@@ -266,7 +267,7 @@ class PostgresDriver:
         return [results[index] for index in range(len(commands))]
 
     async def _notify(self, connection: asyncpg.Connection, results: Sequence[Any]) -> None:
-        """Have the other processes told, by the commit itself."""
+        """Notify the other processes as part of the commit."""
         woken = list(dict.fromkeys(one for decision in results for one in decision.woken))
         aborted = [one for decision in results for one in decision.aborted]
         for message in messages(self._origin, woken, aborted):
@@ -285,7 +286,7 @@ class PostgresDriver:
             except BaseException as exc:
                 if meaning(exc) == "gone":
                     await self._readers.expire_connections()
-                # It has to be without a transaction when the next reader gets it.
+                # The next reader must not get a connection with an open transaction.
                 with contextlib.suppress(asyncpg.InterfaceError):
                     connection.terminate()
                 raise
@@ -301,7 +302,7 @@ class PostgresDriver:
         )
         await connection.execute(migrations.CREATE_VERSIONS.format_map(TYPES))
         applied = [(row[0], row[1]) for row in await connection.fetch(migrations.READ_VERSIONS)]
-        now = self._clock.hear(await connection.fetchval(READ_CLOCK))
+        now = self._clock.observe(await connection.fetchval(READ_CLOCK))
         for step in migrations.pending(applied, migrations.all_migrations()):
             for statement in step.statements(TYPES):
                 await connection.execute(statement)
@@ -315,16 +316,16 @@ def _is_out_of_reach(exc: Exception) -> bool:
 
 
 def _answers(exc: Exception, count: int) -> list[Result]:
-    """Return one answer for each; nobody raises an exception that is also somebody else's."""
+    """Return a copy of the exception for each command: raised exceptions are not shared."""
     return [copy(explain(exc)) for _ in range(count)]
 
 
-async def _keep_as_it_is(_: object) -> None:
-    """A reader leaves nothing behind that would have to be reset."""
+async def _skip_reset(_: object) -> None:
+    """Skip the reset: readers change no connection state."""
 
 
 async def _drive(connection: Any, steps: Generator[Ask, list[Row], ResultT]) -> ResultT:
-    """Run a plan to its end, answering each of its questions."""
+    """Run a plan, fetching the rows it asks for."""
     try:
         ask = next(steps)
         while True:

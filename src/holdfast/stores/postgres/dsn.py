@@ -23,7 +23,7 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class PostgresTarget:
     """A database, and what its URL asks for."""
 
     dsn: str = field(repr=False)
@@ -34,7 +34,7 @@ class Target:
     allows_async_commit: bool
 
 
-def read_target(url: str, *, connect_seconds: float = 5.0) -> Target:
+def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
     """Return the database that `url` names, or say what is wrong with it, but no secret."""
     try:
         parts = urlsplit(url)
@@ -56,7 +56,7 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> Target:
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(kept, quote_via=quote), ""))
     where = unquote(parts.netloc.rpartition("@")[2]) or kept.get("host") or "the local socket"
     database = unquote(parts.path.removeprefix("/")) or kept.get("dbname") or "of the user"
-    return Target(
+    return PostgresTarget(
         dsn=dsn,
         shown=f"database {database} at {where}",
         settings=frozenset(kept),

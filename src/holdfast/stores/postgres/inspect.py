@@ -5,7 +5,12 @@ import time
 from holdfast.stores.postgres.connect import Connector, close_quietly
 from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.sql import migrations
-from holdfast.stores.sql.schema_info import POSTGRES_SETTINGS, Outside, missing_from, steps_left
+from holdfast.stores.sql.schema_info import (
+    POSTGRES_SETTINGS,
+    StoreInspection,
+    missing_from,
+    steps_left,
+)
 
 COLUMNS = (
     "select table_name::text, column_name::text from information_schema.columns "
@@ -14,7 +19,7 @@ COLUMNS = (
 CLOCK = "select extract(epoch from clock_timestamp())::double precision"
 
 
-async def look_at_postgres(url: str, wanted: dict[str, set[str]]) -> Outside:
+async def inspect_postgres(url: str, wanted: dict[str, set[str]]) -> StoreInspection:
     """Return how a database looks, changing nothing."""
     connection = await Connector(target=read_target(url)).connect()
     try:
@@ -35,7 +40,7 @@ async def look_at_postgres(url: str, wanted: dict[str, set[str]]) -> Outside:
         await close_quietly(connection)
     pending, refusal = steps_left(applied)
     is_current = not pending and refusal is None
-    return Outside(
+    return StoreInspection(
         kind="postgres",
         pending=pending,
         refusal=refusal,

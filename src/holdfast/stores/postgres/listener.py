@@ -1,8 +1,8 @@
-"""One connection that is only there: it hears wake-ups, and holds the tokens of our workers.
+"""LISTEN connection and advisory locks.
 
-PostgreSQL drops both with the connection, and the connection with the process. Lost while we
-live, it comes back by itself, takes the tokens again and reports that something may have been
-missed.
+One connection receives wake-ups and holds the advisory locks (tokens) of this process's workers.
+PostgreSQL drops both with the connection, and the connection with the process. A lost connection
+is opened again; it takes the locks again and reports that notifications may have been missed.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ IDS_PER_MESSAGE = 100
 HEARTBEAT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.5
-SECOND_LOOK_SECONDS = 1.0
-"""Longer than a living process needs to come back; a token free for so long is nobody's."""
-DEAF_POLL_SECONDS = 1.0
+RECHECK_SECONDS = 1.0
+"""Longer than a live process needs to reconnect; a token free for so long has no owner."""
+DISCONNECTED_POLL_SECONDS = 1.0
 
 TAKE = "select pg_try_advisory_lock($1)"
 DROP = "select pg_advisory_unlock($1)"
 
-# Whose token is held. A server that restarted has dropped the tokens of the living too: whoever
-# enlisted before has until five seconds after the start to come back.
+# Whose token is held. A restarted server has dropped the tokens of live workers too: those that
+# enlisted before its start have five seconds to take theirs again.
 HELD = """
 select w.id from unnest($1::text[], $2::bigint[], $3::bigint[]) as w(id, high, low)
 where exists (
@@ -62,7 +62,7 @@ _read_message = msgspec.json.Decoder(_Message).decode
 
 
 def messages(origin: str, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> list[str]:
-    """Return what to notify others of, in as few messages as will fit."""
+    """Return the notifications, in as few messages as fit."""
     count = max(len(woken), len(aborted))
     return [
         msgspec.json.encode(
@@ -83,14 +83,14 @@ def lock_number(worker: WorkerId) -> int:
 
 
 class NotificationListener:
-    """Our ears and our tokens. Implements `WorkerTokens`."""
+    """Hold the LISTEN connection and the workers' tokens. Implements `WorkerTokens`."""
 
     def __init__(self, connector: Connector, clock: ServerClock, *, origin: str) -> None:
         self._connector = connector
         self._clock = clock
         self._origin = origin
         self._tokens: dict[WorkerId, int] = {}
-        # Tokens that the server still holds for a connection of ours which it takes for alive.
+        # Tokens that the server still holds for a lost connection of ours.
         self._ghosts: set[int] = set()
         self._connection: asyncpg.Connection | None = None
         self._is_lost = asyncio.Event()
@@ -98,17 +98,17 @@ class NotificationListener:
         self._announce: Listener | None = None
         self._has_missed = False
         self._polled_at = 0.0
-        # One connection takes one question at a time.
+        # A connection runs one query at a time.
         self._asking = asyncio.Lock()
 
     async def start(self, announce: Listener) -> None:
-        """Begin to listen, and keep listening."""
+        """Start to listen, and reconnect when the connection is lost."""
         self._announce = announce
-        await self._arrive()
-        self._keeper = asyncio.create_task(self._keep(), name="holdfast-presence")
+        await self._connect()
+        self._keeper = asyncio.create_task(self._keep_connected(), name="holdfast-listener")
 
     async def close(self) -> None:
-        """Leave; the tokens go with the connection."""
+        """Close the connection; the server releases the tokens."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -117,8 +117,11 @@ class NotificationListener:
             await close_quietly(connection)
 
     def has_missed(self) -> bool:
-        """Whether something may have been said while nobody listened."""
-        if self._connection is None and time.monotonic() - self._polled_at > DEAF_POLL_SECONDS:
+        """Whether notifications may have been missed."""
+        if (
+            self._connection is None
+            and time.monotonic() - self._polled_at > DISCONNECTED_POLL_SECONDS
+        ):
             self._polled_at = time.monotonic()
             return True
         has_missed, self._has_missed = self._has_missed, False
@@ -127,7 +130,7 @@ class NotificationListener:
     # ── tokens ──────────────────────────────────────────────────────────────────────────────
 
     async def take(self, worker: WorkerId) -> None:
-        """Hold the worker's token from now on, over lost connections too."""
+        """Hold the worker's token from now on, also across reconnects."""
         number = lock_number(worker)
         ((is_taken,),) = await self._ask(TAKE, number)
         self._tokens[worker] = number
@@ -135,16 +138,16 @@ class NotificationListener:
             self._ghosts.add(number)
 
     async def living(self, workers: Sequence[WorkerId]) -> set[WorkerId]:
-        """Return those whose token is held, now or at a second look a moment later."""
+        """Return the workers whose token is held now or on a second check a moment later."""
         held = await self._held(workers) if workers else set()
         missing = [worker for worker in workers if worker not in held]
         if missing:
-            await asyncio.sleep(SECOND_LOOK_SECONDS)
+            await asyncio.sleep(RECHECK_SECONDS)
             held |= await self._held(missing)
         return held
 
     async def drop(self, worker: WorkerId) -> None:
-        """Give the token back, if it is ours; a dead process's went with it."""
+        """Release the token if it is ours; a dead process's is released already."""
         number = self._tokens.pop(worker, None)
         if number is None:
             return
@@ -163,21 +166,21 @@ class NotificationListener:
     async def _ask(self, text: str, *parameters: Any) -> list[Any]:
         connection = self._connection
         if connection is None:
-            raise StoreUnavailable("the database is out of reach; still trying to come back")
+            raise StoreUnavailable("the database is unreachable; reconnecting")
         try:
             async with self._asking:
                 return await connection.fetch(text, *parameters)
         except Exception as exc:
             raise explain(exc) from exc
 
-    # ── staying ─────────────────────────────────────────────────────────────────────────────
+    # ── connection ──────────────────────────────────────────────────────────────────────────
 
-    async def _arrive(self) -> None:
+    async def _connect(self) -> None:
         connection = await self._connector.connect()
         try:
-            connection.add_termination_listener(self._lose)
+            connection.add_termination_listener(self._on_connection_lost)
             self._is_lost.clear()
-            await connection.add_listener(CHANNEL, self._hear)
+            await connection.add_listener(CHANNEL, self._on_notification)
             self._ghosts = set(self._tokens.values())
             await self._catch_up(connection)
         except BaseException:
@@ -185,52 +188,54 @@ class NotificationListener:
             raise
         self._connection = connection
 
-    def _lose(self, connection: object) -> None:
+    def _on_connection_lost(self, connection: object) -> None:
         if connection is self._connection:
             self._connection = None
         self._is_lost.set()
 
-    async def _keep(self) -> None:
+    async def _keep_connected(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self._is_lost.wait()
             if self._connection is not None:
-                await self._beat(self._connection)
+                await self._on_notificationtbeat(self._connection)
             if self._connection is None:
-                await self._come_back()
+                await self._reconnect()
 
-    async def _beat(self, connection: asyncpg.Connection) -> None:
-        """Ask the time; a connection that does not answer is no longer one."""
+    async def _on_notificationtbeat(self, connection: asyncpg.Connection) -> None:
+        """Query the time; drop a connection that does not answer."""
         try:
             async with self._asking:
                 await self._catch_up(connection)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-            self._lose(connection)
+            self._on_connection_lost(connection)
             connection.terminate()
 
     async def _catch_up(self, connection: asyncpg.Connection) -> None:
         for number in list(self._ghosts):
             if await connection.fetchval(TAKE, number, timeout=HEARTBEAT_SECONDS):
                 self._ghosts.discard(number)
-        self._clock.hear(await connection.fetchval(READ_CLOCK, timeout=HEARTBEAT_SECONDS))
+        self._clock.observe(await connection.fetchval(READ_CLOCK, timeout=HEARTBEAT_SECONDS))
 
-    async def _come_back(self) -> None:
+    async def _reconnect(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
-                await self._arrive()
-            except Exception:  # noqa: BLE001 - whatever it was, a process without ears tries again
+                await self._connect()
+            except Exception:  # noqa: BLE001 - retried until it succeeds
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:
                 self._has_missed = True
                 return
 
-    def _hear(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+    def _on_notification(
+        self, _connection: object, _pid: int, _channel: str, payload: object
+    ) -> None:
         try:
             message = _read_message(str(payload))
         except msgspec.DecodeError:
-            return  # somebody else's, on a channel that anybody may speak on
+            return  # not ours: anybody may notify on this channel
         if message.origin != self._origin and self._announce is not None:
             self._announce(message.woken, message.aborted)

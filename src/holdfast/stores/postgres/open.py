@@ -29,12 +29,12 @@ async def open_postgres(
     )
     server_clock = ServerClock(clock)
     origin = secrets.token_hex(8)
-    presence = NotificationListener(connector, server_clock, origin=origin)
-    driver = PostgresDriver(connector, server_clock, presence, origin=origin)
-    store = SqlStore(driver, presence)
+    listener = NotificationListener(connector, server_clock, origin=origin)
+    driver = PostgresDriver(connector, server_clock, listener, origin=origin)
+    store = SqlStore(driver, listener)
     try:
         await driver.open()
-        await presence.start(store.announce)
+        await listener.start(store.announce)
     except BaseException:
         await driver.close()
         raise

@@ -1,8 +1,7 @@
-"""A batch that is decided on from lanes in memory, and all that it writes, gathered.
+"""Decide a batch from cached lanes and collect its writes.
 
-Several commands about one session are decided on one after the other, each on the lane as the one
-before leaves it. Their session's row is written once: as the last one leaves it, if it still has
-the version that the first one was decided on.
+Commands on one session are decided in order, each on the lane that the one before leaves. The
+first entry of a session is gated: if the cache was stale, nothing of the batch is written.
 """
 
 from collections import deque
@@ -28,7 +27,7 @@ from holdfast.stores.sql.plan import Ask, Statement
 
 
 class CachedDecisions(NamedTuple):
-    """A decision on each command of a batch, and what is to be written at once for all."""
+    """The decisions of a batch and its writes."""
 
     decisions: list[Decision[Any]]
     writes: Writes
@@ -37,9 +36,9 @@ class CachedDecisions(NamedTuple):
 def decide_batch_from_cache(
     commands: Sequence[Command[Any]], now: float, lanes: LaneCache
 ) -> CachedDecisions | None:
-    """Return what a batch writes; none, if any of it needs reading or more than one statement.
+    """Return what a batch writes, or None if any command needs reads or a second statement.
 
-    How it leaves its lanes is noted in them, for the caller to set aside until it is committed.
+    The lanes are changed; the caller detaches the changes until they are committed.
     """
     lanes.begin()
     batch = _Batch()
@@ -50,7 +49,7 @@ def decide_batch_from_cache(
             lanes.rollback()
             return None
         decisions.append(decision)
-    return CachedDecisions(decisions, batch.gathered())
+    return CachedDecisions(decisions, batch.collect())
 
 
 def _decide(
@@ -75,40 +74,40 @@ def _decide(
 
 
 class _Batch:
-    """What is to be written so far, no row of it twice."""
+    """The writes collected so far; no row is written twice."""
 
     def __init__(self) -> None:
         self._sessions: set[SessionId] = set()
         self._changed: set[SessionId] = set()
-        """Sessions of which more is changed than that their log grows."""
+        """Sessions with changes other than log inserts."""
         self._turns: set[TurnId] = set()
         self._gates: dict[SessionId, list[Ask]] = {}
         self._rest: Writes = {}
 
     def mark(self, turn_ids: Sequence[TurnId], asks: Sequence[Ask]) -> bool:
-        """Take in which turns were delivered; return whether each is named once."""
-        self._take(asks)
+        """Add delivery marks; return whether each turn is named once."""
+        self._add(asks)
         count = len(self._turns) + len(turn_ids)
         self._turns.update(turn_ids)
         return len(self._turns) == count
 
     def add(self, session_id: SessionId, asks: Sequence[Ask]) -> bool:
-        """Take in what a command writes about its session; return whether that can be at once."""
+        """Add the writes of a command; return whether one statement can do them."""
         is_growth = all(only_adds(statement) for statement, _ in asks)
         gate = asks[0]
         if session_id in self._sessions:
             if not is_growth or session_id in self._changed:
                 return False
-            # It is decided on behind an entry of this very batch: that one has the gate.
+            # An earlier entry of this batch has the gate.
             gate = (sql.ADD_ENTRY, gate[1])
         self._sessions.add(session_id)
         if not is_growth:
             self._changed.add(session_id)
         self._gates.setdefault(session_id, []).append(gate)
-        self._take(asks[1:])
+        self._add(asks[1:])
         return is_growth or _fit(asks)
 
-    def _take(self, asks: Sequence[Ask]) -> None:
+    def _add(self, asks: Sequence[Ask]) -> None:
         for statement, parameters in asks:
             sets = self._rest.get(statement)
             if sets is None:
@@ -116,11 +115,10 @@ class _Batch:
             else:
                 sets.append(parameters)
 
-    def gathered(self) -> Writes:
-        """Return everything, in an order that does not vary: so few texts have to be prepared.
+    def collect(self) -> Writes:
+        """Return all writes in a fixed order, so that few statement texts are prepared.
 
-        Gates come first, in the order of their sessions, so that two batches do not wait for
-        each other.
+        Gates come first, in the order of their sessions, so that two batches cannot deadlock.
         """
         found: Writes = {}
         for session_id in sorted(self._gates):
@@ -149,7 +147,7 @@ def _session_of(change: Change) -> SessionId | None:
 
 
 def _fit(asks: Sequence[Ask]) -> bool:
-    """Whether the writes of one command can be carried out at once."""
+    """Whether one statement can do the writes of a command."""
     queue = deque(asks)
     for _ in next_writes(queue):
         pass

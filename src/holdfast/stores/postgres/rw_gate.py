@@ -1,7 +1,7 @@
-"""Who may write now: batches that know their lanes, side by side, or one that has to look, alone.
+"""A gate for writers: many batches decided from the cache, or one that reads first.
 
-A lane that is under way is known to nobody, so two that go side by side are about different
-sessions. What is read in a look is noted before it is committed; nobody may decide on that.
+A lane whose write is in flight is not in the cache, so concurrent batches are about different
+sessions. A batch that reads caches lanes before it commits; nobody may decide on those.
 """
 
 import asyncio
@@ -10,36 +10,36 @@ from contextlib import asynccontextmanager, contextmanager
 
 
 class ReadWriteGate:
-    """A way in, for many at once or for one alone."""
+    """A lock that is shared by many or held by one."""
 
     def __init__(self) -> None:
-        self._inside = 0
+        self._holders = 0
         self._is_taken = False
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
     def is_taken(self) -> bool:
-        """Whether somebody is in alone."""
+        """Whether the gate is held exclusively."""
         return self._is_taken
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is in."""
-        return not self._inside and not self._is_taken
+        """Whether nobody holds the gate."""
+        return not self._holders and not self._is_taken
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Be in beside others; nobody may be in alone."""
-        self._inside += 1
+        """Hold the gate with others. The caller has checked that it is not held exclusively."""
+        self._holders += 1
         try:
             yield
         finally:
-            self._inside -= 1
-            self._tell()
+            self._holders -= 1
+            self._wake()
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Wait until nobody is in, and be in alone."""
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Wait until nobody holds the gate, then hold it exclusively."""
         while not self.is_empty:
             await self.change()
         self._is_taken = True
@@ -47,15 +47,15 @@ class ReadWriteGate:
             yield
         finally:
             self._is_taken = False
-            self._tell()
+            self._wake()
 
     async def change(self) -> None:
-        """Wait until somebody has gone out."""
+        """Wait until a holder releases the gate."""
         changed = asyncio.get_running_loop().create_future()
         self._waiting.append(changed)
         await changed
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if not one.done():

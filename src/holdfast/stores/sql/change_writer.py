@@ -190,7 +190,7 @@ _WRITERS: dict[type, Writer] = {
     ),
     ch.JournalAdded: _add_journal,
     ch.ResponseDropped: _drop_response,
-    ch.TrailAdded: _row(sql.ADD_TRAIL),
+    ch.HistoryHashAdded: _row(sql.ADD_HISTORY_HASH),
     ch.ItemPlaced: _row(sql.ADD_ITEM_PLACE),
 }
 ERASING = (ch.ContentErased, ch.ItemErased, ch.SummariesErased)

@@ -424,6 +424,8 @@ def extend_facts(command: Extend, now: float) -> Plan[Facts]:
 def finish_facts(command: Finish, now: float) -> Plan[Facts]:
     """Return a run's lane; where somebody waits in it, with the turn that is to have it next."""
     facts = yield from fenced_facts(command, now)
+    if command.refused_from is not None and facts.session is not None:
+        facts = replace(facts, hidden=(yield from find_hidden(facts.session)))
     successor = command.successor
     if successor is None or not facts.waiting.count or not command.fence.holds(facts.session):
         return facts

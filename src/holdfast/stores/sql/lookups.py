@@ -15,7 +15,9 @@ from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
     SESSION_WIDTH,
+    ItemState,
     read_body,
+    read_items,
     read_records,
     read_run,
     read_session,
@@ -168,6 +170,25 @@ def find_items(
         row = (yield from one(sql.SESSION_BY_ID, owner.parent_id)) if last >= first else None
         owner = read_session(row) if row else None
     return found[:limit]
+
+
+def find_states(of: Session, first: int, last: int) -> Plan[list[ItemState]]:
+    """Return a range of items as they are packed, wherever in the line of forks they are kept."""
+    found: list[ItemState] = []
+    owner: Session | None = of
+    while owner is not None and last >= first:
+        start = max(first, owner.parent_seq + 1)
+        if start <= last:
+            part: list[ItemState] = []
+            for seq, packed in (yield from item_entries(owner, start, last)):
+                states = read_items(packed).listed
+                at = seq - len(states) + 1
+                part += states[max(start - at, 0) : last - at + 1]
+            found = part + found if found else part
+        last = min(last, owner.parent_seq)
+        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
+        owner = read_session(row) if row else None
+    return found
 
 
 def _own_items(owner: Session, first: int, last: int) -> Plan[list[StoredItem]]:

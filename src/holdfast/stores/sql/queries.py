@@ -8,12 +8,21 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.decisions.lifecycle import finished_seq, settled_seq
-from holdfast.core.history.history_hash import NO_TRAIL, Step, TrailRow, extend_hash
+from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, Step, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import OTHER_PREFIX, name_at, owner_of, split_name
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
-from holdfast.core.model.records import HIDING, Record, Span, in_force, visible_spans
+from holdfast.core.model.records import (
+    HIDING,
+    REFUSED,
+    Record,
+    Span,
+    hidden_spans,
+    in_force,
+    merge_spans,
+    visible_spans,
+)
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import ApiKeyRow, CompletionRow, Decision, Event, JournalRow
@@ -36,11 +45,9 @@ from holdfast.ports.store import (
 from holdfast.stores.cache.transcript_cache import NOTHING, TranscriptCache, listed
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.entries import (
-    ItemState,
     pack_body,
     read_body,
     read_events,
-    read_items,
     read_session,
     read_turn,
     session_no,
@@ -53,8 +60,8 @@ from holdfast.stores.sql.lookups import (
     find_number,
     find_records,
     find_runs,
+    find_states,
     find_turn,
-    item_entries,
     last_run_of_step,
     own_records,
     session_row,
@@ -179,7 +186,7 @@ def transcript(
         return Long(rows_to_read)
     bodies: list[bytes] = []
     for first, end in spans:
-        bodies += [item.body for item in (yield from _states(found, first, end))]
+        bodies += [item.body for item in (yield from find_states(found, first, end))]
     return Transcript(found, listed(bodies, before.listed if before else NOTHING))
 
 
@@ -197,25 +204,6 @@ def _last_of(spans: list[Span], count: int | None) -> list[Span]:
     return kept
 
 
-def _states(of: Session, first: int, last: int) -> Plan[list[ItemState]]:
-    """Read one range of items as they are packed, wherever in the line of forks it is kept."""
-    found: list[ItemState] = []
-    owner: Session | None = of
-    while owner is not None and last >= first:
-        start = max(first, owner.parent_seq + 1)
-        if start <= last:
-            part: list[ItemState] = []
-            for seq, packed in (yield from item_entries(owner, start, last)):
-                states = read_items(packed).listed
-                at = seq - len(states) + 1
-                part += states[max(start - at, 0) : last - at + 1]
-            found = part + found if found else part
-        last = min(last, owner.parent_seq)
-        row = (yield from session_row(owner.parent_id)) if owner.parent_id else None
-        owner = read_session(row) if row else None
-    return found
-
-
 def outline(
     tenant: Tenant, session_id: SessionId | None, key: Key | None, now: float
 ) -> Plan[Outline | None]:
@@ -227,14 +215,25 @@ def outline(
     active = yield from find_turn(found.active_turn_id)
     upto = settled_seq(found, active)
     spans: list[Span] = [(1, found.head_seq)] if found.head_seq else []
+    refused: list[Span] = []
     if found.hidden_count:
-        spans = visible_spans((yield from find_hidden(found)), 1, found.head_seq)
+        records = yield from find_records(found)
+        refused = merge_spans(one for own in records for one in hidden_spans(own, REFUSED))
+        hidden = [one for own in records for one in hidden_spans(own, HIDING - REFUSED)]
+        spans = visible_spans(merge_spans(hidden), 1, found.head_seq)
     entries: list[OutlineEntry] = []
     for first, last in spans:
         entries.extend((yield from _outline_part(found, first, last)))
+    if refused:
+        entries = [_with_refusal(entry, refused) for entry in entries]
     running = [entry for entry in entries if entry.seq > upto] if upto < found.head_seq else []
     settled = entries[: len(entries) - len(running)]
     return Outline(found, upto, settled, running, _open_from(found, active, now))
+
+
+def _with_refusal(entry: OutlineEntry, refused: Sequence[Span]) -> OutlineEntry:
+    is_refused = any(first <= entry.seq <= last for first, last in refused)
+    return replace(entry, is_refused=True) if is_refused else entry
 
 
 def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
@@ -245,7 +244,7 @@ def _open_from(of: Session, active: Turn | None, now: float) -> int | None:
 
 
 def _outline_part(of: Session, first: int, last: int) -> Plan[list[OutlineEntry]]:
-    states = yield from _states(of, first, last)
+    states = yield from find_states(of, first, last)
     return [
         OutlineEntry(
             seq, one.kind, one.fingerprint, one.body if one.is_partial else None, one.call_id
@@ -462,33 +461,33 @@ def oldest_turn_id(before: float) -> str:
     return f"turn_{max(int(before * 1000), 0):011x}"
 
 
-def trail_end(tenant: Tenant, trails: Sequence[bytes]) -> Plan[TrailRow | None]:
-    """Return where a history ends that has one of these trails, the first that is kept."""
-    for start in range(0, len(trails), sql.TRAILS_AT_ONCE):
-        asked = list(trails[start : start + sql.TRAILS_AT_ONCE])
-        padding = [NO_TRAIL] * (sql.TRAILS_AT_ONCE - len(asked))
-        rows = yield from every(sql.TRAILS, tenant, *asked, *padding)
-        found = [TrailRow(*row) for row in rows]
-        for trail in asked:
+def find_history(tenant: Tenant, history_hashes: Sequence[bytes]) -> Plan[HistoryHashRow | None]:
+    """Return where a history ends that has one of these hashes, the first that is kept."""
+    for start in range(0, len(history_hashes), sql.HASHES_AT_ONCE):
+        asked = list(history_hashes[start : start + sql.HASHES_AT_ONCE])
+        padding = [EMPTY_HISTORY] * (sql.HASHES_AT_ONCE - len(asked))
+        rows = yield from every(sql.FIND_HISTORY_HASHES, tenant, *asked, *padding)
+        found = [HistoryHashRow(*row) for row in rows]
+        for history_hash in asked:
             for row in found:
-                if row.trail == trail and (yield from _still_says(row)):
+                if row.history_hash == history_hash and (yield from _still_says(row)):
                     return row
     return None
 
 
-def _still_says(row: TrailRow) -> Plan[bool]:
-    """Whether nothing of the history was erased since its trail was taken."""
+def _still_says(row: HistoryHashRow) -> Plan[bool]:
+    """Whether nothing of the history was erased since its hash was taken."""
     found = yield from session_row(row.session_id)
     if found is None:
         return False
     session = replace(read_session(found), record_no=row.record_no)
     hidden = yield from find_hidden(session)
-    trail = NO_TRAIL
+    history_hash = EMPTY_HISTORY
     for first, last in visible_spans(hidden, 1, row.seq):
-        states = yield from _states(session, first, last)
+        states = yield from find_states(session, first, last)
         steps: list[Step] = [(one.fingerprint, one.call_id) for one in states]
-        trail = extend_hash(trail, steps)
-    return trail == row.trail
+        history_hash = extend_hash(history_hash, steps)
+    return history_hash == row.history_hash
 
 
 def item_places(tenant: Tenant, item_id: str) -> Plan[list[SessionId]]:

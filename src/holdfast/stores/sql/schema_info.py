@@ -10,7 +10,7 @@ POSTGRES_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "transac
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class StoreInspection:
     """What can be seen; `None` where it cannot be, or there is no such thing."""
 
     kind: str

@@ -6,7 +6,7 @@ them another way rewrites them. `session` is a session's number in the log, `ses
 
 import msgspec
 
-from holdfast.core.history.history_hash import ItemPlaceRow, TrailRow
+from holdfast.core.history.history_hash import HistoryHashRow, ItemPlaceRow
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     CompletionRow,
@@ -382,17 +382,19 @@ COMPLETIONS_DOWN = Statement(
 # ── Histories that requests may repeat ──────────────────────────────────────────────────────
 
 # An answer may be taken up again after its commit went unheard: its place is the same.
-ADD_TRAIL = Statement(
-    "add_trail",
-    _insert("add_trail", "trails", TrailRow).text
-    + " on conflict (session_id, seq, record_no) do update set trail = excluded.trail",
+ADD_HISTORY_HASH = Statement(
+    "add_history_hash",
+    _insert("add_history_hash", "history_hashes", HistoryHashRow).text
+    + " on conflict (session_id, seq, record_no)"
+    " do update set history_hash = excluded.history_hash",
 )
-TRAILS_AT_ONCE = 16
-TRAILS = Statement(
-    "trails",
-    f"select {columns(TrailRow, 't.')} from trails t join sessions s on s.id = t.session_id "
-    "where t.tenant = ?1 and s.deleted_at is null and t.trail in ("
-    + ", ".join(f"?{n}" for n in range(2, TRAILS_AT_ONCE + 2))
+HASHES_AT_ONCE = 16
+FIND_HISTORY_HASHES = Statement(
+    "history_hashes",
+    f"select {columns(HistoryHashRow, 't.')} from history_hashes t "
+    "join sessions s on s.id = t.session_id "
+    "where t.tenant = ?1 and s.deleted_at is null and t.history_hash in ("
+    + ", ".join(f"?{n}" for n in range(2, HASHES_AT_ONCE + 2))
     + ") order by s.id desc, t.seq desc",
 )
 ADD_ITEM_PLACE = _insert("add_item_place", "item_places", ItemPlaceRow)
@@ -458,7 +460,7 @@ ERASURES = (
 """By the session's number in the log."""
 ERASURES_BY_ID = (
     Statement("erase_completions", "delete from completions where session_id = ?1"),
-    Statement("erase_trails", "delete from trails where session_id = ?1"),
+    Statement("erase_history_hashes", "delete from history_hashes where session_id = ?1"),
     Statement("erase_item_places", "delete from item_places where session_id = ?1"),
 )
 

@@ -1,10 +1,10 @@
 """The SQL store: a driver, a committer, and the ears of those who wait."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from holdfast.core.errors import HoldfastError, StoreClosed
-from holdfast.core.history.history_hash import TrailRow
+from holdfast.core.history.history_hash import HistoryHashRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.provider_state import ProviderState
@@ -33,7 +33,7 @@ from holdfast.ports.store import (
     TurnView,
 )
 from holdfast.stores.cache.context_cache import ContextCache, is_as_stored
-from holdfast.stores.commit.group_commit import Committer, Result
+from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
 from holdfast.stores.sql import queries
 from holdfast.stores.sql import record_queries as records
 from holdfast.stores.sql import statements as sql
@@ -49,27 +49,34 @@ INLINE_READ_ROWS = 64
 """Rows that may be read on the event loop itself."""
 
 
-class SqlDriver(Protocol):
+class SqlDriver(BatchDriver, Protocol):
     """A database under the store."""
 
-    async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        """Carry out a batch of commands; see `committer.Driver`."""
-        ...
+    reads_inline: bool = False
+    """Whether `read_inline` avoids a thread or a round trip, so that short reads should use it."""
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot; `query` is given the database's time."""
         ...
 
+    async def read_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Run a read of few rows, on the event loop where that is fast."""
+        return await self.read(query)
+
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""
         ...
 
+    def abandon(self) -> None:
+        """Release resources after the event loop was closed."""
+        ...
+
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         ...
 
 
-class Reading(Protocol):
+class QueryRunner(Protocol):
     """Runs a read in one snapshot."""
 
     async def __call__(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
@@ -82,13 +89,13 @@ class SqlReader:
 
     def __init__(
         self,
-        run: Reading,
+        run: QueryRunner,
         transcripts: ContextCache | None = None,
         *,
-        briefly: Reading | None = None,
+        inline: QueryRunner | None = None,
     ) -> None:
         self._run = run
-        self._briefly = briefly
+        self._inline = inline
         """For what is a few rows, where there is a shorter way to them."""
         self._transcripts = transcripts or ContextCache()
 
@@ -129,9 +136,11 @@ class SqlReader:
         """Return the settled, visible log without its content."""
         return await self._run(lambda now: queries.outline(tenant, session_id, key, now))
 
-    async def trail_end(self, tenant: Tenant, trails: Sequence[bytes]) -> TrailRow | None:
-        """Return where a history ends that has one of these trails."""
-        return await self._run(lambda _: queries.trail_end(tenant, trails))
+    async def find_history(
+        self, tenant: Tenant, history_hashes: Sequence[bytes]
+    ) -> HistoryHashRow | None:
+        """Return where a history ends that has one of these hashes."""
+        return await self._run(lambda _: queries.find_history(tenant, history_hashes))
 
     async def stored_bytes(self, tenant: Tenant) -> int:
         """Return how many bytes the items of a tenant's sessions have."""
@@ -158,8 +167,8 @@ class SqlReader:
         """Return the end of what is visible, as bytes; of a whole one, what is new is read."""
         known = self._transcripts.readings
         found: Transcript | queries.Long | None = queries.Long(0)
-        if self._briefly is not None:
-            found = await self._briefly(
+        if self._inline is not None:
+            found = await self._inline(
                 lambda _: queries.transcript(tenant, session_id, key, last, known, INLINE_READ_ROWS)
             )
         if isinstance(found, queries.Long):
@@ -250,23 +259,22 @@ class SqlStore:
     def __init__(self, driver: SqlDriver, tokens: WorkerTokens) -> None:
         self._driver = driver
         self._tokens = tokens
-        self._committer = Committer(driver)
+        self._committer = GroupCommitter(driver)
         self._listeners: list[Listener] = []
         self._transcripts = ContextCache()
-        self._read_briefly: Reading = getattr(driver, "read_briefly", None) or driver.read
-        briefly = self._look_briefly if hasattr(driver, "read_briefly") else None
-        self.read: Reader = SqlReader(self.look, self._transcripts, briefly=briefly)
+        inline = self._query_inline if driver.reads_inline else None
+        self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
         """The reading side."""
         self._is_closed = False
 
-    async def look(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+    async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot; also for those who examine a store."""
         self._check_open()
         return await self._driver.read(query)
 
-    async def _look_briefly(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+    async def _query_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         self._check_open()
-        return await self._read_briefly(query)
+        return await self._driver.read_inline(query)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -314,7 +322,7 @@ class SqlStore:
             rows = yield from every(sql.WORKERS)
             return [(GoneWorker(row[0], row[1]), row[1] <= now) for row in rows]
 
-        found = await self.look(query)
+        found = await self.query(query)
         living = await self._tokens.living([worker.id for worker, is_late in found if not is_late])
         return [worker for worker, _ in found if worker.id not in living]
 
@@ -325,7 +333,7 @@ class SqlStore:
             rows = yield from every(sql.ORPHANED_SESSIONS, now, limit)
             return [row[0] for row in rows]
 
-        return await self.look(query)
+        return await self.query(query)
 
     async def owned_turns(self, worker: WorkerId) -> list[Turn]:
         """Return the waiting turns that a worker answers for."""
@@ -334,7 +342,7 @@ class SqlStore:
             rows = yield from every(sql.OWNED_TURNS, worker)
             return [read_turn(row) for row in rows]
 
-        return await self.look(query)
+        return await self.query(query)
 
     async def owned_runs(self, worker: WorkerId) -> list[OwnedRun]:
         """Return the runs that still own a lane for this worker."""
@@ -343,7 +351,7 @@ class SqlStore:
             rows = yield from every(sql.OWNED_RUNS, worker)
             return [OwnedRun(*row) for row in rows]
 
-        return await self.look(query)
+        return await self.query(query)
 
     async def dismiss(self, worker: WorkerId) -> None:
         """End a worker's life."""
@@ -351,11 +359,9 @@ class SqlStore:
         await self._tokens.drop(worker)
 
     def abandon(self) -> None:
-        """Let go of the database where the event loop was closed before it, and all who waited."""
+        """Release the database after the event loop was closed before the store."""
         self._is_closed = True
-        abandon: Callable[[], None] | None = getattr(self._driver, "abandon", None)
-        if abandon is not None:
-            abandon()
+        self._driver.abandon()
 
     async def close(self) -> None:
         """Finish what was taken, then let go of the database."""

@@ -153,7 +153,7 @@ class ManagedConnection:
         if self._identity() != self._file:
             raise sqlite3.OperationalError("the database file was moved or removed")
 
-    def cut(self) -> None:
+    def discard(self) -> None:
         """Let go of the connection after a fault; the next one is fresh.
 
         The connection of a database in memory is the database: it is kept until it is closed.

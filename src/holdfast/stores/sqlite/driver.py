@@ -24,6 +24,7 @@ from holdfast.stores.sql import migrations
 from holdfast.stores.sql.command_plans import plan
 from holdfast.stores.sql.optimistic import decide_from_cache
 from holdfast.stores.sql.plan import Ask, Plan, Row, Statement
+from holdfast.stores.sql.store import SqlDriver
 from holdfast.stores.sqlite.connection import CHECKPOINT_PAGES, Connect, ManagedConnection
 from holdfast.stores.sqlite.inline_commit import DiskLatencyGate, is_short
 
@@ -72,8 +73,10 @@ class _LostUpdate(Exception):
     """A fenced statement changed no row: the facts of this decision are out of date."""
 
 
-class SqliteDriver:
-    """Runs plans on SQLite. Connections are opened when first needed and again after a fault."""
+class SqliteDriver(SqlDriver):
+    """Run plans on SQLite; open connections when first needed and again after a fault."""
+
+    reads_inline = True
 
     def __init__(
         self,
@@ -94,9 +97,7 @@ class SqliteDriver:
         if reader is not None:
             self._read_link = ManagedConnection(connect, identity, is_read_only=True)
         self._data_version: int | None = None
-        # A driver that is made to commit in a way of its own is to be asked for that one.
-        is_plain = isinstance(writer, ThreadExecutor) and type(self).commit is SqliteDriver.commit
-        self.commit_then = self._commit_then if is_plain else None
+        self.commit_then = self._commit_then if isinstance(writer, ThreadExecutor) else None
         self._lanes = LaneCache()
         self._lanes_version: int | None = None
         self._pace = pace or DiskLatencyGate()
@@ -143,7 +144,7 @@ class SqliteDriver:
         """Run a read on a connection that never waits for the writer."""
         return await self._reader.run(lambda: self._read(query))
 
-    async def read_briefly(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+    async def read_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """The same for a read of few rows: on the event loop itself, while the disk is quick."""
         reader = self._reader
         if isinstance(reader, ThreadExecutor) and self._reading.is_quick():
@@ -275,7 +276,7 @@ class SqliteDriver:
         self._data_version = self._lanes_version = None
         self._rows = self._rows_moved = 0
         self._lanes.clear()
-        self._write_link.cut()
+        self._write_link.discard()
 
     def _checkpoint_wal(self) -> None:
         """Move the log into the database, so that it begins anew and does not grow."""
@@ -315,13 +316,13 @@ class SqliteDriver:
         self._reading.begin()
         try:
             connection = self._read_link.at_once()
-            return (self._look(connection, query),) if connection is not None else None
+            return (self._run_query(connection, query),) if connection is not None else None
         except (sqlite3.Error, *_REFUSALS):
             return None
         finally:
             self._reading.end()
 
-    def _look(
+    def _run_query(
         self, connection: sqlite3.Connection, query: Callable[[float], Plan[ResultT]]
     ) -> ResultT:
         self._read_link.check()
@@ -335,11 +336,11 @@ class SqliteDriver:
 
     def _read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         try:
-            return self._look(self._read_link.connection(), query)
+            return self._run_query(self._read_link.connection(), query)
         except _REFUSALS as exc:
             raise _explain(exc) from exc
         except sqlite3.Error as exc:
-            self._read_link.cut()
+            self._read_link.discard()
             raise _explain(exc) from exc
 
     def _has_news(self) -> bool:

@@ -27,7 +27,7 @@ from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.change_writer import writes
 from holdfast.stores.sql.entries import session_no
 from holdfast.stores.sql.plan import Ask
-from holdfast.stores.upgrade.databases import Row, Source, Target
+from holdfast.stores.upgrade.databases import NewStore, Row, Source
 from holdfast.stores.upgrade.old_tables import JOURNALS, SIDE_TABLES, OldStore, SideTable
 from holdfast.stores.upgrade.session_log import SessionLog
 from holdfast.stores.upgrade.sqlite_files import SqliteSource, SqliteTarget
@@ -77,7 +77,7 @@ def _source(url: str) -> Source:
     return PostgresSource(url)
 
 
-def _target(url: str) -> Target:
+def _target(url: str) -> NewStore:
     if url.startswith("sqlite:"):
         return SqliteTarget(sqlite_path(url))
     _check_upgradable(url)
@@ -95,7 +95,7 @@ def _check_upgradable(url: str) -> None:
 class _Copy:
     """One upgrade under way."""
 
-    def __init__(self, old: OldStore, target: Target) -> None:
+    def __init__(self, old: OldStore, target: NewStore) -> None:
         self._old = old
         self._target = target
         self._copied = Copied()

@@ -32,7 +32,7 @@ class Source(Protocol):
         ...
 
 
-class Target(Protocol):
+class NewStore(Protocol):
     """The new store. Nothing of it can be opened as a store before `finish`."""
 
     name: str

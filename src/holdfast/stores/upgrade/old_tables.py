@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.core.errors import StoreError
-from holdfast.core.history.history_hash import ItemPlaceRow, TrailRow
+from holdfast.core.history.history_hash import ItemPlaceRow
 from holdfast.core.ids import SessionId, TurnId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import Record
@@ -83,7 +83,12 @@ SIDE_TABLES = (
         sql.ADD_DROPPED_RESPONSE,
     ),
     _side("completions", CompletionRow, "turn_id step", sql.ADD_COMPLETION),
-    _side("trails", TrailRow, "session_id seq record_no", sql.ADD_TRAIL),
+    SideTable(
+        "trails",
+        ("session_id", "seq", "record_no", "tenant", "trail"),
+        ("session_id", "seq", "record_no"),
+        sql.ADD_HISTORY_HASH,
+    ),
     _side("item_places", ItemPlaceRow, "tenant item_id session_id seq", sql.ADD_ITEM_PLACE),
 )
 

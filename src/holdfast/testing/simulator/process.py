@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from holdfast.simulator.server.server import Server
+from holdfast.simulator.server.server import SimulatorServer
 from holdfast.simulator.state.scenario import Scenario, read_scenario
 from holdfast.testing.simulator.control import SimulatorControl
 
@@ -104,7 +104,7 @@ class _Running:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ending = asyncio.Event()
-        server = Server(self._scenario)
+        server = SimulatorServer(self._scenario)
         await server.start()
         try:
             self.url = server.url

@@ -19,7 +19,7 @@ from holdfast.core.model.items import ERASED_ITEM
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Appended, Delete, Hide, Pop, Popped, Reset
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import Caller, text_of
+from holdfast.testing.store_client import StoreClient, text_of
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 _LOG = ItemQuery(view="log")
@@ -28,7 +28,7 @@ _LOG = ItemQuery(view="log")
 class BlockContract:
     """Promises 3, 4 and 8, for those who only say what to keep."""
 
-    async def test_batches_of_a_turn_are_one_block(self, caller: Caller) -> None:
+    async def test_batches_of_a_turn_are_one_block(self, caller: StoreClient) -> None:
         first = await _add(caller, "A", 0, "a", "b")
         second = await _add(caller, "A", 1, "c")
         assert await caller.texts(first.session) == ["a", "b", "c"]
@@ -38,7 +38,7 @@ class BlockContract:
         assert_sound(await picture(caller, first.session.id))
 
     async def test_two_turns_that_cross_read_back_as_whole_blocks(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         await _add(caller, "A", 0, "question A")
         await _add(other, "B", 0, "question B")
@@ -52,8 +52,10 @@ class BlockContract:
         assert {record.kind for record in shown["records"]} == {"move"}
         assert_sound(shown)
 
-    async def test_many_turns_at_once_stay_whole(self, caller: Caller, other: Caller) -> None:
-        async def work(one: Caller, name: str) -> None:
+    async def test_many_turns_at_once_stay_whole(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        async def work(one: StoreClient, name: str) -> None:
             for ordinal in range(4):
                 await _add(one, name, ordinal, f"{name}{ordinal}")
 
@@ -72,19 +74,21 @@ class BlockContract:
             assert texts[place : place + 4] == [f"{name}{n}" for n in range(4)]
         assert_sound(await picture(caller, session.id))
 
-    async def test_the_same_batch_of_a_turn_is_added_once(self, caller: Caller) -> None:
+    async def test_the_same_batch_of_a_turn_is_added_once(self, caller: StoreClient) -> None:
         await _add(caller, "A", 0, "yes")
         done = await _add(caller, "A", 1, "ok")
         for ordinal, text in ((0, "yes"), (1, "ok")):
             await _add(caller, "A", ordinal, text, again=True)
         assert await caller.texts(done.session) == ["yes", "ok"]
 
-    async def test_an_honest_second_yes_is_kept(self, caller: Caller) -> None:
+    async def test_an_honest_second_yes_is_kept(self, caller: StoreClient) -> None:
         await _add(caller, "A", 0, "yes")
         done = await _add(caller, "B", 0, "yes")
         assert await caller.texts(done.session) == ["yes", "yes"]
 
-    async def test_a_batch_id_counts_once_and_stands_for_its_items(self, caller: Caller) -> None:
+    async def test_a_batch_id_counts_once_and_stands_for_its_items(
+        self, caller: StoreClient
+    ) -> None:
         done = await _add(caller, "A", 0, "a", idempotency_key="batch", body_hash=b"1")
         repeat = await _add(caller, "B", 0, "a", idempotency_key="batch", body_hash=b"1")
         assert repeat.turn.id == done.turn.id
@@ -93,7 +97,7 @@ class BlockContract:
         assert await caller.texts(done.session) == ["a"]
 
     async def test_the_tail_of_a_turn_stays_in_the_generation_it_began_in(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         old = (await _add(caller, "A", 0, "question")).session
         new = await caller.reset(old)
@@ -104,7 +108,7 @@ class BlockContract:
         assert (await caller.session(new)).version == new.version
 
     async def test_a_turn_may_begin_in_a_retired_session_that_it_names(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         old = await caller.reserve("k")
         new = await caller.reset(old)
@@ -113,7 +117,7 @@ class BlockContract:
         assert await caller.texts(new) == []
 
     async def test_a_turn_with_a_spare_goes_on_at_the_head_and_is_begun_anew_elsewhere(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         first = await _add(caller, "A", 0, "a")
         known = {"known": first}
@@ -131,7 +135,9 @@ class BlockContract:
         assert await caller.texts(first.session) == ["a", "b", "between", "c"]
         assert_sound(await picture(caller, first.session.id))
 
-    async def test_what_is_known_of_a_turn_counts_only_at_its_version(self, caller: Caller) -> None:
+    async def test_what_is_known_of_a_turn_counts_only_at_its_version(
+        self, caller: StoreClient
+    ) -> None:
         first = await _add(caller, "A", 0, "a")
         assert (await caller.session(first.session)).version == first.session.version
         known = {"known": first}
@@ -144,7 +150,7 @@ class BlockContract:
         assert await caller.texts(first.session) == ["a", "tail"]
 
     async def test_a_turn_that_is_known_from_a_repeat_is_moved_behind_others_whole(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await _add(caller, "A", 0, "a")
         await _add(caller, "B", 0, "b")
@@ -154,7 +160,7 @@ class BlockContract:
         assert_sound(await picture(caller, done.session.id))
 
     async def test_batches_that_know_the_same_are_both_kept_and_each_once(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         known = await _add(caller, "A", 0, "a")
         apart = [await _add(caller, name, 0, name, key=f"k{name}") for name in "CD"]
@@ -176,7 +182,7 @@ class BlockContract:
             assert_sound(await picture(caller, session.id))
 
     async def test_a_batch_that_was_added_before_knows_nothing_of_who_waits_now(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await _add(caller, "A", 0, "a")
         run = await caller.start(key="k")
@@ -187,7 +193,9 @@ class BlockContract:
         await caller.finish(run, "answer")
         assert await caller.texts(run.session) == ["a", "answer"]
 
-    async def test_a_batch_does_not_push_in_where_a_run_has_the_lane(self, caller: Caller) -> None:
+    async def test_a_batch_does_not_push_in_where_a_run_has_the_lane(
+        self, caller: StoreClient
+    ) -> None:
         await _add(caller, "A", 0, "question A")
         run = await caller.start("question B", key="k")
         before = await picture(caller, run.session.id)
@@ -201,17 +209,17 @@ class BlockContract:
         ]  # fmt: skip
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_nobody_elses_session_is_continued(self, caller: Caller) -> None:
+    async def test_nobody_elses_session_is_continued(self, caller: StoreClient) -> None:
         session = (await _add(caller, "A", 0, "a")).session
-        stranger = Caller(caller.store, "s", tenant="stranger")
+        stranger = StoreClient(caller.store, "s", tenant="stranger")
         with pytest.raises(SessionNotFound):
             await _add(stranger, "B", 0, "b", session_id=session.id)
         assert await caller.texts(session) == ["a"]
 
-    async def test_nobody_elses_turn_is_continued(self, caller: Caller) -> None:
+    async def test_nobody_elses_turn_is_continued(self, caller: StoreClient) -> None:
         await _add(caller, "A", 0, "a")
         session = (await _add(caller, "A", 1, "b")).session
-        stranger = Caller(caller.store, "s", tenant="stranger")
+        stranger = StoreClient(caller.store, "s", tenant="stranger")
         for ordinal in (0, 1, 2):
             with pytest.raises(TurnNotFound):
                 await _add(stranger, "A", ordinal, "c", again=True)
@@ -220,7 +228,7 @@ class BlockContract:
         assert await caller.texts(session) == ["a", "b"]
 
     async def test_a_batch_of_an_erased_session_is_told_so_when_it_is_repeated(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         session = (await _add(caller, "A", 0, "a")).session
         await caller.submit(Delete(tenant=caller.tenant, session_id=session.id))
@@ -229,7 +237,7 @@ class BlockContract:
         with pytest.raises(SessionNotFound):
             await _add(caller, "A", 1, "b")
 
-    async def test_items_that_take_the_place_of_others_hide_them(self, caller: Caller) -> None:
+    async def test_items_that_take_the_place_of_others_hide_them(self, caller: StoreClient) -> None:
         session = (await _add(caller, "A", 0, *"abcd")).session
         done = await _add(caller, "B", 0, "summary", replaces_upto=4)
         await _add(caller, "C", 0, "e")
@@ -240,7 +248,7 @@ class BlockContract:
         assert_sound(await picture(caller, session.id))
 
     async def test_a_pop_takes_the_last_item_out_of_the_view_by_a_record(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         session = (await _add(caller, "A", 0, *"abc")).session
         assert await _pop(caller, session) == "c"
@@ -252,7 +260,7 @@ class BlockContract:
         assert [await _pop(caller, session) for _ in range(3)] == ["d", "a", None]
         assert_sound(await picture(caller, session.id))
 
-    async def test_a_pop_that_is_sent_again_takes_one_item(self, caller: Caller) -> None:
+    async def test_a_pop_that_is_sent_again_takes_one_item(self, caller: StoreClient) -> None:
         session = (await _add(caller, "A", 0, *"abc")).session
         command = Pop(tenant=caller.tenant, session_id=session.id, pop_id="p")
         taken = [
@@ -262,7 +270,9 @@ class BlockContract:
         assert [_text(popped) for popped in taken] == ["c", "c"]
         assert await caller.texts(session) == ["a", "b"]
 
-    async def test_pops_at_once_take_different_items(self, caller: Caller, other: Caller) -> None:
+    async def test_pops_at_once_take_different_items(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
         session = (await _add(caller, "A", 0, *"abcdef")).session
         taken = await asyncio.gather(
             *(_pop(one, session) for one in (caller, other) for _ in range(3))
@@ -270,7 +280,7 @@ class BlockContract:
         assert sorted(str(text) for text in taken) == list("abcdef")
         assert await caller.texts(session) == []
 
-    async def test_a_transcript_is_read_from_its_end(self, caller: Caller) -> None:
+    async def test_a_transcript_is_read_from_its_end(self, caller: StoreClient) -> None:
         assert await caller.read.transcript(caller.tenant, key=Key("k")) is None
         session = (await _add(caller, "A", 0, *"abcdefgh")).session
         await _pop(caller, session)
@@ -284,7 +294,7 @@ class BlockContract:
         assert await caller.read.transcript(stranger, session_id=session.id) is None
 
     async def test_a_transcript_that_is_read_again_has_what_others_did_meanwhile(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         session = (await _add(caller, "A", 0, *"abc")).session
         assert await _transcript(caller, None) == list("abc")
@@ -305,7 +315,7 @@ class BlockContract:
         await other.submit(reset)
         assert await _transcript(caller, None) == []
 
-    async def test_a_forks_transcript_has_its_parents_part(self, caller: Caller) -> None:
+    async def test_a_forks_transcript_has_its_parents_part(self, caller: StoreClient) -> None:
         parent = (await _add(caller, "A", 0, *"abc")).session
         child = await caller.start("d", session_id=parent.id, is_internal=True)
         found = await caller.read.transcript(caller.tenant, session_id=child.session.id)
@@ -313,11 +323,11 @@ class BlockContract:
         assert len(_split(found.listed)) == 4
 
 
-async def _add(caller: Caller, name: str, ordinal: int, *texts: str, **more: Any) -> Appended:
+async def _add(caller: StoreClient, name: str, ordinal: int, *texts: str, **more: Any) -> Appended:
     return await caller.submit(caller.part(name, ordinal, *texts, **more))
 
 
-async def _pop(caller: Caller, session: Session) -> str | None:
+async def _pop(caller: StoreClient, session: Session) -> str | None:
     pop_id = caller.ids.new("pop")
     return _text(
         await caller.submit(Pop(tenant=caller.tenant, session_id=session.id, pop_id=pop_id))
@@ -328,7 +338,7 @@ def _text(popped: Popped) -> str | None:
     return text_of(popped.item) if popped.item is not None else None
 
 
-async def _transcript(caller: Caller, last: int | None) -> list[str]:
+async def _transcript(caller: StoreClient, last: int | None) -> list[str]:
     found = await caller.read.transcript(caller.tenant, key=Key("k"), last=last)
     assert found is not None
     log = await caller.read.items(found.session, _LOG)

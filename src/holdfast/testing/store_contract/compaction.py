@@ -5,33 +5,35 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.compaction.records import SUMMARY_OPENING, Compaction, Elision
+from holdfast.core.compaction.records import SUMMARY_OPENING, CompactionRecord, Elision
 from holdfast.core.errors import CompactionNotFound, ItemNotFound, RunFenced, SessionNotFound
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import write_item
 from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Session, Usage
 from holdfast.core.transaction.commands import Compact, Fork, Hide, Parent, Started, UndoCompaction
-from holdfast.testing.caller import Caller, answered, text_of
+from holdfast.testing.store_client import StoreClient, answered, text_of
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 
 def compaction(run: Started, to_seq: int, text: str = "sum", **more: Any) -> Compact:
     """Return the command to have a summary stand for a log up to an item."""
     more.setdefault("id", f"cmp_{text}")
-    made = Compaction(
+    made = CompactionRecord(
         mode="given", reason="asked", text=text, tokens_before=10, tokens_after=1, **more
     )
     return Compact(fence=run.fence, to_seq=to_seq, compaction=made)
 
 
-async def shown(caller: Caller, session: Session | str) -> list[str]:
+async def shown(caller: StoreClient, session: Session | str) -> list[str]:
     """Return what a model would be shown of a session."""
     items = await caller.read.context(await caller.session(session))
     return [text_of(item).removeprefix(SUMMARY_OPENING) for item in items]
 
 
-async def compact_up_to(caller: Caller, key: str, to_seq: int, text: str, **more: Any) -> Session:
+async def compact_up_to(
+    caller: StoreClient, key: str, to_seq: int, text: str, **more: Any
+) -> Session:
     """Compact a key's session in a turn that says nothing."""
     run = await caller.start(key=key, source="system")
     await caller.submit(compaction(run, to_seq, text, **more))
@@ -41,7 +43,7 @@ async def compact_up_to(caller: Caller, key: str, to_seq: int, text: str, **more
 LONG_OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "beginning" * 40}
 
 
-async def shorten_an_output(caller: Caller) -> Started:
+async def shorten_an_output(caller: StoreClient) -> Started:
     """Begin a turn whose tool said much, and have its output shown short."""
     call = write_item({"type": "function_call", "call_id": "c", "name": "f", "arguments": ""})
     run = await caller.start("a", key="k")
@@ -55,7 +57,7 @@ class CompactionContract:
     """Promises 8 and 12: the log only grows, and what is shown of it shrinks."""
 
     async def test_a_summary_stands_for_its_range_and_the_log_stays_whole(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.converse("a", "b", key="k")
         await caller.converse("c", "d", key="k")
@@ -68,7 +70,7 @@ class CompactionContract:
         assert_sound(await picture(caller, session.id))
 
     async def test_what_arrives_while_a_summary_is_made_is_shown_as_it_is(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.converse("a", "b", key="k")
         run = await caller.start("c", key="k")
@@ -79,7 +81,7 @@ class CompactionContract:
         assert await shown(caller, started.session) == ["ab", "c", "d", "e"]
 
     async def test_the_newest_summary_counts_and_goes_on_from_the_one_before(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.append(*"abcdef", key="k")
         await compact_up_to(caller, "k", 2, "1")
@@ -92,9 +94,9 @@ class CompactionContract:
             await caller.submit(compaction(run, 7, "beyond"))
         assert await shown(caller, session) == ["2", "e", "f"]
 
-    async def test_what_does_not_shrink_is_refused(self, caller: Caller) -> None:
+    async def test_what_does_not_shrink_is_refused(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
-        made = Compaction(
+        made = CompactionRecord(
             id="x", mode="model", reason="budget", text="longer", tokens_before=5, tokens_after=5
         )
         with pytest.raises(ItemNotFound):
@@ -104,7 +106,7 @@ class CompactionContract:
         assert await shown(caller, run.session) == ["a"]
 
     async def test_an_elision_shows_an_output_short_and_keeps_its_bytes(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await shorten_an_output(caller)
         session = await caller.session(run.session)
@@ -116,7 +118,7 @@ class CompactionContract:
         assert msgspec.json.decode(whole.body) == LONG_OUTPUT
 
     async def test_a_compaction_is_undone_and_the_one_before_counts_again(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.append(*"abcd", key="k")
         await compact_up_to(caller, "k", 2, "1")
@@ -129,17 +131,19 @@ class CompactionContract:
         await caller.submit(_undo(caller, session, "cmp_1"))
         assert await shown(caller, session) == list("abcd")
 
-    async def test_an_unknown_or_foreign_compaction_cannot_be_undone(self, caller: Caller) -> None:
+    async def test_an_unknown_or_foreign_compaction_cannot_be_undone(
+        self, caller: StoreClient
+    ) -> None:
         await caller.append(*"ab", key="k")
         session = await compact_up_to(caller, "k", 1, "1")
         with pytest.raises(CompactionNotFound):
             await caller.submit(_undo(caller, session, "cmp_9"))
-        stranger = Caller(caller.store, "x", tenant="other")
+        stranger = StoreClient(caller.store, "x", tenant="other")
         with pytest.raises(SessionNotFound):
             await stranger.submit(_undo(stranger, session, "cmp_1"))
         assert await shown(caller, session) == ["1", "b"]
 
-    async def test_a_summary_of_what_was_hidden_since_is_void(self, caller: Caller) -> None:
+    async def test_a_summary_of_what_was_hidden_since_is_void(self, caller: StoreClient) -> None:
         await caller.append(*"abcd", key="k")
         await compact_up_to(caller, "k", 1, "1")
         session = await compact_up_to(caller, "k", 3, "123")
@@ -150,7 +154,7 @@ class CompactionContract:
         assert await shown(caller, rewinding.session) == ["e"]
 
     async def test_a_torn_turn_that_said_nothing_hides_nothing_when_it_is_resumed(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.append(*"ab", key="k")
         once: dict[str, Any] = {"key": "k", "idempotency_key": "i", "source": "system"}
@@ -167,13 +171,13 @@ class CompactionContract:
         assert await shown(caller, session) == ["abc", "d", "e"]
         assert_sound(await picture(caller, session.id))
 
-    async def test_an_edit_that_hides_nothing_voids_no_summary(self, caller: Caller) -> None:
+    async def test_an_edit_that_hides_nothing_voids_no_summary(self, caller: StoreClient) -> None:
         await caller.append(*"abcd", key="k")
         await compact_up_to(caller, "k", 3, "abc")
         edit = await caller.start("e", key="k", rewind=(2, 2))
         assert await shown(caller, edit.session) == ["abc", "d", "e"]
 
-    async def test_a_summary_of_what_was_erased_is_erased_too(self, caller: Caller) -> None:
+    async def test_a_summary_of_what_was_erased_is_erased_too(self, caller: StoreClient) -> None:
         await caller.append("a", "secret", "c", key="k")
         session = await compact_up_to(caller, "k", 2, "secret summary")
         fork = await caller.start("d", session_id=session.id, is_internal=True)
@@ -186,7 +190,7 @@ class CompactionContract:
         assert await shown(caller, fork.session) == ["a", "c", "d"]
 
     async def test_a_fork_shows_what_was_compacted_before_it_and_its_own(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         ended = await caller.converse("a", "b", key="k")
         await caller.converse("c", "d", key="k")
@@ -199,7 +203,7 @@ class CompactionContract:
         assert ended.session.id == session.id
 
     async def test_a_fork_from_before_a_shortened_output_says_all_of_its_own(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await shorten_an_output(caller)
         parent = (await caller.finish(run, "b")).session
@@ -211,7 +215,7 @@ class CompactionContract:
         assert await shown(caller, spoken.session) == ["a", "x", "y"]
 
     async def test_only_the_run_that_owns_the_lane_compacts(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         await caller.append(*"ab", key="k")
         run = await caller.start("c", key="k")
@@ -223,7 +227,7 @@ class CompactionContract:
         after = await picture(caller, run.session.id)
         assert after["records"] == before["records"]
 
-    async def test_a_compaction_sent_again_is_one_compaction(self, caller: Caller) -> None:
+    async def test_a_compaction_sent_again_is_one_compaction(self, caller: StoreClient) -> None:
         await caller.append(*"ab", key="k")
         run = await caller.start("c", key="k")
         command = compaction(run, 2, usage=Usage(input_tokens=5, output_tokens=2))
@@ -235,7 +239,7 @@ class CompactionContract:
         assert (now.input_tokens, now.output_tokens) == (5, 2)
 
     async def test_what_a_provider_remembers_of_the_log_as_it_was_goes(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         state = ProviderState("p", "a", "m", b"resp_1")
         run = await caller.start("a", key="k")
@@ -248,7 +252,7 @@ class CompactionContract:
         assert await caller.read.provider_state(ended.session.id) == []
 
     async def test_going_on_behind_the_last_answer_is_no_fork_after_a_compaction(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         ended = await caller.converse("a", "b", key="k")
         run = ended.run
@@ -259,5 +263,5 @@ class CompactionContract:
         assert await shown(caller, started.session) == ["1", "b", "c"]
 
 
-def _undo(caller: Caller, session: Session, name: str) -> UndoCompaction:
+def _undo(caller: StoreClient, session: Session, name: str) -> UndoCompaction:
     return UndoCompaction(tenant=caller.tenant, session_id=session.id, compaction_id=name)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from holdfast.core.compaction.records import Compaction
+from holdfast.core.compaction.records import CompactionRecord
 from holdfast.core.errors import RunFenced, SessionDeleted, SessionNotFound, TurnCancelled
 from holdfast.core.healing.policy import Heal
 from holdfast.core.model.provider_state import ProviderState
@@ -20,43 +20,43 @@ from holdfast.core.transaction.commands import (
     Restore,
     Started,
 )
-from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import LEASE_SECONDS, StoreClient, answered
 from holdfast.testing.store_contract.transcript import picture, without_runs
 
 STATE = ProviderState("openai", "acct", "m", b"resp_1")
 
-Write = Callable[[Caller, Started], Awaitable[object]]
-Loss = Callable[[Caller, Caller, HandClock, Started], Awaitable[None]]
+Write = Callable[[StoreClient, Started], Awaitable[object]]
+Loss = Callable[[StoreClient, StoreClient, ManualClock, Started], Awaitable[None]]
 
 
-async def _extend(caller: Caller, run: Started) -> None:
+async def _extend(caller: StoreClient, run: Started) -> None:
     await caller.extend(run, "late", partial=answered("torn"))
 
 
-async def _complete(caller: Caller, run: Started) -> None:
+async def _complete(caller: StoreClient, run: Started) -> None:
     await caller.finish(run, "late", provider_state=STATE)
 
 
-async def _fail(caller: Caller, run: Started) -> None:
+async def _fail(caller: StoreClient, run: Started) -> None:
     await caller.finish(run, outcome="failed", error_code="boom", is_retryable=True)
 
 
-async def _hold(caller: Caller, run: Started) -> None:
+async def _hold(caller: StoreClient, run: Started) -> None:
     await caller.finish(run, "late", pending_calls=("call_1",))
 
 
-async def _forget(caller: Caller, run: Started) -> None:
+async def _forget(caller: StoreClient, run: Started) -> None:
     await caller.submit(DropProviderState(fence=run.fence))
 
 
-async def _heal(caller: Caller, run: Started) -> None:
+async def _heal(caller: StoreClient, run: Started) -> None:
     heal = Heal(failure_class="stale_state", action="dropped_state")
     await caller.submit(RecordHeal(fence=run.fence, number=0, heal=heal, drops_state=True))
 
 
-async def _compact(caller: Caller, run: Started) -> None:
-    made = Compaction(
+async def _compact(caller: StoreClient, run: Started) -> None:
+    made = CompactionRecord(
         id="cmp_1", mode="given", reason="asked", text="late", tokens_before=2, tokens_after=1
     )
     await caller.submit(Compact(fence=run.fence, to_seq=1, compaction=made))
@@ -68,24 +68,24 @@ WRITES: dict[str, Write] = {
 }  # fmt: skip
 
 
-async def _reset(caller: Caller, _: Caller, __: HandClock, run: Started) -> None:
+async def _reset(caller: StoreClient, _: StoreClient, __: ManualClock, run: Started) -> None:
     await caller.reset(run.session)
 
 
-async def _restore(caller: Caller, _: Caller, __: HandClock, run: Started) -> None:
+async def _restore(caller: StoreClient, _: StoreClient, __: ManualClock, run: Started) -> None:
     await caller.reset(run.session)
     await caller.submit(Restore(tenant=caller.tenant, session_id=run.session.id))
 
 
-async def _cancel(caller: Caller, _: Caller, __: HandClock, run: Started) -> None:
+async def _cancel(caller: StoreClient, _: StoreClient, __: ManualClock, run: Started) -> None:
     await caller.submit(Cancel(tenant=caller.tenant, turn_id=run.turn.id))
 
 
-async def _interrupt(_: Caller, other: Caller, __: HandClock, run: Started) -> None:
+async def _interrupt(_: StoreClient, other: StoreClient, __: ManualClock, run: Started) -> None:
     await other.start("mine now", session_id=run.session.id, on_busy="interrupt")
 
 
-async def _expire(_: Caller, other: Caller, clock: HandClock, run: Started) -> None:
+async def _expire(_: StoreClient, other: StoreClient, clock: ManualClock, run: Started) -> None:
     clock.advance(LEASE_SECONDS + 1)
     await other.enlist()
     await other.start("mine now", session_id=run.session.id)
@@ -111,7 +111,7 @@ class FencingContract:
     @pytest.mark.parametrize("loss", LOSSES)
     @pytest.mark.parametrize("write", WRITES)
     async def test_a_run_that_lost_its_session_changes_only_its_own_record(
-        self, caller: Caller, other: Caller, clock: HandClock, write: str, loss: str
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock, write: str, loss: str
     ) -> None:
         await caller.converse("a", "b", key="k")
         run = await caller.start("c", key="k")
@@ -134,7 +134,7 @@ class FencingContract:
     @pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
     @pytest.mark.parametrize("outcome", OUTCOMES)
     async def test_an_end_that_comes_late_changes_neither_the_turn_nor_its_outcome(
-        self, caller: Caller, outcome: str, again: bool
+        self, caller: StoreClient, outcome: str, again: bool
     ) -> None:
         run = await caller.start("a", key="k")
         await caller.submit(Cancel(tenant=caller.tenant, turn_id=run.turn.id))
@@ -149,7 +149,7 @@ class FencingContract:
 
     @pytest.mark.parametrize("write", WRITES)
     async def test_a_run_of_an_erased_session_brings_nothing_back(
-        self, caller: Caller, write: str
+        self, caller: StoreClient, write: str
     ) -> None:
         run = await caller.start("a", key="k")
         await caller.submit(Delete(tenant=caller.tenant, session_id=run.session.id))
@@ -159,7 +159,7 @@ class FencingContract:
         assert (await caller.reserve("k")).generation == 2
 
     @pytest.mark.parametrize("loss", ["reset", "restore", "delete"])
-    async def test_a_start_is_fenced_like_any_write(self, caller: Caller, loss: str) -> None:
+    async def test_a_start_is_fenced_like_any_write(self, caller: StoreClient, loss: str) -> None:
         run = await caller.start("a", key="k")
         waiting = await caller.wait("b", key="k")
         if loss == "delete":
@@ -176,7 +176,7 @@ class FencingContract:
         view = await caller.read.session(caller.tenant, session_id=run.session.id)
         assert view is None or view.session.active_turn_id is None
 
-    async def test_every_loss_raises_the_epoch(self, caller: Caller) -> None:
+    async def test_every_loss_raises_the_epoch(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
         epoch = run.fence.epoch
         fresh = await caller.reset(run.session)
@@ -189,14 +189,14 @@ class FencingContract:
         assert erased.epoch > back.epoch
 
     async def test_an_owner_that_woke_late_may_write_if_nobody_took_over(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await caller.start("a", key="k")
         clock.advance(10 * LEASE_SECONDS)
         await caller.finish(run, "b")
         assert await caller.texts(run.session) == ["a", "b"]
 
-    async def test_a_run_ends_once(self, caller: Caller) -> None:
+    async def test_a_run_ends_once(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
         await caller.finish(run, "b")
         before = await picture(caller, run.session.id)
@@ -206,7 +206,7 @@ class FencingContract:
         assert without_runs(after) == without_runs(before)
         assert _without_late(after["runs"]) == _without_late(before["runs"])
 
-    async def test_a_run_has_no_say_in_another_session(self, caller: Caller) -> None:
+    async def test_a_run_has_no_say_in_another_session(self, caller: StoreClient) -> None:
         run, victim = await caller.start("a", key="k"), await caller.start("b", key="l")
         forged = msgspec.structs.replace(run.fence, session_id=victim.session.id)
         before = without_runs(await picture(caller, victim.session.id))
@@ -214,13 +214,15 @@ class FencingContract:
             await caller.finish(forged, "c")
         assert without_runs(await picture(caller, victim.session.id)) == before
 
-    async def test_a_run_of_an_unknown_session_is_fenced(self, caller: Caller) -> None:
+    async def test_a_run_of_an_unknown_session_is_fenced(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
         forged = msgspec.structs.replace(run.fence, session_id="ses_unknown")
         with pytest.raises(RunFenced):
             await caller.finish(forged, "c")
 
-    async def test_recovery_does_not_bring_an_erased_session_back(self, caller: Caller) -> None:
+    async def test_recovery_does_not_bring_an_erased_session_back(
+        self, caller: StoreClient
+    ) -> None:
         run = await caller.start("a", key="k")
         await caller.submit(Delete(tenant=caller.tenant, session_id=run.session.id))
         with pytest.raises(SessionNotFound):

@@ -7,11 +7,11 @@ from holdfast.core.ids import SessionId
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Delete, Fork, Hide
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import Caller, answered
+from holdfast.testing.store_client import StoreClient, answered
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 
-async def _fork(caller: Caller, session: Session, after: int | None = None) -> Session:
+async def _fork(caller: StoreClient, session: Session, after: int | None = None) -> Session:
     return await caller.submit(
         Fork(
             tenant=caller.tenant,
@@ -22,7 +22,7 @@ async def _fork(caller: Caller, session: Session, after: int | None = None) -> S
     )
 
 
-async def _hide(caller: Caller, session: Session, first: int, last: int) -> None:
+async def _hide(caller: StoreClient, session: Session, first: int, last: int) -> None:
     await caller.submit(
         Hide(tenant=caller.tenant, session_id=session.id, from_seq=first, to_seq=last)
     )
@@ -31,7 +31,7 @@ async def _hide(caller: Caller, session: Session, first: int, last: int) -> None
 class ForkContract:
     """A branch sees the past up to its point, and neither side sees the other's future."""
 
-    async def test_a_fork_shares_the_past_and_not_the_future(self, caller: Caller) -> None:
+    async def test_a_fork_shares_the_past_and_not_the_future(self, caller: StoreClient) -> None:
         parent = (await caller.append(*"abcd", key="k")).session
         child = await _fork(caller, parent, 2)
         await caller.append("X", session_id=child.id)
@@ -41,14 +41,14 @@ class ForkContract:
         assert (child.key, child.parent_id, child.parent_seq) == (None, parent.id, 2)
         assert_sound(await picture(caller, child.id))
 
-    async def test_nothing_is_copied(self, caller: Caller) -> None:
+    async def test_nothing_is_copied(self, caller: StoreClient) -> None:
         parent = (await caller.append(*"abcd", key="k")).session
         child = await _fork(caller, parent)
         items = await caller.read.items(child, ItemQuery())
         assert {item.session_id for item in items} == {parent.id}
         assert [item.seq for item in items] == [1, 2, 3, 4]
 
-    async def test_forks_of_forks_read_like_one_log(self, caller: Caller) -> None:
+    async def test_forks_of_forks_read_like_one_log(self, caller: StoreClient) -> None:
         first = (await caller.append(*"abcd", key="k")).session
         second = await _fork(caller, first, 3)
         await caller.append("P", "Q", session_id=second.id)
@@ -65,7 +65,9 @@ class ForkContract:
         for session in (second, third, below_first):
             assert_sound(await picture(caller, session.id))
 
-    async def test_what_was_hidden_before_the_fork_is_hidden_in_it(self, caller: Caller) -> None:
+    async def test_what_was_hidden_before_the_fork_is_hidden_in_it(
+        self, caller: StoreClient
+    ) -> None:
         parent = (await caller.append(*"abcdef", key="k")).session
         await _hide(caller, parent, 2, 3)
         child = await _fork(caller, await caller.session(parent), 5)
@@ -74,7 +76,7 @@ class ForkContract:
         assert await caller.texts(parent) == ["a", "d", "f"]
         assert child.item_count == 3
 
-    async def test_a_fork_hides_its_past_from_itself_alone(self, caller: Caller) -> None:
+    async def test_a_fork_hides_its_past_from_itself_alone(self, caller: StoreClient) -> None:
         parent = (await caller.append(*"abcd", key="k")).session
         child = await _fork(caller, parent)
         await caller.append("e", session_id=child.id)
@@ -86,7 +88,7 @@ class ForkContract:
         assert_sound(await picture(caller, child.id))
 
     async def test_a_range_hidden_in_a_parent_ends_where_the_fork_begins(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         parent = (await caller.append(*"abcdef", key="k")).session
         await _hide(caller, parent, 2, 5)
@@ -95,7 +97,7 @@ class ForkContract:
         assert await caller.texts(child) == ["a", "X", "Y"]
         assert_sound(await picture(caller, child.id))
 
-    async def test_a_fork_leaves_a_running_turn_out(self, caller: Caller) -> None:
+    async def test_a_fork_leaves_a_running_turn_out(self, caller: StoreClient) -> None:
         await caller.converse("a", "b", key="k")
         run = await caller.start("c", key="k")
         await caller.extend(run, "d")
@@ -103,7 +105,7 @@ class ForkContract:
         assert await caller.texts(child) == ["a", "b"]
 
     async def test_a_fork_of_a_retired_generation_is_a_session_like_any_other(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         parent = (await caller.append("a", "b", key="k")).session
         await caller.reset(parent)
@@ -113,13 +115,13 @@ class ForkContract:
 
     @pytest.mark.parametrize("after", [-1, 3])
     async def test_there_is_no_fork_behind_an_item_that_is_not_there(
-        self, caller: Caller, after: int
+        self, caller: StoreClient, after: int
     ) -> None:
         parent = (await caller.append("a", "b", key="k")).session
         with pytest.raises(ItemNotFound):
             await _fork(caller, parent, after)
 
-    async def test_a_fork_before_everything_is_empty(self, caller: Caller) -> None:
+    async def test_a_fork_before_everything_is_empty(self, caller: StoreClient) -> None:
         parent = (await caller.append("a", key="k")).session
         child = await _fork(caller, parent, 0)
         assert await caller.texts(child) == []
@@ -127,7 +129,7 @@ class ForkContract:
         assert await caller.texts(child) == ["b"]
 
     async def test_a_session_that_others_point_into_is_not_erased_alone(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         parent = (await caller.append("a", key="k")).session
         child = await _fork(caller, parent)
@@ -140,7 +142,7 @@ class ForkContract:
             assert await caller.read.session(caller.tenant, session_id=session.id) is None
 
     async def test_nothing_that_was_said_in_a_fork_is_left_when_its_parent_is_erased(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         parent = (await caller.append("secret", key="k")).session
         child = await _fork(caller, parent)
@@ -161,7 +163,7 @@ class ForkContract:
                 assert b"secret" not in (one.partial or b"") + (one.result or b"")
         assert await caller.read.stored_bytes(caller.tenant) == 0
 
-    async def test_an_erased_fork_does_not_keep_its_parent(self, caller: Caller) -> None:
+    async def test_an_erased_fork_does_not_keep_its_parent(self, caller: StoreClient) -> None:
         parent = (await caller.append("a", key="k")).session
         child = await _fork(caller, parent)
         await caller.submit(Delete(tenant=caller.tenant, session_id=child.id))
@@ -170,7 +172,7 @@ class ForkContract:
         with pytest.raises(SessionNotFound):
             await _fork(caller, parent)
 
-    async def test_a_hidden_fork_is_erased_with_its_parent(self, caller: Caller) -> None:
+    async def test_a_hidden_fork_is_erased_with_its_parent(self, caller: StoreClient) -> None:
         parent = (await caller.append("a", key="k")).session
         inside = await caller.start("think", key="k", is_internal=True)
         await caller.submit(Delete(tenant=caller.tenant, session_id=parent.id))

@@ -11,20 +11,20 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Fork, Hide, UndoCompaction
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 from holdfast.testing.store_contract.compaction import compact_up_to, compaction, shown
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 STATE = ProviderState("p", "a", "m", b"resp_1")
 
 
-async def _hide(caller: Caller, session: Session, seq: int, *, erase: bool = False) -> Session:
+async def _hide(caller: StoreClient, session: Session, seq: int, *, erase: bool = False) -> Session:
     return await caller.submit(
         Hide(tenant=caller.tenant, session_id=session.id, from_seq=seq, to_seq=seq, erase=erase)
     )
 
 
-async def _fork(caller: Caller, session: Session, after: int | None = None) -> Session:
+async def _fork(caller: StoreClient, session: Session, after: int | None = None) -> Session:
     new_id = SessionId(caller.ids.new("ses"))
     return await caller.submit(
         Fork(tenant=caller.tenant, session_id=session.id, new_id=new_id, after_seq=after)
@@ -35,7 +35,7 @@ def _carrier(text: str, session: Session, no: int) -> NewItem:
     return read_item(compaction_item(f"cmp_{text}", text, (session.id, no)))
 
 
-async def _log(caller: Caller, session: Session) -> list[bytes]:
+async def _log(caller: StoreClient, session: Session) -> list[bytes]:
     now = await caller.session(session)
     return [item.body for item in await caller.read.items(now, ItemQuery(view="log"))]
 
@@ -45,7 +45,7 @@ class HidingContract:
 
     @pytest.mark.parametrize("erase", [False, True])
     async def test_a_summary_of_what_was_hidden_while_it_was_made_is_refused(
-        self, caller: Caller, erase: bool
+        self, caller: StoreClient, erase: bool
     ) -> None:
         await caller.append("a", "secret", "c", key="k")
         run = await caller.start(key="k", source="system")
@@ -58,7 +58,7 @@ class HidingContract:
         assert await shown(caller, run.session) == ["ac"]
 
     async def test_a_summary_is_kept_if_only_what_comes_behind_it_was_hidden(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.append(*"abcd", key="k")
         run = await caller.start(key="k", source="system")
@@ -67,7 +67,7 @@ class HidingContract:
         assert await shown(caller, run.session) == ["abc"]
 
     async def test_a_summary_of_a_summary_that_was_undone_meanwhile_is_refused(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.append(*"abc", key="k")
         session = await compact_up_to(caller, "k", 2, "ab")
@@ -83,7 +83,7 @@ class HidingContract:
     @pytest.mark.parametrize("erase", [False, True])
     @pytest.mark.parametrize("is_recorded", [False, True])
     async def test_an_item_that_carries_a_summary_goes_with_what_it_tells_of(
-        self, caller: Caller, is_recorded: bool, erase: bool
+        self, caller: StoreClient, is_recorded: bool, erase: bool
     ) -> None:
         await caller.append("a", "secret", "c", key="k")
         run = await caller.start("d", key="k")
@@ -100,7 +100,7 @@ class HidingContract:
         assert_sound(await picture(caller, run.session.id))
 
     async def test_an_item_that_carries_a_summary_of_something_else_stays(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.append("a", "b", "secret", key="k")
         run = await caller.start("d", key="k")
@@ -113,7 +113,7 @@ class HidingContract:
 
     @pytest.mark.parametrize("how", ["extend", "finish"])
     async def test_an_item_that_would_carry_what_was_hidden_meanwhile_is_blank(
-        self, caller: Caller, how: str
+        self, caller: StoreClient, how: str
     ) -> None:
         await caller.append("a", "secret", "c", key="k")
         run = await caller.start("d", key="k")
@@ -130,7 +130,7 @@ class HidingContract:
 
     @pytest.mark.parametrize("erase", [False, True])
     async def test_what_a_provider_was_told_before_something_was_hidden_is_not_kept(
-        self, caller: Caller, erase: bool
+        self, caller: StoreClient, erase: bool
     ) -> None:
         await caller.finish(await caller.start("a", key="k"), "b", provider_state=STATE)
         run = await caller.start("c", key="k")
@@ -144,7 +144,7 @@ class HidingContract:
         assert kept.covers_seq == 6
 
     async def test_what_a_provider_was_told_of_a_summary_that_was_undone_is_not_kept(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.append(*"abc", key="k")
         session = await compact_up_to(caller, "k", 2, "ab")
@@ -154,7 +154,9 @@ class HidingContract:
         await caller.finish(run, "e", provider_state=STATE, shown_records=run.session.record_no)
         assert await caller.read.provider_state(session.id) == []
 
-    async def test_erasing_reaches_the_summaries_of_every_fork_below(self, caller: Caller) -> None:
+    async def test_erasing_reaches_the_summaries_of_every_fork_below(
+        self, caller: StoreClient
+    ) -> None:
         session = (await caller.append("a", "secret", "c", key="k")).session
         child = await _fork(caller, session)
         run = await caller.start("d", session_id=child.id)
@@ -178,7 +180,7 @@ class HidingContract:
         assert (await caller.session(aside)).version == aside.version
 
     async def test_hiding_without_erasing_leaves_forks_as_they_were_made(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         session = (await caller.append(*"abc", key="k")).session
         child = await _fork(caller, session)
@@ -187,7 +189,7 @@ class HidingContract:
         assert await shown(caller, child) == list("abc")
 
     async def test_a_fork_that_hides_what_it_inherited_hides_the_summary_it_inherited(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.append("a", "secret", "c", key="k")
         run = await caller.start("d", key="k")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.core.errors import NotFound, SessionNotFound, SessionRetired
-from holdfast.core.history.history_hash import NO_TRAIL, extend_hash
+from holdfast.core.history.history_hash import EMPTY_HISTORY, extend_hash
 from holdfast.core.ids import Key, SessionId, Tenant
 from holdfast.core.model.items import write_item
 from holdfast.core.model.session import Session
@@ -24,8 +24,8 @@ from holdfast.core.transaction.commands import (
     StoredCompletion,
 )
 from holdfast.ports.store import CompletionQuery, SessionQuery, Store
-from holdfast.testing.caller import Caller, said
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient, said
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 ANSWER = {
@@ -56,21 +56,21 @@ class IdentityContract:
     """Promise 1, and whose a session is."""
 
     async def test_a_new_key_gets_a_session_with_an_empty_log(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         session = await caller.reserve("k")
         assert (session.key, session.generation, session.is_live) == ("k", 1, True)
         assert (session.head_seq, session.turn_count, session.created_at) == (0, 0, clock.now())
         assert await caller.texts(session) == []
 
-    async def test_a_known_key_is_found_and_nothing_is_written(self, caller: Caller) -> None:
+    async def test_a_known_key_is_found_and_nothing_is_written(self, caller: StoreClient) -> None:
         session = await caller.reserve("k")
         before = await picture(caller, session.id)
         assert await caller.reserve("k") == session
         assert await picture(caller, session.id) == before
 
     async def test_many_first_contacts_at_once_make_one_session_and_a_turn_each(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         outcomes = await asyncio.gather(
             *(one.accept(f"{n}", key="k") for n in range(10) for one in (caller, other))
@@ -81,13 +81,15 @@ class IdentityContract:
         assert (kinds.count(Started), kinds.count(Queued)) == (1, 19)
         assert_sound(await picture(caller, outcomes[0].session.id))
 
-    async def test_many_reservations_at_once_agree(self, caller: Caller, other: Caller) -> None:
+    async def test_many_reservations_at_once_agree(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
         found = await asyncio.gather(
             *(one.reserve("k") for _ in range(10) for one in (caller, other))
         )
         assert len({session.id for session in found}) == 1
 
-    async def test_keys_that_differ_in_any_byte_are_different(self, caller: Caller) -> None:
+    async def test_keys_that_differ_in_any_byte_are_different(self, caller: StoreClient) -> None:
         sessions = [await caller.reserve(key) for key in LOOKALIKES]
         assert len({session.id for session in sessions}) == len(LOOKALIKES)
         for key, session in zip(LOOKALIKES, sessions, strict=True):
@@ -98,20 +100,22 @@ class IdentityContract:
             assert [one.session.id for one in listed] == [session.id]
 
     async def test_without_a_key_every_arrival_is_a_session_of_its_own(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         first, second = await caller.start("a"), await caller.start("b")
         assert first.session.id != second.session.id
         assert first.session.key is None
 
-    async def test_an_id_is_taken_as_it_is(self, caller: Caller) -> None:
+    async def test_an_id_is_taken_as_it_is(self, caller: StoreClient) -> None:
         session = await caller.reserve("k")
         started = await caller.start("a", session_id=session.id)
         assert started.session.id == session.id
         with pytest.raises(SessionNotFound):
             await caller.accept("b", session_id="ses_unknown")
 
-    async def test_a_retired_id_is_refused_and_names_the_live_one(self, caller: Caller) -> None:
+    async def test_a_retired_id_is_refused_and_names_the_live_one(
+        self, caller: StoreClient
+    ) -> None:
         session = await caller.reserve("k")
         fresh = await caller.reset(session)
         before = await picture(caller, session.id), await picture(caller, fresh.id)
@@ -122,18 +126,18 @@ class IdentityContract:
             await caller.append("a", session_id=session.id)
         assert (await picture(caller, session.id), await picture(caller, fresh.id)) == before
 
-    async def test_tenants_do_not_share_keys(self, caller: Caller, store: Store) -> None:
-        stranger = Caller(store, "s", tenant="stranger")
+    async def test_tenants_do_not_share_keys(self, caller: StoreClient, store: Store) -> None:
+        stranger = StoreClient(store, "s", tenant="stranger")
         mine, theirs = await caller.reserve("k"), await stranger.reserve("k")
         assert mine.id != theirs.id
         assert theirs.generation == 1
 
     async def test_a_foreign_session_is_as_if_it_did_not_exist(
-        self, caller: Caller, store: Store
+        self, caller: StoreClient, store: Store
     ) -> None:
         ended = await caller.converse("a", "b", key="k")
         before = await picture(caller, ended.session.id)
-        stranger = Caller(store, "s", tenant="stranger")
+        stranger = StoreClient(store, "s", tenant="stranger")
         for command in _by_id(stranger.tenant, ended.session, ended.turn):
             with pytest.raises(NotFound) as foreign:
                 await store.submit(command)
@@ -151,13 +155,17 @@ class IdentityContract:
         assert await picture(caller, ended.session.id) == before
 
     async def test_nothing_is_read_in_the_name_of_another_tenant(
-        self, caller: Caller, store: Store
+        self, caller: StoreClient, store: Store
     ) -> None:
         asked, item = said("a")[0], write_item({**ANSWER, "id": "msg_1"})
-        trail = extend_hash(NO_TRAIL, [(one.fingerprint, one.call_id) for one in (asked, item)])
+        history_hash = extend_hash(
+            EMPTY_HISTORY, [(one.fingerprint, one.call_id) for one in (asked, item)]
+        )
         run = await caller.start(items=[asked])
         completion = StoredCompletion("m", b"{}")
-        ended = await caller.finish(run, items=(item,), completion=completion, trail=trail)
+        ended = await caller.finish(
+            run, items=(item,), completion=completion, history_hash=history_hash
+        )
 
         async def found(tenant: Tenant) -> dict[str, object]:
             read, turn_id, session_id = store.read, ended.turn.id, ended.session.id
@@ -167,7 +175,7 @@ class IdentityContract:
                 "completions": await read.completions(tenant, CompletionQuery()),
                 "bytes": await read.stored_bytes(tenant),
                 "places": await read.item_places(tenant, "msg_1"),
-                "trail": await read.trail_end(tenant, [trail]),
+                "history_hash": await read.find_history(tenant, [history_hash]),
                 "outline": await read.outline(tenant, session_id=session_id),
                 "transcript": await read.transcript(tenant, session_id=session_id),
             }
@@ -176,7 +184,7 @@ class IdentityContract:
         assert not any((await found(Tenant("stranger"))).values())
 
     async def test_a_key_whose_session_was_erased_goes_on_with_the_next_generation(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         session = await caller.reserve("k")
         await caller.submit(Delete(tenant=caller.tenant, session_id=session.id))
@@ -206,7 +214,7 @@ class InternalTurnContract:
     """Internal hand-offs: they see the key's history and leave no trace on it."""
 
     async def test_an_internal_turn_sees_what_was_finished_and_changes_nothing(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         ended = await caller.converse("a", "b", key="k")
         running = await caller.start("c", key="k")
@@ -219,7 +227,7 @@ class InternalTurnContract:
         await caller.finish(running, "d")
         assert await caller.texts(ended.session) == ["a", "b", "c", "d"]
 
-    async def test_an_internal_turn_leaves_no_visible_row(self, caller: Caller) -> None:
+    async def test_an_internal_turn_leaves_no_visible_row(self, caller: StoreClient) -> None:
         ended = await caller.converse("a", "b", key="k")
         inside = await caller.start("think", key="k", is_internal=True)
         await caller.finish(inside, "thought")
@@ -227,14 +235,14 @@ class InternalTurnContract:
         assert [view.session.id for view in listed] == [ended.session.id]
 
     async def test_an_internal_turn_on_a_new_key_makes_no_session_of_the_key(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         inside = await caller.start("think", key="k", is_internal=True)
         assert await caller.texts(inside.session) == ["think"]
         assert await caller.read.session(caller.tenant, key=Key("k")) is None
         assert (await caller.reserve("k")).generation == 1
 
-    async def test_an_internal_turn_does_not_see_what_is_hidden(self, caller: Caller) -> None:
+    async def test_an_internal_turn_does_not_see_what_is_hidden(self, caller: StoreClient) -> None:
         ended = await caller.converse("a", "b", key="k")
         await caller.submit(
             Hide(tenant=caller.tenant, session_id=ended.session.id, from_seq=1, to_seq=1)

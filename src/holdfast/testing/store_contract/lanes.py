@@ -19,8 +19,8 @@ from holdfast.core.model.turn import OnBusy, Turn
 from holdfast.core.projection.project import project
 from holdfast.core.transaction.commands import Cancel, LaneLimits, Queued, Started
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import Caller, answered
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient, answered
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
 
@@ -36,7 +36,7 @@ def output(call_id: str, text: str) -> NewItem:
     return write_item({"type": "function_call_output", "call_id": call_id, "output": text})
 
 
-async def shown_to_a_model(caller: Caller, session: Session) -> list[dict[str, object]]:
+async def shown_to_a_model(caller: StoreClient, session: Session) -> list[dict[str, object]]:
     """Return a session's projection, after checking that every call is followed by its output."""
     items = await caller.read.items(await caller.session(session), ItemQuery())
     shown = [msgspec.json.decode(body) for body in project(items)]
@@ -49,7 +49,7 @@ async def shown_to_a_model(caller: Caller, session: Session) -> list[dict[str, o
     return shown
 
 
-async def state_of(caller: Caller, turn: Turn) -> tuple[str, str | None]:
+async def state_of(caller: StoreClient, turn: Turn) -> tuple[str, str | None]:
     """Return a turn's status and error code, now."""
     view = await caller.read.turn(caller.tenant, turn.id)
     assert view is not None
@@ -59,7 +59,7 @@ async def state_of(caller: Caller, turn: Turn) -> tuple[str, str | None]:
 class LaneContract:
     """Promise 4: turns are serial."""
 
-    async def test_a_free_lane_is_taken_at_once(self, caller: Caller) -> None:
+    async def test_a_free_lane_is_taken_at_once(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
         assert run.session.active_turn_id == run.turn.id
         assert run.session.owner == caller.worker
@@ -69,7 +69,9 @@ class LaneContract:
         assert (view.status, view.queued_turns) == ("running", 0)
         assert await state_of(caller, run.turn) == ("running", None)
 
-    async def test_who_comes_later_waits_and_is_not_in_the_log_yet(self, caller: Caller) -> None:
+    async def test_who_comes_later_waits_and_is_not_in_the_log_yet(
+        self, caller: StoreClient
+    ) -> None:
         run = await caller.start("a", key="k")
         waiting = await caller.wait("b", key="k")
         assert await caller.texts(run.session, view="log") == ["a"]
@@ -79,7 +81,7 @@ class LaneContract:
         assert view.queued_turns == 1
 
     async def test_waiting_turns_run_in_the_order_of_their_arrival(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("0", key="k")
         callers = [caller, other, caller, other]
@@ -99,7 +101,7 @@ class LaneContract:
         assert_sound(await picture(caller, run.session.id))
 
     async def test_a_free_lane_is_not_given_to_who_comes_while_others_wait(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         first = await caller.wait("b", key="k")
@@ -108,7 +110,7 @@ class LaneContract:
         assert isinstance(await caller.claim(first.turn), Started)
 
     async def test_of_many_who_claim_one_turn_one_gets_it(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         waiting = await caller.wait("b", key="k")
@@ -118,7 +120,7 @@ class LaneContract:
         )
         assert [type(outcome) for outcome in outcomes].count(Started) == 1
 
-    async def test_a_full_lane_refuses_and_records_nothing(self, caller: Caller) -> None:
+    async def test_a_full_lane_refuses_and_records_nothing(self, caller: StoreClient) -> None:
         limits = LaneLimits(max_waiting=2)
         run = await caller.start("a", key="k", limits=limits)
         await caller.wait("b", key="k", limits=limits)
@@ -131,7 +133,7 @@ class LaneContract:
         await caller.wait("d", key="k", idempotency_key="once")
 
     async def test_a_turn_that_will_not_wait_is_refused_and_records_nothing(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         before = await picture(caller, run.session.id)
@@ -143,7 +145,7 @@ class LaneContract:
         await caller.start("b", key="k", on_busy="reject", idempotency_key="once")
 
     async def test_an_interrupt_keeps_what_was_done_and_goes_to_the_front(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         await caller.extend(run, "b", partial=answered("torn"))
@@ -158,7 +160,9 @@ class LaneContract:
         assert isinstance(await caller.claim(waiting.turn), Started)
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_a_rollback_takes_the_running_turn_out_of_the_view(self, caller: Caller) -> None:
+    async def test_a_rollback_takes_the_running_turn_out_of_the_view(
+        self, caller: StoreClient
+    ) -> None:
         await caller.converse("a", "b", key="k")
         run = await caller.start("c", key="k")
         await caller.extend(run, "d", partial=answered("torn"))
@@ -170,7 +174,7 @@ class LaneContract:
         await caller.finish(again, "D")
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_a_completed_turn_is_never_rolled_back(self, caller: Caller) -> None:
+    async def test_a_completed_turn_is_never_rolled_back(self, caller: StoreClient) -> None:
         ended = await caller.converse("a", "b", key="k")
         run = await caller.start("c", key="k", on_busy="rollback")
         assert await caller.texts(run.session) == ["a", "b", "c"]
@@ -178,7 +182,7 @@ class LaneContract:
 
     @pytest.mark.parametrize("on_busy", ["enqueue", "reject", "interrupt", "rollback"])
     async def test_every_way_to_arrive_leaves_a_log_that_projects_to_a_valid_request(
-        self, caller: Caller, on_busy: OnBusy
+        self, caller: StoreClient, on_busy: OnBusy
     ) -> None:
         await caller.converse("a", "b", key="k")
         run = await caller.start("c", key="k")
@@ -197,13 +201,15 @@ class LaneContract:
         await shown_to_a_model(caller, run.session)
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_several_interrupts_in_a_row_leave_one_turn_running(self, caller: Caller) -> None:
+    async def test_several_interrupts_in_a_row_leave_one_turn_running(
+        self, caller: StoreClient
+    ) -> None:
         runs = [await caller.start(f"{n}", key="k", on_busy="interrupt") for n in range(4)]
         states = [await state_of(caller, run.turn) for run in runs]
         assert states == [("cancelled", "interrupted_by_turn")] * 3 + [("running", None)]
         assert_sound(await picture(caller, runs[0].session.id))
 
-    async def test_a_waiting_turn_can_be_cancelled(self, caller: Caller) -> None:
+    async def test_a_waiting_turn_can_be_cancelled(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
         waiting = await caller.wait("b", key="k")
         behind = await caller.wait("c", key="k")
@@ -216,7 +222,7 @@ class LaneContract:
         assert await caller.texts(run.session) == ["a", "c"]
 
     async def test_a_running_turn_can_be_cancelled_and_keeps_what_it_did(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         await caller.extend(run, "b")
@@ -227,7 +233,7 @@ class LaneContract:
         assert await caller.texts(run.session) == ["a", "b"]
         await caller.start("c", key="k")
 
-    async def test_a_turn_that_has_ended_keeps_its_end(self, caller: Caller) -> None:
+    async def test_a_turn_that_has_ended_keeps_its_end(self, caller: StoreClient) -> None:
         ended = await caller.converse("a", "b", key="k")
         before = await picture(caller, ended.session.id)
         turn = await caller.submit(Cancel(tenant=caller.tenant, turn_id=ended.turn.id))
@@ -237,13 +243,15 @@ class LaneContract:
             await caller.submit(Cancel(tenant=caller.tenant, turn_id=TurnId("turn_unknown")))
 
     async def test_giving_up_waiting_does_not_stop_a_turn_that_has_started(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         await caller.submit(Cancel(tenant=caller.tenant, turn_id=run.turn.id, only_if_queued=True))
         assert await state_of(caller, run.turn) == ("running", None)
 
-    async def test_a_failed_turn_frees_the_lane_and_keeps_the_session(self, caller: Caller) -> None:
+    async def test_a_failed_turn_frees_the_lane_and_keeps_the_session(
+        self, caller: StoreClient
+    ) -> None:
         run = await caller.start("a", key="k")
         await caller.finish(
             run, "half", outcome="failed", error_code="boom", error_message="it broke"
@@ -257,7 +265,9 @@ class LaneContract:
         ["a\0b", "half a \ud83e pair", "\udcff", "x" * 100_000],
         ids=["nul", "half a pair", "a byte", "long"],
     )
-    async def test_whatever_an_error_says_its_turn_ends(self, caller: Caller, said: str) -> None:
+    async def test_whatever_an_error_says_its_turn_ends(
+        self, caller: StoreClient, said: str
+    ) -> None:
         run = await caller.start("a", key="k")
         await caller.finish(run, outcome="failed", error_code="boom", error_message=said)
         view = await caller.read.turn(caller.tenant, run.turn.id)
@@ -268,7 +278,7 @@ class LaneContract:
         await caller.submit(Cancel(tenant=caller.tenant, turn_id=waiting.turn.id, reason=said))
         assert await state_of(caller, waiting.turn) == ("cancelled", "turn_cancelled")
 
-    async def test_sessions_do_not_wait_for_each_other(self, caller: Caller) -> None:
+    async def test_sessions_do_not_wait_for_each_other(self, caller: StoreClient) -> None:
         await caller.start("a", key="k")
         await caller.start("b", key="l")
 
@@ -276,7 +286,7 @@ class LaneContract:
 HOLD_SECONDS = 120.0
 
 
-async def ask_the_client(caller: Caller, *call_ids: str, key: str = "k") -> Started:
+async def ask_the_client(caller: StoreClient, *call_ids: str, key: str = "k") -> Started:
     """Run a turn up to the calls that the client's tools must answer."""
     run = await caller.start("what is there?", key=key)
     await caller.finish(
@@ -292,7 +302,7 @@ class HoldContract:
     """A turn that requires action keeps its lane, for a while."""
 
     async def test_a_turn_that_asks_for_tools_keeps_the_lane(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await ask_the_client(caller, "call_1")
         assert await state_of(caller, run.turn) == ("requires_action", None)
@@ -300,9 +310,9 @@ class HoldContract:
         assert view is not None
         assert view.status == "running"
         waiting = await caller.wait("something else", key="k")
-        assert waiting.look_again_at == clock.now() + HOLD_SECONDS
+        assert waiting.check_again_at == clock.now() + HOLD_SECONDS
 
-    async def test_an_output_joins_the_turn_that_asked_for_it(self, caller: Caller) -> None:
+    async def test_an_output_joins_the_turn_that_asked_for_it(self, caller: StoreClient) -> None:
         run = await ask_the_client(caller, "call_1")
         behind = await caller.wait("something else", key="k")
         joined = await caller.start(key="k", items=[output("call_1", "a cat")])
@@ -316,7 +326,7 @@ class HoldContract:
         ]  # fmt: skip
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_a_turn_may_ask_more_than_once(self, caller: Caller) -> None:
+    async def test_a_turn_may_ask_more_than_once(self, caller: StoreClient) -> None:
         run = await ask_the_client(caller, "call_1")
         for n in range(2, 5):
             joined = await caller.start(key="k", items=[output(f"call_{n - 1}", "x")])
@@ -326,18 +336,20 @@ class HoldContract:
         runs = await caller.read.runs(run.turn.id)
         assert [(one.step, one.outcome) for one in runs] == [(n, "completed") for n in range(4)]
 
-    async def test_only_awaited_outputs_join(self, caller: Caller) -> None:
+    async def test_only_awaited_outputs_join(self, caller: StoreClient) -> None:
         await ask_the_client(caller, "call_1")
         assert isinstance(await caller.accept(key="k", items=[output("call_unknown", "x")]), Queued)
         assert isinstance(await caller.accept("call_1", key="k"), Queued)
 
-    async def test_an_output_does_not_join_a_turn_of_another_session(self, caller: Caller) -> None:
+    async def test_an_output_does_not_join_a_turn_of_another_session(
+        self, caller: StoreClient
+    ) -> None:
         run = await ask_the_client(caller, "call_1")
         elsewhere = await caller.start(key="l", items=[output("call_1", "x")])
         assert elsewhere.turn.id != run.turn.id
 
     async def test_after_its_time_the_hold_is_over_and_who_waits_goes_on(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await ask_the_client(caller, "call_1")
         waiting = await caller.wait("something else", key="k")
@@ -347,7 +359,7 @@ class HoldContract:
         assert await state_of(caller, run.turn) == ("interrupted", "tool_wait_expired")
 
     async def test_after_its_time_a_newcomer_starts_at_once(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await ask_the_client(caller, "call_1")
         clock.advance(HOLD_SECONDS)
@@ -355,7 +367,7 @@ class HoldContract:
         assert await state_of(caller, run.turn) == ("interrupted", "tool_wait_expired")
 
     async def test_an_output_that_comes_first_after_the_time_is_a_turn_of_its_own(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await ask_the_client(caller, "call_1")
         clock.advance(HOLD_SECONDS)
@@ -366,7 +378,7 @@ class HoldContract:
         assert [item.get("output") for item in shown] == [None, None, "a cat"]
 
     async def test_a_late_output_is_a_turn_of_its_own_and_is_shown_at_its_call(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await ask_the_client(caller, "call_1")
         clock.advance(HOLD_SECONDS)
@@ -382,7 +394,7 @@ class HoldContract:
         assert shown[2]["output"] == "a cat"
 
     @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
-    async def test_cutting_in_ends_the_hold(self, caller: Caller, on_busy: str) -> None:
+    async def test_cutting_in_ends_the_hold(self, caller: StoreClient, on_busy: str) -> None:
         run = await ask_the_client(caller, "call_1")
         cut_in = await caller.start("never mind", key="k", on_busy=on_busy)
         assert (await state_of(caller, run.turn))[0] == "cancelled"
@@ -393,7 +405,7 @@ class HoldContract:
         await shown_to_a_model(caller, run.session)
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_the_run_that_asked_may_write_no_more(self, caller: Caller) -> None:
+    async def test_the_run_that_asked_may_write_no_more(self, caller: StoreClient) -> None:
         run = await ask_the_client(caller, "call_1")
         before = await picture(caller, run.session.id)
         with pytest.raises(RunFenced):
@@ -402,7 +414,7 @@ class HoldContract:
         assert (after["session"], after["log"]) == (before["session"], before["log"])
 
     async def test_a_hold_outlives_the_worker_that_asked(
-        self, caller: Caller, other: Caller, clock: HandClock
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         run = await ask_the_client(caller, "call_1")
         await caller.store.dismiss(caller.worker)

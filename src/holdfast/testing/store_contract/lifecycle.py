@@ -14,8 +14,8 @@ from holdfast.core.ids import Key, SessionId
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction.commands import Annotate, Delete, Queued, Restore, Started
 from holdfast.ports.store import SessionQuery
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 from holdfast.testing.store_contract.lanes import state_of
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
@@ -24,7 +24,7 @@ class LifecycleContract:
     """Promise 11, as far as it is asked for by hand."""
 
     async def test_a_reset_begins_the_next_generation_with_nothing_but_key_and_metadata(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         await caller.finish(run, "b", usage=Usage(input_tokens=5, output_tokens=7))
@@ -42,7 +42,7 @@ class LifecycleContract:
         assert (fresh.input_tokens, fresh.output_tokens, fresh.item_count) == (0, 0, 0)
         assert await caller.texts(fresh) == []
 
-    async def test_the_old_generation_stays_listed_and_readable(self, caller: Caller) -> None:
+    async def test_the_old_generation_stays_listed_and_readable(self, caller: StoreClient) -> None:
         ended = await caller.converse("a", "b", key="k")
         fresh = await caller.reset(ended.session)
         listed = await caller.read.sessions(
@@ -56,7 +56,9 @@ class LifecycleContract:
         only_live = await caller.read.sessions(caller.tenant, SessionQuery(key=Key("k")))
         assert [view.session.id for view in only_live] == [fresh.id]
 
-    async def test_every_turn_accepted_before_a_reset_ends_cancelled(self, caller: Caller) -> None:
+    async def test_every_turn_accepted_before_a_reset_ends_cancelled(
+        self, caller: StoreClient
+    ) -> None:
         run = await caller.start("a", key="k")
         waiting = [await caller.wait(f"{n}", key="k") for n in range(3)]
         fresh = await caller.reset(run.session)
@@ -69,7 +71,9 @@ class LifecycleContract:
         assert later.session.id == fresh.id
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_a_reset_that_expects_another_session_does_nothing(self, caller: Caller) -> None:
+    async def test_a_reset_that_expects_another_session_does_nothing(
+        self, caller: StoreClient
+    ) -> None:
         session = await caller.reserve("k")
         fresh = await caller.reset(session, expected_id=session.id)
         before = await picture(caller, session.id), await picture(caller, fresh.id)
@@ -81,7 +85,9 @@ class LifecycleContract:
         assert refused.value.live_id == fresh.id
         assert (await picture(caller, session.id), await picture(caller, fresh.id)) == before
 
-    async def test_of_many_who_reset_at_once_one_does(self, caller: Caller, other: Caller) -> None:
+    async def test_of_many_who_reset_at_once_one_does(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
         session = await caller.reserve("k")
         outcomes = await asyncio.gather(
             *(one.reset(session) for _ in range(4) for one in (caller, other)),
@@ -96,7 +102,7 @@ class LifecycleContract:
         assert view.session.generation == 2
 
     async def test_arrivals_during_resets_land_in_one_generation_each(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         session = await caller.reserve("k")
         outcomes = await asyncio.gather(
@@ -116,7 +122,7 @@ class LifecycleContract:
             assert_sound(await picture(caller, session_id))
 
     async def test_a_session_without_a_key_has_nothing_to_be_reset_under(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         session = await caller.reserve()
         with pytest.raises(SessionNotKeyed):
@@ -124,7 +130,7 @@ class LifecycleContract:
         with pytest.raises(SessionNotFound):
             await caller.submit(Restore(tenant=caller.tenant, session_id=SessionId("ses_unknown")))
 
-    async def test_a_restored_generation_goes_on_where_it_ended(self, caller: Caller) -> None:
+    async def test_a_restored_generation_goes_on_where_it_ended(self, caller: StoreClient) -> None:
         ended = await caller.converse("a", "b", key="k")
         fresh = await caller.reset(ended.session)
         running = await caller.start("new", key="k")
@@ -139,21 +145,21 @@ class LifecycleContract:
         with pytest.raises(SessionRetired):
             await caller.accept("x", session_id=fresh.id)
 
-    async def test_generations_are_never_numbered_twice(self, caller: Caller) -> None:
+    async def test_generations_are_never_numbered_twice(self, caller: StoreClient) -> None:
         first = await caller.reserve("k")
         second = await caller.reset(first)
         await caller.submit(Restore(tenant=caller.tenant, session_id=first.id))
         third = await caller.reset(await caller.session(first))
         assert (second.generation, third.generation) == (2, 3)
 
-    async def test_restoring_the_live_generation_changes_nothing(self, caller: Caller) -> None:
+    async def test_restoring_the_live_generation_changes_nothing(self, caller: StoreClient) -> None:
         session = await caller.reserve("k")
         before = await picture(caller, session.id)
         await caller.submit(Restore(tenant=caller.tenant, session_id=session.id))
         assert await picture(caller, session.id) == before
 
     async def test_a_generation_comes_back_after_the_live_one_was_erased(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         first = await caller.reserve("k")
         second = await caller.reset(first)
@@ -161,7 +167,7 @@ class LifecycleContract:
         back = await caller.submit(Restore(tenant=caller.tenant, session_id=first.id))
         assert (await caller.reserve("k")).id == back.id == first.id
 
-    async def test_an_erased_session_is_gone_for_everybody(self, caller: Caller) -> None:
+    async def test_an_erased_session_is_gone_for_everybody(self, caller: StoreClient) -> None:
         ended = await caller.converse("secret", "more", key="k")
         await caller.submit(Delete(tenant=caller.tenant, session_id=ended.session.id))
         assert await picture(caller, ended.session.id) == {"session": None}
@@ -175,7 +181,7 @@ class LifecycleContract:
         with pytest.raises(SessionNotFound):
             await caller.submit(Restore(tenant=caller.tenant, session_id=ended.session.id))
 
-    async def test_nothing_an_erased_session_said_is_kept(self, caller: Caller) -> None:
+    async def test_nothing_an_erased_session_said_is_kept(self, caller: StoreClient) -> None:
         run = await caller.start("secret", key="k", request=b"secret")
         await caller.extend(run, "secret")
         waiting = await caller.wait("secret", key="k", request=b"secret")
@@ -186,13 +192,15 @@ class LifecycleContract:
         assert await caller.read.events(run.session.id, after=0, limit=100) == []
         assert await caller.read.records(run.session) == []
 
-    async def test_the_generation_before_an_erased_one_stays(self, caller: Caller) -> None:
+    async def test_the_generation_before_an_erased_one_stays(self, caller: StoreClient) -> None:
         ended = await caller.converse("a", "b", key="k")
         fresh = await caller.reset(ended.session)
         await caller.submit(Delete(tenant=caller.tenant, session_id=fresh.id))
         assert await caller.texts(ended.session) == ["a", "b"]
 
-    async def test_metadata_is_kept_as_it_was_given(self, caller: Caller, clock: HandClock) -> None:
+    async def test_metadata_is_kept_as_it_was_given(
+        self, caller: StoreClient, clock: ManualClock
+    ) -> None:
         session = await caller.reserve("k")
         clock.advance(1)
         metadata = '{"größe": "π"}'.encode()

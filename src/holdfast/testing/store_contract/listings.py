@@ -6,11 +6,11 @@ from holdfast.core.ids import Key, SessionId, TurnId
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction.commands import Started
 from holdfast.ports.store import SessionQuery, Store
-from holdfast.testing.caller import LEASE_SECONDS, Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import LEASE_SECONDS, StoreClient
 
 
-async def _ids(caller: Caller, **query: object) -> list[str]:
+async def _ids(caller: StoreClient, **query: object) -> list[str]:
     found = await caller.read.sessions(caller.tenant, SessionQuery(**query))  # type: ignore[arg-type] # the test names fields
     return [view.session.id for view in found]
 
@@ -18,7 +18,7 @@ async def _ids(caller: Caller, **query: object) -> list[str]:
 class ListingContract:
     """Promise 12, and the reading side."""
 
-    async def test_sessions_are_listed_in_pages_from_either_end(self, caller: Caller) -> None:
+    async def test_sessions_are_listed_in_pages_from_either_end(self, caller: StoreClient) -> None:
         ids = [(await caller.reserve(f"k{n}")).id for n in range(5)]
         assert await _ids(caller, order="asc") == ids
         assert await _ids(caller) == ids[::-1]
@@ -28,7 +28,7 @@ class ListingContract:
         assert await _ids(caller, limit=2, after=ids[0]) == []
 
     async def test_sessions_are_listed_by_what_they_do(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         idle = await caller.reserve("idle")
         running = await caller.start("a", key="running")
@@ -40,7 +40,9 @@ class ListingContract:
         clock.advance(LEASE_SECONDS)
         assert await _ids(caller, status="running") == []
 
-    async def test_a_status_that_is_rare_fills_its_page_all_the_same(self, caller: Caller) -> None:
+    async def test_a_status_that_is_rare_fills_its_page_all_the_same(
+        self, caller: StoreClient
+    ) -> None:
         running = []
         for n in range(9):
             session = await caller.reserve(f"k{n}")
@@ -50,7 +52,7 @@ class ListingContract:
         assert await _ids(caller, status="running", limit=2) == running[::-1][:2]
         assert await _ids(caller, status="running", limit=5) == running[::-1]
 
-    async def test_turns_are_listed_in_pages_from_either_end(self, caller: Caller) -> None:
+    async def test_turns_are_listed_in_pages_from_either_end(self, caller: StoreClient) -> None:
         for n in range(5):
             ended = await caller.converse(f"{n}", "x", key="k")
         session_id = ended.session.id
@@ -67,7 +69,7 @@ class ListingContract:
         assert await caller.read.turns(SessionId("ses_unknown")) == []
 
     async def test_events_are_numbered_without_gaps_and_read_from_any_number(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         await caller.wait("b", key="k")
@@ -82,7 +84,7 @@ class ListingContract:
         assert await caller.read.events(run.session.id, after=2, limit=2) == events[2:4]
         assert await caller.read.events(run.session.id, after=len(events), limit=2) == []
 
-    async def test_usage_is_the_sum_of_what_was_reported(self, caller: Caller) -> None:
+    async def test_usage_is_the_sum_of_what_was_reported(self, caller: StoreClient) -> None:
         for usage in (Usage(1, 2, 3, 4), None, Usage(10, 20, 30, 40)):
             run = await caller.start("a", key="k")
             ended = await caller.finish(run, usage=usage)
@@ -96,7 +98,7 @@ class ListingContract:
         assert [run.input_tokens for run in runs] == [1, None, 10]
 
     async def test_the_latest_turn_is_shown_with_its_session(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await caller.start("a", key="k")
         clock.advance(2)
@@ -107,14 +109,14 @@ class ListingContract:
         assert view.last_turn.started_at is not None
         assert view.last_turn.ended_at == view.last_turn.started_at + 2
 
-    async def test_what_is_not_there_is_none(self, caller: Caller) -> None:
+    async def test_what_is_not_there_is_none(self, caller: StoreClient) -> None:
         assert await caller.read.session(caller.tenant, key=Key("unknown")) is None
         assert await caller.read.session(caller.tenant, session_id=SessionId("unknown")) is None
         assert await caller.read.turn(caller.tenant, TurnId("unknown")) is None
         assert await caller.read.runs(TurnId("unknown")) == []
 
     async def test_reading_sees_what_was_acknowledged_anywhere(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         for n in range(5):
             one, two = (caller, other) if n % 2 else (other, caller)
@@ -122,7 +124,7 @@ class ListingContract:
             assert (await two.texts(appended.session))[-1] == f"{n}"
 
     async def test_those_who_wait_are_told_when_the_lane_comes_free(
-        self, caller: Caller, store: Store
+        self, caller: StoreClient, store: Store
     ) -> None:
         heard: list[tuple[list[str], list[str]]] = []
         store.listen(lambda woken, aborted: heard.append((list(woken), list(aborted))))
@@ -138,6 +140,6 @@ class ListingContract:
 
     @pytest.mark.parametrize("tenant", ["default", "größe:π"])
     async def test_a_tenants_name_is_any_text(self, store: Store, tenant: str) -> None:
-        caller = Caller(store, "t", tenant=tenant)
+        caller = StoreClient(store, "t", tenant=tenant)
         session = await caller.reserve("k")
         assert await _ids(caller) == [session.id]

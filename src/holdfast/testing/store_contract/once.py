@@ -20,8 +20,8 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.ports.store import Store
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 from holdfast.testing.store_contract.lanes import ask_the_client, output, state_of
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
@@ -32,13 +32,13 @@ RETRY: dict[str, Any] = {"key": "k", "body_hash": b"body", "retry_count": 1}
 class OnceContract:
     """Promise 3, with a key."""
 
-    async def test_a_repeat_of_a_running_turn_is_that_turn(self, caller: Caller) -> None:
+    async def test_a_repeat_of_a_running_turn_is_that_turn(self, caller: StoreClient) -> None:
         run = await caller.start("yes", **ONCE)
         repeated = await caller.repeat("yes", **ONCE)
         assert (repeated.turn.id, repeated.step) == (run.turn.id, 0)
         assert await caller.texts(run.session) == ["yes"]
 
-    async def test_a_repeat_of_a_waiting_turn_is_that_turn(self, caller: Caller) -> None:
+    async def test_a_repeat_of_a_waiting_turn_is_that_turn(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
         waiting = await caller.wait("yes", **ONCE)
         repeated = await caller.repeat("yes", **ONCE)
@@ -53,7 +53,7 @@ class OnceContract:
         ],
     )
     async def test_an_ended_turn_replays_its_recorded_end(
-        self, caller: Caller, ending: dict[str, Any], status: str
+        self, caller: StoreClient, ending: dict[str, Any], status: str
     ) -> None:
         run = await caller.start("yes", **ONCE)
         await caller.finish(run, "b", **ending)
@@ -64,7 +64,7 @@ class OnceContract:
         assert (repeated.run.id, repeated.run.result) == (run.run.id, ending.get("result"))
         assert await picture(caller, run.session.id) == before
 
-    async def test_a_cancelled_turn_stays_cancelled(self, caller: Caller) -> None:
+    async def test_a_cancelled_turn_stays_cancelled(self, caller: StoreClient) -> None:
         run = await caller.start("yes", **ONCE)
         await caller.submit(Cancel(tenant=caller.tenant, turn_id=run.turn.id))
         repeated = await caller.repeat("yes", **ONCE)
@@ -72,7 +72,7 @@ class OnceContract:
 
     @pytest.mark.parametrize("outcome", ["interrupted", "failed"])
     async def test_a_torn_turn_runs_again_as_the_same_turn(
-        self, caller: Caller, outcome: str
+        self, caller: StoreClient, outcome: str
     ) -> None:
         run = await caller.start("yes", **ONCE)
         await caller.finish(run, outcome=outcome, is_retryable=True)
@@ -85,7 +85,7 @@ class OnceContract:
         assert_sound(await picture(caller, run.session.id))
 
     async def test_a_torn_turn_behind_later_ones_is_written_anew_at_the_head(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
         await caller.extend(run, "half")
@@ -106,7 +106,7 @@ class OnceContract:
         assert_sound(await picture(caller, run.session.id))
 
     async def test_a_torn_turn_that_an_edit_hid_is_asked_again_in_full(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
         await caller.finish(run, outcome="interrupted", is_retryable=True)
@@ -120,7 +120,7 @@ class OnceContract:
         assert_sound(await picture(caller, run.session.id))
 
     async def test_a_torn_turn_at_the_head_that_was_hidden_is_asked_again_in_full(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
         await caller.finish(run, outcome="interrupted", is_retryable=True)
@@ -132,7 +132,7 @@ class OnceContract:
         assert await caller.texts(run.session) == ["yes", "done"]
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_another_body_under_the_same_key_is_refused(self, caller: Caller) -> None:
+    async def test_another_body_under_the_same_key_is_refused(self, caller: StoreClient) -> None:
         run = await caller.start("yes", **ONCE)
         before = await picture(caller, run.session.id)
         with pytest.raises(IdempotencyMismatch):
@@ -140,7 +140,7 @@ class OnceContract:
         assert await picture(caller, run.session.id) == before
 
     async def test_a_repeat_is_recognised_before_bounds_and_busy_lanes(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
         for on_busy in ("enqueue", "reject", "interrupt", "rollback"):
@@ -151,7 +151,7 @@ class OnceContract:
         assert await state_of(caller, run.turn) == ("running", None)
 
     async def test_a_repeat_is_recognised_before_a_rollover(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         policy = ResetPolicy(mode="idle", idle_seconds=60, rollover="hard")
         run = await caller.start("yes", **ONCE, reset=policy)
@@ -159,7 +159,7 @@ class OnceContract:
         clock.advance(3600)
         assert (await caller.repeat("yes", **ONCE, reset=policy)).session.id == run.session.id
 
-    async def test_a_refusal_records_nothing(self, caller: Caller) -> None:
+    async def test_a_refusal_records_nothing(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
         with pytest.raises(LaneFull):
             await caller.accept("yes", **ONCE, limits=LaneLimits(max_waiting=0))
@@ -167,19 +167,19 @@ class OnceContract:
         other_body = await caller.start("no", **{**ONCE, "body_hash": b"other"})
         assert other_body.turn.number == 2
 
-    async def test_keys_belong_to_their_tenant(self, caller: Caller, store: Store) -> None:
+    async def test_keys_belong_to_their_tenant(self, caller: StoreClient, store: Store) -> None:
         await caller.start("yes", **ONCE)
-        stranger = Caller(store, "s", tenant="stranger")
+        stranger = StoreClient(store, "s", tenant="stranger")
         assert isinstance(await stranger.accept("yes", **{**ONCE, "body_hash": b"x"}), Started)
 
-    async def test_keys_outlive_their_generation(self, caller: Caller) -> None:
+    async def test_keys_outlive_their_generation(self, caller: StoreClient) -> None:
         ended = await caller.finish(await caller.start("yes", **ONCE), "b")
         await caller.reset(ended.session)
         repeated = await caller.repeat("yes", **ONCE)
         assert (repeated.turn.id, repeated.session.id) == (ended.turn.id, ended.session.id)
 
     async def test_an_interrupted_turn_is_not_carried_into_the_next_generation(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
         await caller.finish(run, outcome="interrupted", is_retryable=True)
@@ -188,13 +188,15 @@ class OnceContract:
             await caller.accept("yes", **ONCE)
         assert await caller.texts(fresh) == []
 
-    async def test_a_repeat_for_an_erased_session_says_so(self, caller: Caller) -> None:
+    async def test_a_repeat_for_an_erased_session_says_so(self, caller: StoreClient) -> None:
         ended = await caller.finish(await caller.start("yes", **ONCE), "b")
         await caller.submit(Delete(tenant=caller.tenant, session_id=ended.session.id))
         with pytest.raises(SessionDeleted):
             await caller.accept("yes", **ONCE)
 
-    async def test_many_repeats_at_once_are_one_turn(self, caller: Caller, other: Caller) -> None:
+    async def test_many_repeats_at_once_are_one_turn(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
         outcomes = await asyncio.gather(
             *(one.accept("yes", **ONCE) for _ in range(8) for one in (caller, other))
         )
@@ -204,7 +206,7 @@ class OnceContract:
         assert (await caller.session(outcomes[0].session)).turn_count == 1
 
     async def test_many_who_repeat_a_torn_turn_at_once_start_it_once(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("yes", **ONCE)
         await caller.finish(run, outcome="interrupted", is_retryable=True)
@@ -214,7 +216,7 @@ class OnceContract:
         assert [type(outcome) for outcome in outcomes].count(Started) == 1
         assert len(await caller.read.runs(run.turn.id)) == 2
 
-    async def test_a_repeated_output_gets_the_answer_of_its_step(self, caller: Caller) -> None:
+    async def test_a_repeated_output_gets_the_answer_of_its_step(self, caller: StoreClient) -> None:
         await ask_the_client(caller, "call_1")
         answer: dict[str, Any] = {**ONCE, "items": [output("call_1", "x")]}
         joined = await caller.start(**answer)
@@ -224,7 +226,7 @@ class OnceContract:
         assert repeated.run is not None
         assert repeated.run.result == b"second answer"
 
-    async def test_a_batch_is_appended_once(self, caller: Caller) -> None:
+    async def test_a_batch_is_appended_once(self, caller: StoreClient) -> None:
         batch: dict[str, Any] = {"key": "k", "idempotency_key": "b1", "body_hash": b"x"}
         first = await caller.append("a", "b", **batch)
         second = await caller.append("a", "b", **batch)
@@ -238,7 +240,7 @@ class ImplicitRetryContract:
     """Promise 3, for clients that re-send on their own: never at the cost of a second "yes"."""
 
     async def test_a_retry_attaches_to_an_answer_that_was_never_delivered(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await caller.start("yes", key="k", body_hash=b"body")
         assert (await caller.repeat("yes", **RETRY)).turn.id == run.turn.id
@@ -247,20 +249,20 @@ class ImplicitRetryContract:
         repeated = await caller.repeat("yes", **{**RETRY, "retry_count": 2})
         assert (repeated.turn.id, repeated.turn.outcome) == (run.turn.id, "completed")
 
-    async def test_a_retry_resumes_a_torn_turn(self, caller: Caller) -> None:
+    async def test_a_retry_resumes_a_torn_turn(self, caller: StoreClient) -> None:
         run = await caller.start("yes", key="k", body_hash=b"body")
         await caller.finish(run, outcome="interrupted", is_retryable=True)
         again = await caller.start("yes", **RETRY)
         assert again.turn.id == run.turn.id
 
     async def test_a_retry_after_a_quarter_of_an_hour_is_new(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         ended = await caller.finish(await caller.start("yes", key="k", body_hash=b"body"), "b")
         clock.advance(UNDELIVERED_SECONDS + 1)
         assert (await caller.start("yes", **RETRY)).turn.id != ended.turn.id
 
-    async def test_a_count_attaches_once(self, caller: Caller) -> None:
+    async def test_a_count_attaches_once(self, caller: StoreClient) -> None:
         run = await caller.start("yes", key="k", body_hash=b"body")
         await caller.finish(run, "b")
         assert isinstance(await caller.accept("yes", **RETRY), Repeated)
@@ -270,19 +272,19 @@ class ImplicitRetryContract:
         "differs",
         [{"body_hash": b"other"}, {"retry_count": 0}, {"key": "l"}, {"idempotency_key": "x"}],
     )
-    async def test_anything_else_is_new(self, caller: Caller, differs: dict[str, Any]) -> None:
+    async def test_anything_else_is_new(self, caller: StoreClient, differs: dict[str, Any]) -> None:
         run = await caller.start("yes", key="k", body_hash=b"body")
         outcome = await caller.accept("yes", **{**RETRY, **differs})
         assert isinstance(outcome, Started | Queued)
         assert outcome.turn.id != run.turn.id
 
-    async def test_only_the_latest_turn_can_be_meant(self, caller: Caller) -> None:
+    async def test_only_the_latest_turn_can_be_meant(self, caller: StoreClient) -> None:
         first = await caller.finish(await caller.start("yes", key="k", body_hash=b"body"), "b")
         await caller.converse("c", "d", key="k")
         assert (await caller.start("yes", **RETRY)).turn.id != first.turn.id
 
     async def test_a_delivered_answer_is_repeated_for_ten_seconds(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         ended = await caller.finish(await caller.start("yes", key="k", body_hash=b"body"), "b")
         await _deliver(caller, ended.turn)
@@ -293,7 +295,7 @@ class ImplicitRetryContract:
         assert new.turn.id != ended.turn.id
 
     async def test_a_turn_that_went_on_is_undelivered_again(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await ask_the_client(caller, "call_1")
         await _deliver(caller, run.turn)
@@ -306,5 +308,5 @@ class ImplicitRetryContract:
         assert (await caller.repeat(**answer)).turn.id == run.turn.id
 
 
-async def _deliver(caller: Caller, turn: Turn) -> None:
+async def _deliver(caller: StoreClient, turn: Turn) -> None:
     await caller.submit(MarkDelivered(steps=((turn.id, turn.step),)))

@@ -15,7 +15,7 @@ from holdfast.core.transaction.commands import (
     Restore,
 )
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 
 ONE = ProviderState("openai", "acct-1", "m-1", b"\x00resp_1")
 TWO = ProviderState("openai", "acct-2", "m-1", b"resp_2")
@@ -25,7 +25,7 @@ class ProviderStateContract:
     """Promise 9: a cache, never more."""
 
     async def test_it_is_kept_with_the_completed_answer_and_says_what_it_covers(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         await caller.finish(run, "b", provider_state=ONE)
@@ -34,12 +34,14 @@ class ProviderStateContract:
         assert (kept.value, kept.covers_seq) == (b"\x00resp_1", 2)
 
     @pytest.mark.parametrize("outcome", ["failed", "cancelled", "interrupted"])
-    async def test_it_is_not_kept_with_any_other_end(self, caller: Caller, outcome: str) -> None:
+    async def test_it_is_not_kept_with_any_other_end(
+        self, caller: StoreClient, outcome: str
+    ) -> None:
         run = await caller.start("a", key="k")
         await caller.finish(run, outcome=outcome, provider_state=ONE)
         assert await caller.read.provider_state(run.session.id) == []
 
-    async def test_each_maker_has_a_place_of_its_own(self, caller: Caller) -> None:
+    async def test_each_maker_has_a_place_of_its_own(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
         await caller.finish(run, provider_state=ONE)
         await caller.finish(await caller.start("b", key="k"), provider_state=TWO)
@@ -48,7 +50,7 @@ class ProviderStateContract:
         kept = await caller.read.provider_state(run.session.id)
         assert sorted(one.value for one in kept) == [b"resp_2", b"resp_3"]
 
-    async def test_a_run_may_drop_one_or_all(self, caller: Caller) -> None:
+    async def test_a_run_may_drop_one_or_all(self, caller: StoreClient) -> None:
         await caller.finish(await caller.start("a", key="k"), provider_state=ONE)
         await caller.finish(await caller.start("b", key="k"), provider_state=TWO)
         run = await caller.start("c", key="k")
@@ -60,7 +62,7 @@ class ProviderStateContract:
 
     @pytest.mark.parametrize("how", ["reset", "restore", "delete", "hide"])
     async def test_it_goes_as_a_whole_when_history_changes_hands(
-        self, caller: Caller, how: str
+        self, caller: StoreClient, how: str
     ) -> None:
         run = await caller.start("a", key="k")
         await caller.finish(run, provider_state=ONE)
@@ -82,7 +84,9 @@ class ProviderStateContract:
                 )
         assert await caller.read.provider_state(session.id) == []
 
-    async def test_a_rollback_drops_what_no_longer_matches_the_view(self, caller: Caller) -> None:
+    async def test_a_rollback_drops_what_no_longer_matches_the_view(
+        self, caller: StoreClient
+    ) -> None:
         await caller.finish(await caller.start("a", key="k"), "b", provider_state=ONE)
         run = await caller.start("c", key="k")
         cut_in = await caller.start("d", key="k", on_busy="rollback")
@@ -90,7 +94,7 @@ class ProviderStateContract:
         assert all(one.covers_seq <= 2 for one in kept)
         await caller.finish(cut_in, "e")
 
-    async def test_a_heal_is_kept_with_its_run_in_full_and_once(self, caller: Caller) -> None:
+    async def test_a_heal_is_kept_with_its_run_in_full_and_once(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
         heal = Heal(
             "transient", "fell_back", "x", 0.5, upstream="u", model="m", status=500,
@@ -104,7 +108,7 @@ class ProviderStateContract:
         assert [event.kind for event in events].count("turn.healed") == 1
 
     async def test_items_that_are_set_aside_are_recorded_and_what_holds_them_is_dropped(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.finish(await caller.start("a", key="k"), "b", provider_state=ONE)
         run = await caller.start("c", "d", key="k")
@@ -124,7 +128,7 @@ class ProviderStateContract:
         assert [item.seq for item in visible] == [1, 2, 3, 4, 5]
 
     async def test_a_fork_has_the_records_of_what_it_shares_and_no_later_ones(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", "b", key="k")
         heal = Heal("poison", "quarantined", items=(1,))

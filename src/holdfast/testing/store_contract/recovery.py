@@ -15,8 +15,8 @@ from holdfast.core.transaction.commands import (
     Renew,
     Started,
 )
-from holdfast.testing.caller import LEASE_SECONDS, Caller, answered
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import LEASE_SECONDS, StoreClient, answered
 from holdfast.testing.store_contract.lanes import HOLD_SECONDS, ask_the_client, output, state_of
 from holdfast.testing.store_contract.transcript import assert_sound, picture, without_runs
 
@@ -24,22 +24,22 @@ AGAIN = LaneLimits(can_run_again=True)
 NOT_AGAIN = LaneLimits(can_run_again=False)
 
 
-async def bury(heir: Caller, dead: Caller) -> None:
+async def bury(heir: StoreClient, dead: StoreClient) -> None:
     """Do what a sweep does about a worker that is gone."""
     await heir.submit(ExpireWorker(worker=dead.worker))
 
 
-async def recover(heir: Caller, session_id: SessionId, limits: LaneLimits = AGAIN) -> None:
+async def recover(heir: StoreClient, session_id: SessionId, limits: LaneLimits = AGAIN) -> None:
     """Settle one session."""
     await heir.submit(Recover(session_id=session_id, worker=heir.worker, limits=limits))
 
 
-async def gone(caller: Caller) -> set[WorkerId]:
+async def gone(caller: StoreClient) -> set[WorkerId]:
     """Return who is taken for dead."""
     return {worker.id for worker in await caller.store.gone_workers()}
 
 
-async def owned(caller: Caller) -> set[RunId]:
+async def owned(caller: StoreClient) -> set[RunId]:
     """Return the runs that still own a lane for a worker."""
     return {run.run_id for run in await caller.store.owned_runs(caller.worker)}
 
@@ -48,7 +48,7 @@ class RecoveryContract:
     """Promise 6, and 2 and 3 over the death of a process."""
 
     async def test_a_lease_lasts_until_its_time_and_is_renewed(
-        self, caller: Caller, other: Caller, clock: HandClock
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         clock.advance(LEASE_SECONDS - 1)
         assert await other.store.gone_workers() == []
@@ -60,14 +60,14 @@ class RecoveryContract:
         assert await gone(other) == {caller.worker, other.worker}
 
     async def test_a_worker_that_was_dismissed_may_not_come_back_under_its_name(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         await other.store.dismiss(caller.worker)
         with pytest.raises(RunFenced):
             await caller.submit(Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS))
 
     async def test_a_worker_that_was_taken_for_dead_cannot_renew_its_lease(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         await bury(other, caller)
@@ -83,7 +83,7 @@ class RecoveryContract:
         assert await other.texts(run.session) == ["a"]
 
     async def test_a_worker_that_renewed_its_lease_since_it_was_judged_is_not_buried(
-        self, caller: Caller, other: Caller, clock: HandClock
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         run = await caller.start("a", key="k")
         clock.advance(LEASE_SECONDS)
@@ -99,7 +99,7 @@ class RecoveryContract:
         assert await other.submit(in_time) is True
 
     async def test_without_a_live_owner_nothing_runs(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await caller.start("a", key="k")
         clock.advance(LEASE_SECONDS)
@@ -108,7 +108,9 @@ class RecoveryContract:
         assert view.status == "idle"
         assert (await state_of(caller, run.turn))[0] == "interrupted"
 
-    async def test_what_a_gone_worker_left_is_found(self, caller: Caller, other: Caller) -> None:
+    async def test_what_a_gone_worker_left_is_found(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
         run = await caller.start("a", key="k")
         lane = await other.start("b", key="l")
         await caller.wait("c", key="l")
@@ -123,7 +125,9 @@ class RecoveryContract:
         assert len(found) == 3
         assert len(await other.store.orphaned_sessions(2)) == 2
 
-    async def test_recovery_leaves_nothing_to_recover(self, caller: Caller, other: Caller) -> None:
+    async def test_recovery_leaves_nothing_to_recover(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
         for key in "klm":
             await caller.start("a", key=key)
             await caller.wait("b", key=key)
@@ -134,7 +138,7 @@ class RecoveryContract:
 
     @pytest.mark.parametrize("source", ["user", "system", "internal"])
     async def test_a_foreground_turn_ends_as_interrupted_and_can_be_resumed(
-        self, caller: Caller, other: Caller, source: Source
+        self, caller: StoreClient, other: StoreClient, source: Source
     ) -> None:
         run = await caller.start("a", key="k", source=source)
         await caller.extend(run, "b", partial=answered("torn"))
@@ -149,7 +153,7 @@ class RecoveryContract:
 
     @pytest.mark.parametrize("source", ["background", "cron", "channel"])
     async def test_a_turn_nobody_waits_for_goes_back_to_the_front_of_its_queue(
-        self, caller: Caller, other: Caller, source: Source
+        self, caller: StoreClient, other: StoreClient, source: Source
     ) -> None:
         run = await caller.start("a", key="k", source=source)
         await caller.extend(run, "b", partial=answered("torn"))
@@ -169,7 +173,7 @@ class RecoveryContract:
         assert_sound(await picture(other, run.session.id))
 
     async def test_without_a_handler_such_a_turn_is_kept_as_interrupted(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("a", key="k", source="background")
         waiting = await caller.wait("b", key="k", source="background")
@@ -179,7 +183,7 @@ class RecoveryContract:
             assert await state_of(other, turn) == ("interrupted", "worker_lost")
 
     async def test_a_waiting_foreground_turn_whose_client_is_gone_is_kept_as_interrupted(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await other.start("a", key="k")
         waiting = await caller.wait("b", key="k", idempotency_key="once", body_hash=b"x")
@@ -193,7 +197,7 @@ class RecoveryContract:
         assert await other.texts(run.session) == ["a", "done", "b"]
 
     async def test_recovery_touches_nothing_of_a_living_worker(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         await caller.wait("b", key="k", source="cron")
@@ -203,7 +207,7 @@ class RecoveryContract:
         await caller.finish(run, "c")
 
     async def test_many_who_recover_at_once_do_it_once(
-        self, caller: Caller, other: Caller, clock: HandClock
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         run = await caller.start("a", key="k", source="cron")
         clock.advance(LEASE_SECONDS + 1)
@@ -214,13 +218,13 @@ class RecoveryContract:
         assert_sound(await picture(other, run.session.id))
 
     async def test_a_turn_that_keeps_losing_its_worker_is_given_up(
-        self, caller: Caller, other: Caller, clock: HandClock
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         limits = LaneLimits(can_run_again=True, max_attempts=3)
         run = await caller.start("a", key="k", source="cron", limits=limits)
         for attempt in range(1, 4):
             clock.advance(LEASE_SECONDS + 1)
-            heir = Caller(other.store, f"heir{attempt}")
+            heir = StoreClient(other.store, f"heir{attempt}")
             await heir.enlist()
             await recover(heir, run.session.id, limits)
             if attempt < 3:
@@ -232,14 +236,14 @@ class RecoveryContract:
         assert_sound(await picture(other, run.session.id))
 
     async def test_a_turn_that_joins_its_outputs_has_all_its_attempts_again(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await ask_the_client(caller, "call_1")
         joined = await caller.start(key="k", items=[output("call_1", "x")])
         assert joined.turn.attempts == 1
 
     async def test_the_next_turn_is_accepted_at_once_before_any_recovery(
-        self, caller: Caller, other: Caller, clock: HandClock
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         run = await caller.start("a", key="k")
         clock.advance(LEASE_SECONDS + 1)
@@ -249,7 +253,7 @@ class RecoveryContract:
         assert await other.texts(started.session) == ["a", "b"]
 
     async def test_a_zombie_cannot_answer_a_turn_that_somebody_else_took_over(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         run = await caller.start("a", key="k", source="channel")
         await bury(other, caller)
@@ -263,7 +267,9 @@ class RecoveryContract:
         await other.finish(again, "once")
         assert await other.texts(run.session) == ["a", "once"]
 
-    async def test_a_worker_knows_what_it_still_runs(self, caller: Caller, other: Caller) -> None:
+    async def test_a_worker_knows_what_it_still_runs(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
         first, second = await caller.start("a", key="k"), await caller.start("b", key="l")
         assert await owned(caller) == {first.run.id, second.run.id}
         await other.start("c", key="k", on_busy="interrupt")
@@ -271,7 +277,7 @@ class RecoveryContract:
         assert await caller.store.owned_runs(WorkerId("wrk_unknown")) == []
 
     async def test_a_hold_that_ran_out_is_found_and_settled(
-        self, caller: Caller, other: Caller, clock: HandClock
+        self, caller: StoreClient, other: StoreClient, clock: ManualClock
     ) -> None:
         run = await ask_the_client(caller, "call_1")
         assert await other.store.orphaned_sessions(10) == []
@@ -282,7 +288,7 @@ class RecoveryContract:
         assert await state_of(other, run.turn) == ("interrupted", "tool_wait_expired")
         assert await other.store.orphaned_sessions(10) == []
 
-    async def test_a_hold_is_not_a_loss(self, caller: Caller, other: Caller) -> None:
+    async def test_a_hold_is_not_a_loss(self, caller: StoreClient, other: StoreClient) -> None:
         run = await ask_the_client(caller, "call_1")
         await bury(other, caller)
         assert run.session.id not in await other.store.orphaned_sessions(100)

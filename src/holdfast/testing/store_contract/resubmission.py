@@ -8,7 +8,7 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from holdfast.core.compaction.records import Compaction, Elision
+from holdfast.core.compaction.records import CompactionRecord, Elision
 from holdfast.core.healing.policy import Heal
 from holdfast.core.ids import Key, RunId, SessionId, TurnId
 from holdfast.core.model.import_rows import ImportedTurn
@@ -16,59 +16,59 @@ from holdfast.core.model.provider_state import ProviderState
 from holdfast.core.model.session import Usage
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command, JournalEntry, StoredCompletion
-from holdfast.testing.caller import LEASE_SECONDS, Caller, answered, said
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import LEASE_SECONDS, StoreClient, answered, said
 from holdfast.testing.store_contract.lanes import ask_the_client, call, output
 from holdfast.testing.store_contract.transcript import assert_sound, picture
 
-Prepare = Callable[[Caller, HandClock], Awaitable[Command[Any]]]
+Prepare = Callable[[StoreClient, ManualClock], Awaitable[Command[Any]]]
 
 
-async def _accept_new(caller: Caller, _: HandClock) -> Command[Any]:
+async def _accept_new(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return caller.arrival("a", key="new")
 
 
-async def _accept_keyless(caller: Caller, _: HandClock) -> Command[Any]:
+async def _accept_keyless(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return caller.arrival("a")
 
 
-async def _accept_known(caller: Caller, _: HandClock) -> Command[Any]:
+async def _accept_known(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.converse("a", "b", key="k")
     return caller.arrival("c", key="k")
 
 
-async def _accept_queued(caller: Caller, _: HandClock) -> Command[Any]:
+async def _accept_queued(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.start("a", key="k")
     return caller.arrival("c", key="k")
 
 
-async def _accept_cutting_in(caller: Caller, _: HandClock) -> Command[Any]:
+async def _accept_cutting_in(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.start("a", key="k")
     return caller.arrival("c", key="k", on_busy="rollback")
 
 
-async def _accept_with_key(caller: Caller, _: HandClock) -> Command[Any]:
+async def _accept_with_key(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return caller.arrival("a", key="k", idempotency_key="once", body_hash=b"x")
 
 
-async def _accept_joining(caller: Caller, _: HandClock) -> Command[Any]:
+async def _accept_joining(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await ask_the_client(caller, "call_1")
     return caller.arrival(key="k", items=[output("call_1", "x")])
 
 
-async def _accept_internal(caller: Caller, _: HandClock) -> Command[Any]:
+async def _accept_internal(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.converse("a", "b", key="k")
     return caller.arrival("c", key="k", is_internal=True)
 
 
-async def _accept_resuming(caller: Caller, _: HandClock) -> Command[Any]:
+async def _accept_resuming(caller: StoreClient, _: ManualClock) -> Command[Any]:
     once: dict[str, Any] = {"key": "k", "idempotency_key": "once", "body_hash": b"x"}
     run = await caller.start("a", **once)
     await caller.finish(run, outcome="interrupted", is_retryable=True)
     return caller.arrival("a", **once)
 
 
-async def _import(caller: Caller, _: HandClock) -> Command[Any]:
+async def _import(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.converse("a", "b", key="k")
     past = ImportedTurn(items=(*said("c"), *answered("d")))
     return cmd.Import(
@@ -77,7 +77,7 @@ async def _import(caller: Caller, _: HandClock) -> Command[Any]:
     )  # fmt: skip
 
 
-async def _claim(caller: Caller, _: HandClock) -> Command[Any]:
+async def _claim(caller: StoreClient, _: ManualClock) -> Command[Any]:
     run = await caller.start("a", key="k")
     waiting = await caller.wait("b", key="k")
     await caller.finish(run)
@@ -86,7 +86,7 @@ async def _claim(caller: Caller, _: HandClock) -> Command[Any]:
     )
 
 
-async def _extend(caller: Caller, _: HandClock) -> Command[Any]:
+async def _extend(caller: StoreClient, _: ManualClock) -> Command[Any]:
     run = await caller.start("a", key="k")
     return cmd.Extend(
         fence=run.fence,
@@ -97,7 +97,7 @@ async def _extend(caller: Caller, _: HandClock) -> Command[Any]:
     )
 
 
-async def _finish(caller: Caller, _: HandClock) -> Command[Any]:
+async def _finish(caller: StoreClient, _: ManualClock) -> Command[Any]:
     run = await caller.start("a", key="k")
     return cmd.Finish(
         fence=run.fence,
@@ -109,37 +109,37 @@ async def _finish(caller: Caller, _: HandClock) -> Command[Any]:
     )
 
 
-async def _finish_holding(caller: Caller, _: HandClock) -> Command[Any]:
+async def _finish_holding(caller: StoreClient, _: ManualClock) -> Command[Any]:
     run = await caller.start("a", key="k")
     return cmd.Finish(
         fence=run.fence, outcome="completed", items=(call("call_1"),), pending_calls=("call_1",)
     )
 
 
-async def _cancel(caller: Caller, _: HandClock) -> Command[Any]:
+async def _cancel(caller: StoreClient, _: ManualClock) -> Command[Any]:
     run = await caller.start("a", key="k")
     return cmd.Cancel(tenant=caller.tenant, turn_id=run.turn.id)
 
 
-async def _reset(caller: Caller, _: HandClock) -> Command[Any]:
+async def _reset(caller: StoreClient, _: ManualClock) -> Command[Any]:
     run = await caller.start("a", key="k")
     return cmd.Reset(
         tenant=caller.tenant, session_id=run.session.id, new_id=SessionId(caller.ids.new("ses"))
     )
 
 
-async def _restore(caller: Caller, _: HandClock) -> Command[Any]:
+async def _restore(caller: StoreClient, _: ManualClock) -> Command[Any]:
     session = await caller.reserve("k")
     await caller.reset(session)
     return cmd.Restore(tenant=caller.tenant, session_id=session.id)
 
 
-async def _delete(caller: Caller, _: HandClock) -> Command[Any]:
+async def _delete(caller: StoreClient, _: ManualClock) -> Command[Any]:
     run = await caller.start("a", key="k")
     return cmd.Delete(tenant=caller.tenant, session_id=run.session.id)
 
 
-async def _fork(caller: Caller, _: HandClock) -> Command[Any]:
+async def _fork(caller: StoreClient, _: ManualClock) -> Command[Any]:
     ended = await caller.converse("a", "b", key="k")
     return cmd.Fork(
         tenant=caller.tenant,
@@ -148,7 +148,7 @@ async def _fork(caller: Caller, _: HandClock) -> Command[Any]:
     )
 
 
-async def _append(caller: Caller, _: HandClock) -> Command[Any]:
+async def _append(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.Append(
         tenant=caller.tenant,
         turn_id=TurnId(caller.ids.new("turn")),
@@ -158,66 +158,66 @@ async def _append(caller: Caller, _: HandClock) -> Command[Any]:
     )
 
 
-async def _reserve(caller: Caller, _: HandClock) -> Command[Any]:
+async def _reserve(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.Reserve(tenant=caller.tenant, candidate_id=SessionId(caller.ids.new("ses")))
 
 
-async def _continue_first(caller: Caller, _: HandClock) -> Command[Any]:
+async def _continue_first(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return caller.part("A", 0, "a")
 
 
-async def _continue_at_head(caller: Caller, _: HandClock) -> Command[Any]:
+async def _continue_at_head(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.submit(caller.part("A", 0, "a"))
     return caller.part("A", 1, "b")
 
 
-async def _continue_moving(caller: Caller, _: HandClock) -> Command[Any]:
+async def _continue_moving(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.submit(caller.part("A", 0, "a"))
     await caller.submit(caller.part("B", 0, "b"))
     return caller.part("A", 1, "c")
 
 
-async def _continue_replacing(caller: Caller, _: HandClock) -> Command[Any]:
+async def _continue_replacing(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.submit(caller.part("A", 0, "a"))
     return caller.part("B", 0, "b", replaces_upto=1)
 
 
-async def _continue_retired(caller: Caller, _: HandClock) -> Command[Any]:
+async def _continue_retired(caller: StoreClient, _: ManualClock) -> Command[Any]:
     old = (await caller.submit(caller.part("A", 0, "a"))).session
     await caller.reset(old)
     return caller.part("A", 1, "b")
 
 
-async def _pop(caller: Caller, _: HandClock) -> Command[Any]:
+async def _pop(caller: StoreClient, _: ManualClock) -> Command[Any]:
     session = (await caller.append(*"abc", key="k")).session
     return cmd.Pop(tenant=caller.tenant, session_id=session.id, pop_id="pop_1")
 
 
-async def _hide(caller: Caller, _: HandClock) -> Command[Any]:
+async def _hide(caller: StoreClient, _: ManualClock) -> Command[Any]:
     session = (await caller.append(*"abc", key="k")).session
     return cmd.Hide(tenant=caller.tenant, session_id=session.id, from_seq=2, to_seq=3, erase=True)
 
 
-async def _annotate(caller: Caller, _: HandClock) -> Command[Any]:
+async def _annotate(caller: StoreClient, _: ManualClock) -> Command[Any]:
     session = await caller.reserve("k")
     return cmd.Annotate(tenant=caller.tenant, session_id=session.id, metadata=b'{"a":"b"}')
 
 
-async def _forget(caller: Caller, _: HandClock) -> Command[Any]:
+async def _forget(caller: StoreClient, _: ManualClock) -> Command[Any]:
     state = ProviderState("p", "a", "m", b"v")
     await caller.finish(await caller.start("a", key="k"), "b", provider_state=state)
     run = await caller.start("c", key="k")
     return cmd.DropProviderState(fence=run.fence)
 
 
-async def _forget_state(caller: Caller, _: HandClock) -> Command[Any]:
+async def _forget_state(caller: StoreClient, _: ManualClock) -> Command[Any]:
     state = ProviderState("p", "a", "m", b"v")
     run = await caller.start("a", key="k")
     await caller.finish(run, "b", provider_state=state)
     return cmd.ForgetState(tenant=caller.tenant, session_id=run.session.id)
 
 
-async def _record_heal(caller: Caller, _: HandClock) -> Command[Any]:
+async def _record_heal(caller: StoreClient, _: ManualClock) -> Command[Any]:
     state = ProviderState("p", "a", "m", b"v")
     await caller.finish(await caller.start("a", key="k"), "b", provider_state=state)
     run = await caller.start("c", key="k")
@@ -225,10 +225,10 @@ async def _record_heal(caller: Caller, _: HandClock) -> Command[Any]:
     return cmd.RecordHeal(fence=run.fence, number=0, heal=heal, drops_state=True)
 
 
-async def _compact(caller: Caller, _: HandClock) -> Command[Any]:
+async def _compact(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.append(*"abc", key="k")
     run = await caller.start("d", key="k")
-    made = Compaction(
+    made = CompactionRecord(
         id="cmp_1", mode="model", reason="budget", text="abc", tokens_before=9, tokens_after=3,
         usage=Usage(input_tokens=9, output_tokens=3),
     )  # fmt: skip
@@ -236,23 +236,23 @@ async def _compact(caller: Caller, _: HandClock) -> Command[Any]:
     return cmd.Compact(fence=run.fence, to_seq=3, compaction=made, elision=short)
 
 
-async def _undo_compaction(caller: Caller, clock: HandClock) -> Command[Any]:
+async def _undo_compaction(caller: StoreClient, clock: ManualClock) -> Command[Any]:
     command = await _compact(caller, clock)
     session = await caller.submit(command)
     return cmd.UndoCompaction(tenant=caller.tenant, session_id=session.id, compaction_id="cmp_1")
 
 
-async def _mark_delivered(caller: Caller, _: HandClock) -> Command[Any]:
+async def _mark_delivered(caller: StoreClient, _: ManualClock) -> Command[Any]:
     ended = await caller.converse("a", "b", key="k")
     return cmd.MarkDelivered(steps=((ended.turn.id, 0),))
 
 
-async def _drop_response(caller: Caller, _: HandClock) -> Command[Any]:
+async def _drop_response(caller: StoreClient, _: ManualClock) -> Command[Any]:
     ended = await caller.converse("a", "b", key="k")
     return cmd.DropResponse(tenant=caller.tenant, turn_id=ended.turn.id, step=0)
 
 
-async def _annotate_completion(caller: Caller, _: HandClock) -> Command[Any]:
+async def _annotate_completion(caller: StoreClient, _: ManualClock) -> Command[Any]:
     run = await caller.start("a", key="k")
     await caller.finish(run, "b", completion=StoredCompletion(model="m", metadata=b"{}"))
     return cmd.AnnotateCompletion(
@@ -260,32 +260,32 @@ async def _annotate_completion(caller: Caller, _: HandClock) -> Command[Any]:
     )
 
 
-async def _add_api_key(caller: Caller, _: HandClock) -> Command[Any]:
+async def _add_api_key(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.AddApiKey(id="key_1", tenant=caller.tenant, hash=b"hash", name="laptop")
 
 
-async def _revoke_api_key(caller: Caller, _: HandClock) -> Command[Any]:
+async def _revoke_api_key(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.submit(cmd.AddApiKey(id="key_1", tenant=caller.tenant, hash=b"hash"))
     return cmd.RevokeApiKey(id="key_1")
 
 
-async def _recover(caller: Caller, clock: HandClock) -> Command[Any]:
+async def _recover(caller: StoreClient, clock: ManualClock) -> Command[Any]:
     run = await caller.start("a", key="k")
     await caller.wait("b", key="k")
     clock.advance(LEASE_SECONDS + 1)
     return cmd.Recover(session_id=run.session.id, worker=caller.worker)
 
 
-async def _prune(caller: Caller, _: HandClock) -> Command[Any]:
+async def _prune(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.converse("a", "b", key="k")
     return cmd.Prune(worker=caller.worker, older_than_seconds=86_400.0)
 
 
-async def _renew(caller: Caller, _: HandClock) -> Command[Any]:
+async def _renew(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.Renew(worker=caller.worker, lease_seconds=LEASE_SECONDS)
 
 
-async def _expire_worker(caller: Caller, _: HandClock) -> Command[Any]:
+async def _expire_worker(caller: StoreClient, _: ManualClock) -> Command[Any]:
     return cmd.ExpireWorker(worker=caller.worker, drop=True)
 
 
@@ -301,7 +301,7 @@ class ResubmissionContract:
 
     @pytest.mark.parametrize("name", PREPARATIONS)
     async def test_a_command_sent_again_is_not_done_twice(
-        self, caller: Caller, clock: HandClock, name: str
+        self, caller: StoreClient, clock: ManualClock, name: str
     ) -> None:
         command = await PREPARATIONS[name](caller, clock)
         first = await caller.submit(command)
@@ -312,7 +312,7 @@ class ResubmissionContract:
 
     @pytest.mark.parametrize("name", PREPARATIONS)
     async def test_a_command_that_was_never_done_is_done_when_sent_again(
-        self, caller: Caller, clock: HandClock, name: str
+        self, caller: StoreClient, clock: ManualClock, name: str
     ) -> None:
         command = await PREPARATIONS[name](caller, clock)
         outcome = await caller.submit(replace(command, again=True))
@@ -329,7 +329,7 @@ class ResubmissionContract:
             assert expected in tried, f"{command.__name__} is not sent again by any test"
 
 
-async def _everything(caller: Caller) -> list[object]:
+async def _everything(caller: StoreClient) -> list[object]:
     """Return a picture of every session that a counted id can name."""
     shown = [await picture(caller, f"ses_{n:06d}") for n in range(1, 8)]
     for one in shown:

@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.core.model.reset_policy import ResetPolicy, Rollover
 from holdfast.core.model.turn import Source
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 from holdfast.testing.store_contract.fencing import STATE
 
 DAY = 86_400.0
@@ -24,7 +24,7 @@ class RolloverContract:
     """Promise 11, as far as a policy asks for it."""
 
     async def test_by_default_a_session_lives_for_ever(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         first = await caller.converse("a", "b", key="k")
         clock.advance(400 * DAY)
@@ -33,7 +33,7 @@ class RolloverContract:
         assert await caller.texts(first.session) == list("abcd")
 
     async def test_an_idle_rollover_is_soft_and_keeps_everything(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await caller.start("a", key="k", reset=IDLE)
         await caller.finish(run, "b", provider_state=STATE)
@@ -46,7 +46,7 @@ class RolloverContract:
         assert [event.kind for event in events].count("session.rolled_over") == 1
 
     async def test_an_active_session_does_not_roll_over(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         await caller.finish(await caller.start("a", key="k", reset=IDLE), "b")
         for _ in range(5):
@@ -61,7 +61,7 @@ class RolloverContract:
          ("system", False), ("internal", False)],
     )  # fmt: skip
     async def test_only_users_and_channels_are_activity(
-        self, caller: Caller, clock: HandClock, source: Source, *, counts: bool
+        self, caller: StoreClient, clock: ManualClock, source: Source, *, counts: bool
     ) -> None:
         await caller.finish(await caller.start("a", key="k"), "b")
         clock.advance(590)
@@ -73,7 +73,7 @@ class RolloverContract:
 
     @pytest.mark.parametrize("source", ["cron", "background", "system"])
     async def test_nobody_but_a_user_causes_a_rollover(
-        self, caller: Caller, clock: HandClock, source: Source
+        self, caller: StoreClient, clock: ManualClock, source: Source
     ) -> None:
         hard = ResetPolicy(mode="idle", idle_seconds=600, rollover="hard")
         ended = await caller.finish(await caller.start("a", key="k"), "b")
@@ -82,7 +82,7 @@ class RolloverContract:
         assert (run.session.id, run.is_rolled_over) == (ended.session.id, False)
 
     async def test_there_is_no_rollover_during_a_turn_or_while_one_waits(
-        self, caller: Caller, clock: HandClock
+        self, caller: StoreClient, clock: ManualClock
     ) -> None:
         hard = ResetPolicy(mode="idle", idle_seconds=1, rollover="hard")
         run = await caller.start("a", key="k")
@@ -95,7 +95,7 @@ class RolloverContract:
 
     @pytest.mark.parametrize("mode", ["idle", "daily"])
     async def test_a_hard_rollover_is_a_reset_in_the_accepting_commit(
-        self, caller: Caller, clock: HandClock, mode: str
+        self, caller: StoreClient, clock: ManualClock, mode: str
     ) -> None:
         policy = ResetPolicy(mode="daily" if mode == "daily" else "idle", rollover="hard")
         run = await caller.start("a", key="k", reset=policy)
@@ -113,7 +113,7 @@ class RolloverContract:
 
     @pytest.mark.parametrize("key", ["k", None])
     async def test_who_names_a_session_by_its_id_means_that_one(
-        self, caller: Caller, clock: HandClock, key: str | None
+        self, caller: StoreClient, clock: ManualClock, key: str | None
     ) -> None:
         policy = ResetPolicy(mode="idle", idle_seconds=600, rollover="hard")
         ended = await caller.finish(await caller.start("a", key=key, reset=policy), "b")
@@ -124,7 +124,7 @@ class RolloverContract:
 
     @pytest.mark.parametrize(("rollover", "generation"), [("soft", 1), ("hard", 2), (None, 2)])
     async def test_daily_is_hard_unless_it_says_otherwise(
-        self, caller: Caller, clock: HandClock, rollover: Rollover | None, generation: int
+        self, caller: StoreClient, clock: ManualClock, rollover: Rollover | None, generation: int
     ) -> None:
         policy = ResetPolicy(mode="daily", at=time(4), zone=BERLIN, rollover=rollover)
         clock.set(_at("2025-06-01 23:00"))
@@ -151,7 +151,7 @@ class RolloverContract:
         ],
     )
     async def test_the_daily_boundary_follows_the_zones_clock(
-        self, caller: Caller, clock: HandClock, zone: str, at: time, before: str, after: str
+        self, caller: StoreClient, clock: ManualClock, zone: str, at: time, before: str, after: str
     ) -> None:
         policy = ResetPolicy(mode="daily", at=at, zone=ZoneInfo(zone))
         moments = [datetime.fromisoformat(one).timestamp() for one in (before, after)]

@@ -11,7 +11,7 @@ from holdfast.core.model.items import read_item
 from holdfast.core.model.session import Session
 from holdfast.core.transaction.commands import Hide
 from holdfast.ports.store import ItemQuery
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 
 ODD_BODIES = (
     b'{"type":"message","role":"user","content":"plain"}',
@@ -26,14 +26,14 @@ ODD_BODIES = (
 class TranscriptContract:
     """Promise 8: history only grows."""
 
-    async def test_items_are_kept_byte_for_byte(self, caller: Caller) -> None:
+    async def test_items_are_kept_byte_for_byte(self, caller: StoreClient) -> None:
         bodies = [*ODD_BODIES, b'{"type":"big","data":"' + b"x" * 300_000 + b'"}']
         run = await caller.start(key="k", items=[read_item(body) for body in bodies])
         await caller.finish(run, items=tuple(read_item(body) for body in bodies))
         items = await caller.read.items(await caller.session(run.session), ItemQuery())
         assert [item.body for item in items] == bodies * 2
 
-    async def test_a_waiting_turns_items_are_kept_byte_for_byte(self, caller: Caller) -> None:
+    async def test_a_waiting_turns_items_are_kept_byte_for_byte(self, caller: StoreClient) -> None:
         run = await caller.start("first", key="k")
         waiting = await caller.wait(key="k", items=[read_item(body) for body in ODD_BODIES])
         await caller.finish(run)
@@ -42,7 +42,7 @@ class TranscriptContract:
         assert [item.body for item in items[1:]] == list(ODD_BODIES)
 
     async def test_sequence_numbers_have_no_gaps_and_turns_are_whole_blocks(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", "b", key="k")
         await caller.extend(run, "c")
@@ -54,7 +54,7 @@ class TranscriptContract:
         assert_sound(await picture(caller, run.session.id))
 
     async def test_appends_from_everywhere_at_once_keep_their_blocks(
-        self, caller: Caller, other: Caller
+        self, caller: StoreClient, other: StoreClient
     ) -> None:
         await asyncio.gather(
             *(
@@ -71,14 +71,14 @@ class TranscriptContract:
             first[:-1] == second[:-1] for first, second in zip(texts[::2], texts[1::2], strict=True)
         )
 
-    async def test_an_append_is_one_completed_turn(self, caller: Caller) -> None:
+    async def test_an_append_is_one_completed_turn(self, caller: StoreClient) -> None:
         appended = await caller.append("a", "b", key="k")
         turn = appended.turn
         assert (turn.outcome, turn.first_seq, turn.last_seq) == ("completed", 1, 2)
         assert appended.session.head_seq == 2
 
     async def test_an_append_does_not_push_in_where_a_turn_runs_or_waits(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         run = await caller.start("a", key="k")
         before = await picture(caller, run.session.id)
@@ -86,7 +86,7 @@ class TranscriptContract:
             await caller.append("b", key="k")
         assert await picture(caller, run.session.id) == before
 
-    async def test_pages_can_be_read_from_either_end(self, caller: Caller) -> None:
+    async def test_pages_can_be_read_from_either_end(self, caller: StoreClient) -> None:
         session = (await caller.append(*"abcdefgh", key="k")).session
         assert await caller.texts(session) == list("abcdefgh")
         assert await caller.texts(session, limit=3) == list("abc")
@@ -98,7 +98,9 @@ class TranscriptContract:
         assert await caller.texts(session, after=1, order="desc") == []
         assert await caller.texts(session, limit=0) == []
 
-    async def test_hidden_items_leave_the_view_and_stay_in_the_log(self, caller: Caller) -> None:
+    async def test_hidden_items_leave_the_view_and_stay_in_the_log(
+        self, caller: StoreClient
+    ) -> None:
         session = (await caller.append(*"abcdefgh", key="k")).session
         await _hide(caller, session, 2, 3)
         await _hide(caller, session, 6, 6)
@@ -112,7 +114,7 @@ class TranscriptContract:
         assert now.item_count == 5
         assert_sound(await picture(caller, session.id))
 
-    async def test_ranges_that_overlap_are_hidden_once(self, caller: Caller) -> None:
+    async def test_ranges_that_overlap_are_hidden_once(self, caller: StoreClient) -> None:
         session = (await caller.append(*"abcdef", key="k")).session
         await _hide(caller, session, 2, 4)
         await _hide(caller, session, 3, 5)
@@ -121,7 +123,7 @@ class TranscriptContract:
 
     @pytest.mark.parametrize(("first", "last"), [(0, 1), (1, 4), (3, 2), (-1, -1)])
     async def test_what_is_not_there_cannot_be_hidden(
-        self, caller: Caller, first: int, last: int
+        self, caller: StoreClient, first: int, last: int
     ) -> None:
         session = (await caller.append(*"abc", key="k")).session
         before = await picture(caller, session.id)
@@ -129,7 +131,7 @@ class TranscriptContract:
             await _hide(caller, session, first, last)
         assert await picture(caller, session.id) == before
 
-    async def test_erasing_blanks_an_item_and_leaves_its_place(self, caller: Caller) -> None:
+    async def test_erasing_blanks_an_item_and_leaves_its_place(self, caller: StoreClient) -> None:
         session = (await caller.append("a", "secret", "c", key="k")).session
         await _hide(caller, session, 2, 2, erase=True)
         now = await caller.session(session)
@@ -140,7 +142,7 @@ class TranscriptContract:
         assert await caller.texts(session) == ["a", "c"]
 
     async def test_a_rewind_hides_what_its_turn_no_longer_wants_when_it_starts(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.converse("a", "b", key="k")
         ended = await caller.converse("c", "d", key="k")
@@ -152,7 +154,7 @@ class TranscriptContract:
         assert_sound(await picture(caller, run.session.id))
 
     async def test_a_rewind_hides_nothing_that_came_after_it_was_asked_for(
-        self, caller: Caller
+        self, caller: StoreClient
     ) -> None:
         await caller.converse("a", "b", key="k")
         run = await caller.start("c", key="k")
@@ -162,7 +164,7 @@ class TranscriptContract:
         assert await caller.texts(run.session) == ["c", "d", "e"]
         assert_sound(await picture(caller, run.session.id))
 
-    async def test_a_session_without_items_reads_as_empty(self, caller: Caller) -> None:
+    async def test_a_session_without_items_reads_as_empty(self, caller: StoreClient) -> None:
         session = await caller.reserve("k")
         assert await caller.texts(session, order="desc", limit=5) == []
         assert await caller.read.hidden(session) == []
@@ -170,7 +172,7 @@ class TranscriptContract:
 
 
 async def _hide(
-    caller: Caller, session: Session, first: int, last: int, *, erase: bool = False
+    caller: StoreClient, session: Session, first: int, last: int, *, erase: bool = False
 ) -> None:
     await caller.submit(
         Hide(tenant=caller.tenant, session_id=session.id, from_seq=first, to_seq=last, erase=erase)
@@ -180,7 +182,7 @@ async def _hide(
 MANY = 1000
 
 
-async def picture(caller: Caller, session_id: str) -> dict[str, Any]:
+async def picture(caller: StoreClient, session_id: str) -> dict[str, Any]:
     """Return all there is to read of one session; an erased one shows nothing."""
     read = caller.read
     view = await read.session(caller.tenant, session_id=SessionId(session_id))

@@ -619,7 +619,7 @@ def test_a_joined_step_has_an_idempotency_key_of_its_own() -> None:
 )
 def test_everything_else_queues_behind_a_held_lane_and_knows_when_to_look(items: object) -> None:
     queued = answer(accept(an_accept(items=items), held(until=NOW + 60)), Queued)
-    assert queued.look_again_at == NOW + 60
+    assert queued.check_again_at == NOW + 60
 
 
 def test_an_output_that_comes_too_late_is_a_turn_of_its_own() -> None:

@@ -95,7 +95,7 @@ def test_nobody_starts_while_a_living_worker_runs() -> None:
 
 def test_a_waiter_behind_a_held_lane_knows_when_to_look_again() -> None:
     queued = answer(claim(a_claim(), held(turn=SECOND, waiting=waiting(2))), Queued)
-    assert queued.look_again_at == NOW + 60
+    assert queued.check_again_at == NOW + 60
 
 
 def test_a_waiter_takes_the_lane_of_a_dead_worker() -> None:

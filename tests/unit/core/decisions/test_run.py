@@ -55,7 +55,7 @@ from tests.unit.core.scenes import (
     waiting,
     written,
 )
-from tests.written_rows import RunSaved, SessionSaved, TurnSaved
+from tests.written_rows import RecordAdded, RunSaved, SessionSaved, TurnSaved
 
 SAID = (message("assistant", "hello"),)
 BEGUN = (message("assistant", "hel"),)
@@ -458,3 +458,36 @@ def test_the_end_of_a_run_keeps_its_heals() -> None:
     facts = replace(facts, active_run=healed.run)
     ended = answer(finish(a_finish(facts), facts), Ended)
     assert ended.run.heals == healed.run.heals
+
+
+# ── refused input ───────────────────────────────────────────────────────────────────────────
+
+
+def test_refused_input_is_hidden_with_what_was_answered_to_it() -> None:
+    facts = running(a_started_turn(first_seq=3, kept_seq=3, last_seq=3))
+    ended = finish(
+        a_finish(facts, outcome="failed", items=(), partial=BEGUN, refused_from=3), facts
+    )
+    record = only(ended, RecordAdded).record
+    assert (record.kind, record.from_seq, record.to_seq, record.turn_id) == ("refused", 3, 4, TURN)
+    assert only(ended, SessionSaved).session.hidden_count == 2
+    # The response is shown with its input: it was made before the record.
+    assert only(ended, RunSaved).run.record_no == 0
+    # What a provider has of the conversation may contain the input.
+    dropped = written(ended, ProviderStateDropped)
+    assert ProviderStateDropped(SESSION) in dropped
+
+
+def test_items_that_were_hidden_before_are_counted_once() -> None:
+    facts = running(
+        a_started_turn(first_seq=3, kept_seq=3, last_seq=3),
+        session={"hidden_count": 2}, hidden=((2, 3),),
+    )  # fmt: skip
+    ended = finish(a_finish(facts, outcome="failed", items=(), refused_from=3), facts)
+    assert only(ended, SessionSaved).session.hidden_count == 2
+
+
+def test_a_refused_turn_without_input_hides_nothing() -> None:
+    facts = running(a_started_turn(first_seq=2, kept_seq=1, last_seq=1))
+    ended = finish(a_finish(facts, outcome="failed", items=(), refused_from=2), facts)
+    assert written(ended, RecordAdded) == []

@@ -35,12 +35,13 @@ def _output(word: str) -> NewItem:
     return write_item({"type": "function_call_output", "output": word, "call_id": "c"})
 
 
-def _log(*words: str, torn: tuple[str, ...] = ()) -> list[LogEntry]:
+def _log(*words: str, torn: tuple[str, ...] = (), refused: tuple[int, ...] = ()) -> list[LogEntry]:
     entries = []
     for seq, word in enumerate(words, 1):
         sent = _one(word)
         text = word if word in torn else None
-        entries.append(LogEntry(seq, sent.fingerprint, sent.kind, text))
+        is_refused = seq in refused
+        entries.append(LogEntry(seq, sent.fingerprint, sent.kind, text, None, is_refused))
     return entries
 
 
@@ -104,11 +105,50 @@ def test_reasoning_in_front_of_a_new_call_is_new_with_it() -> None:
     assert find_new(_sent("u1", "a1", "r", "c1", "o1"), _log("u1", "a1")) == HistoryDiff(2)
 
 
-def test_a_torn_answer_matches_any_part_of_itself_and_its_absence() -> None:
+def test_an_incomplete_answer_matches_itself_and_its_absence() -> None:
     log = _log("u1", "a1 was going to say", torn=("a1 was going to say",))
-    assert find_new(_sent("u1", "a1 was", "u2"), log) == HistoryDiff(2)
+    assert find_new(_sent("u1", "a1 was going to say", "u2"), log) == HistoryDiff(2)
     longer = [*log, *_log("x", "x", "u2", "a2")[2:]]
     assert find_new(_sent("u1", "u2", "a2", "u3"), longer) == HistoryDiff(3)
+
+
+def test_the_part_of_an_incomplete_answer_that_was_shown_takes_its_place() -> None:
+    log = _log("u1", "a1 was going to say", torn=("a1 was going to say",))
+    assert find_new(_sent("u1", "a1 was", "u2"), log) == HistoryDiff(1, (1, 2))
+    assert find_new(_sent("u1", "a1 was going to say more", "u2"), log) == HistoryDiff(1, (1, 2))
+
+
+def test_refused_input_may_stand_at_its_place_or_be_absent() -> None:
+    log = _log("u1", "a1", "ux", "u2", "a2", refused=(3,))
+    assert find_new(_sent("u1", "a1", "ux", "u2", "a2", "u3"), log) == HistoryDiff(5)
+    assert find_new(_sent("u1", "a1", "u2", "a2", "u3"), log) == HistoryDiff(4)
+    # At another place it is something else.
+    assert find_new(_sent("u1", "a1", "u2", "ux", "u3"), log) == HistoryDiff(3, (4, 5))
+
+
+def test_refused_input_that_is_sent_last_is_asked_again() -> None:
+    log = _log("u1", "a1", "ux", refused=(3,))
+    assert find_new(_sent("u1", "a1", "ux"), log) == HistoryDiff(2)
+    assert find_new(_sent("u1", "a1", "ux", "u2"), log) == HistoryDiff(3)
+
+
+def test_a_refused_prompt_that_was_accepted_later_is_found_at_either_place() -> None:
+    log = _log("u1", "a1", "ux", "ux", "a2", refused=(3,))
+    assert find_new(_sent("u1", "a1", "ux", "a2", "u3"), log) == HistoryDiff(4)
+    assert find_new(_sent("u1", "a1", "ux", "ux", "a2", "u3"), log) == HistoryDiff(5)
+
+
+def test_refused_input_is_recognised_where_no_answer_was_given_yet() -> None:
+    assert find_new(_sent("ux", "u2"), _log("ux", refused=(1,))) == HistoryDiff(1)
+    assert find_new(_sent("ux"), _log("ux", refused=(1,))) == HistoryDiff(0)
+    # A message that was answered is said a second time.
+    log = _log("u1", "a1", "ux", refused=(3,))
+    assert find_new(_sent("u1", "u2"), log) == HistoryDiff(0)
+
+
+def test_a_long_history_of_equal_items_is_matched_in_bounded_time() -> None:
+    log = _log(*["u1"] * 3000, "ux", "a1", refused=(3001,))
+    assert find_new(_sent(*["u1"] * 3000, "a1", "u2"), log).new_from == 3001
 
 
 def test_the_run_that_ends_at_the_head_wins_over_a_longer_one_before() -> None:

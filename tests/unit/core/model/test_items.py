@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidItem
-from holdfast.core.model.items import ROLES, message, read_item, write_item
+from holdfast.core.model.items import ROLES, NewItem, message, read_item, write_item
 from tests.unit.core.scenes import stored
 
 
@@ -29,6 +29,39 @@ def test_an_items_bytes_are_kept_as_they_came(body: bytes) -> None:
 def test_what_is_read_from_an_item_is_its_kind_and_its_ids() -> None:
     item = read_item(b'{"type":"function_call_output","id":"fco_1","call_id":"c1","output":"4"}')
     assert (item.kind, item.item_id, item.call_id) == ("function_call_output", "fco_1", "c1")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (message("user", "a\r\nb\rc"), message("user", "a\nb\nc")),
+        (message("user", "cafe\u0301"), message("user", "caf\u00e9")),
+        (
+            write_item({"type": "function_call_output", "call_id": "c", "output": "1\r\n2"}),
+            write_item({"type": "function_call_output", "call_id": "c", "output": "1\n2"}),
+        ),
+        (
+            write_item({"type": "function_call", "name": "f", "arguments": '{"a": "1\\r\\n\\r2"}'}),
+            write_item({"type": "function_call", "name": "f", "arguments": '{"a":"1\\n\\n2"}'}),
+        ),
+        (
+            write_item({"type": "function_call", "name": "f", "arguments": '{"a": "e\\u0301"}'}),
+            write_item({"type": "function_call", "name": "f", "arguments": '{"a":"\\u00e9"}'}),
+        ),
+    ],
+    ids=["line ends", "composed characters", "outputs", "arguments", "composed arguments"],
+)
+def test_line_ends_and_unicode_forms_make_no_difference(one: NewItem, other: NewItem) -> None:
+    assert one.fingerprint == other.fingerprint
+    assert one.body != other.body
+
+
+def test_a_backslash_and_an_r_are_no_line_end() -> None:
+    calls = [
+        write_item({"type": "function_call", "name": "f", "arguments": arguments})
+        for arguments in ('{"a": "1\\\\r2"}', '{"a": "1\\\\n2"}')
+    ]
+    assert calls[0].fingerprint != calls[1].fingerprint
 
 
 def test_an_item_without_a_type_is_a_message_if_it_has_a_role() -> None:

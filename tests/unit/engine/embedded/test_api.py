@@ -1,4 +1,4 @@
-"""The Python front door: sessions by key or id, and what can be done with them."""
+"""The Python API: sessions by key or id, and what can be done with them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -12,7 +12,7 @@ from holdfast.core.ids import DEFAULT_TENANT, SessionId, TurnId
 from holdfast.core.transaction.commands import Cancel, ExpireWorker, Finish, Recover, Reset
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.settings import LaneSettings
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 from tests.unit.engine.sessions.test_abandoned_turns import FaultyStore, faulty_holdfast
 
 
@@ -39,7 +39,7 @@ async def cancel_turn(hf: Holdfast, _: SessionHandle, turn_id: str) -> None:
 
 
 async def take_over(hf: Holdfast, session: SessionHandle, _: str) -> None:
-    heir = Caller(hf.gateway.store, "heir")
+    heir = StoreClient(hf.gateway.store, "heir")
     await heir.enlist()
     await hf.gateway.store.submit(ExpireWorker(worker=hf.gateway.worker.id))
     await hf.gateway.store.submit(Recover(session_id=SessionId(session.id), worker=heir.worker))

@@ -24,7 +24,7 @@ from holdfast.core.transaction.commands import Cancel, ExpireWorker, Recover
 from holdfast.engine.embedded.api import Holdfast, SessionHandle
 from holdfast.engine.embedded.turn_handle import Item, TurnHandle
 from holdfast.engine.settings import LaneSettings
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 
 IN_TIME = 10.0
 
@@ -347,7 +347,7 @@ async def test_a_turn_under_a_timeout_times_out(session: SessionHandle) -> None:
 async def test_a_run_that_another_worker_took_over_is_fenced(
     hf: Holdfast, session: SessionHandle
 ) -> None:
-    heir = Caller(hf.gateway.store, "heir")
+    heir = StoreClient(hf.gateway.store, "heir")
     await heir.enlist()
 
     async def work() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from holdfast.core.compaction.records import Compaction
+from holdfast.core.compaction.records import CompactionRecord
 from holdfast.core.model.items import message
 from holdfast.core.transaction.commands import Command, Compact, Extend
 from holdfast.engine.clock import SystemClock
@@ -11,7 +11,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.waiters import WaiterRegistry
 from holdfast.ports.store import Store
 from holdfast.stores.open import open_store
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 
 
 class LateAnswers:
@@ -37,7 +37,7 @@ class LateAnswers:
 async def test_an_answer_that_is_heard_late_does_not_take_a_run_back() -> None:
     store = await open_store("memory:", clock=SystemClock())
     try:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.enlist()
         await caller.converse("a", "b", key="k")
         started = await caller.start("c", key="k")
@@ -45,7 +45,7 @@ async def test_an_answer_that_is_heard_late_does_not_take_a_run_back() -> None:
         run = ActiveRun(started, cast(Store, late), WaiterRegistry())
         extending = asyncio.create_task(run.extend(partial=[message("assistant", "half")]))
         await late.is_done.wait()
-        made = Compaction(
+        made = CompactionRecord(
             id="x", mode="elide", reason="budget", text="ab", tokens_before=9, tokens_after=1
         )
         await run.compact(Compact(fence=run.fence, to_seq=2, compaction=made))

@@ -1,4 +1,4 @@
-"""The engine's front door: whoever goes away, breaks or asks twice, the lane goes on."""
+"""The engine's API: whoever goes away, breaks or asks twice, the lane goes on."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import LaneSettings
-from holdfast.testing.ids import CountedIds
+from holdfast.testing.ids import SequentialIds
 from tests.unit.engine.harness import let_others_run, open_engine
 
 
@@ -206,7 +206,7 @@ async def test_a_background_turn_that_was_running_when_its_worker_stopped_is_lef
         turn = await engine.turn(admission.turn)
         assert turn.is_open
         heir = Gateway(
-            engine.store, clock=engine.clock, ids=CountedIds("h"), limits=engine.gateway.limits
+            engine.store, clock=engine.clock, ids=SequentialIds("h"), limits=engine.gateway.limits
         )
         begun.clear()
         await heir.start(handler)

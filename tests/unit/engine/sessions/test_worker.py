@@ -17,7 +17,7 @@ from holdfast.engine.settings import LaneSettings
 from holdfast.ports.store import GoneWorker
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlStore
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 
 OutcomeT = TypeVar("OutcomeT")
 IN_TIME = 10.0
@@ -160,7 +160,7 @@ async def test_whoever_waits_for_a_dead_process_gets_the_lane_long_before_its_le
 ) -> None:
     gateway, hf = await _open(tmp_path / "a.db", LONG)
     doomed_store = await open_store(f"sqlite:///{tmp_path / 'a.db'}", clock=SystemClock())
-    doomed = Caller(doomed_store, "doomed")
+    doomed = StoreClient(doomed_store, "doomed")
     await doomed.enlist(lease_seconds=3600)
     await doomed.start("one", key="k")
     session = await hf.session("k")

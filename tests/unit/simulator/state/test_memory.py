@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from holdfast.simulator.state.memory import (
     Account,
-    Conversation,
     Forgetting,
+    ProviderConversation,
     StoredResponse,
     is_chosen,
 )
@@ -54,7 +54,7 @@ def test_unlinking_removes_messages_with_their_reasoning_and_keeps_calls() -> No
         {"type": "reasoning", "id": "rs_2"},
         {"role": "assistant"},
     ]
-    conversation = Conversation(id="c", created_at=0, metadata={}, items=list(items))
+    conversation = ProviderConversation(id="c", created_at=0, metadata={}, items=list(items))
     assert conversation.unlink_assistant_items() == 2
     assert conversation.items == items[:4]
 

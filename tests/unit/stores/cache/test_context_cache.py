@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.compaction.records import Compaction
+from holdfast.core.compaction.records import CompactionRecord
 from holdfast.core.errors import ItemNotFound
 from holdfast.core.ids import SessionId
 from holdfast.core.model.items import StoredItem
@@ -20,31 +20,31 @@ from holdfast.engine.clock import SystemClock
 from holdfast.stores.cache.context_cache import ITEM_BYTES, ContextCache
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlReader, SqlStore
-from holdfast.testing.caller import Caller, text_of
+from holdfast.testing.store_client import StoreClient, text_of
 
 
 @pytest.fixture
-async def callers(tmp_path: Path) -> AsyncIterator[tuple[Caller, Caller]]:
+async def callers(tmp_path: Path) -> AsyncIterator[tuple[StoreClient, StoreClient]]:
     """Two processes, as it were, on one file."""
     async with AsyncExitStack() as stack:
         made = []
         for name in ("a", "b"):
             store = await open_store(f"sqlite:///{tmp_path / 'x.db'}", clock=SystemClock())
             stack.push_async_callback(store.close)
-            made.append(Caller(store, name))
+            made.append(StoreClient(store, name))
         await made[0].enlist()
         await made[1].enlist()
         yield made[0], made[1]
 
 
-async def as_read(caller: Caller, session: Session) -> Sequence[StoredItem]:
+async def as_read(caller: StoreClient, session: Session) -> Sequence[StoredItem]:
     """Return a context as the store has it, past every cache."""
     store = caller.store
     assert isinstance(store, SqlStore)
     return await SqlReader(store._driver.read).context(session)
 
 
-async def check_whole(caller: Caller, session: Session) -> None:
+async def check_whole(caller: StoreClient, session: Session) -> None:
     """Compare what clients are shown of a session with what they are shown past every cache."""
     store = caller.store
     assert isinstance(store, SqlStore)
@@ -53,7 +53,7 @@ async def check_whole(caller: Caller, session: Session) -> None:
     assert await caller.read.transcript(caller.tenant, session_id=session.id) == shown
 
 
-async def _hide(caller: Caller, session: Session, dice: random.Random, *, erase: bool) -> None:
+async def _hide(caller: StoreClient, session: Session, dice: random.Random, *, erase: bool) -> None:
     first = dice.randint(1, max(session.head_seq, 1))
     last = min(first + dice.randint(0, 2), session.head_seq)
     if first <= last:
@@ -63,17 +63,17 @@ async def _hide(caller: Caller, session: Session, dice: random.Random, *, erase:
         )  # fmt: skip
 
 
-async def _compact(caller: Caller, session: Session, dice: random.Random) -> None:
+async def _compact(caller: StoreClient, session: Session, dice: random.Random) -> None:
     run = await caller.start(session_id=session.id, source="system")
     to_seq = dice.randint(1, max(run.session.head_seq, 1))
     if to_seq <= run.session.head_seq:
-        made = Compaction(id=caller.ids.new("cmp"), mode="given", reason="asked", text="sum")
+        made = CompactionRecord(id=caller.ids.new("cmp"), mode="given", reason="asked", text="sum")
         with contextlib.suppress(ItemNotFound):  # what a fork has from others is not its own
             await caller.submit(Compact(fence=run.fence, to_seq=to_seq, compaction=made))
     await caller.finish(run, items=())
 
 
-async def _step(caller: Caller, session: Session, dice: random.Random) -> SessionId | None:
+async def _step(caller: StoreClient, session: Session, dice: random.Random) -> SessionId | None:
     """Do something to a session; return the id of another one if that made one."""
     match dice.randrange(9):
         case 0:
@@ -99,7 +99,7 @@ async def _step(caller: Caller, session: Session, dice: random.Random) -> Sessio
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_context_is_always_what_the_store_has(
-    callers: tuple[Caller, Caller], seed: int
+    callers: tuple[StoreClient, StoreClient], seed: int
 ) -> None:
     dice = random.Random(seed)
     known = [(await callers[0].reserve("k")).id]
@@ -120,7 +120,7 @@ async def test_a_turn_of_a_known_session_reads_nothing() -> None:
     reads = 0
     store = await open_store("memory:", clock=SystemClock())
     try:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.enlist()
         driver_read = store._driver.read
 
@@ -150,7 +150,7 @@ def _session(like: Session, name: str) -> Session:
 
 
 async def test_what_is_held_is_bounded_in_bytes_and_the_oldest_goes_first(
-    callers: tuple[Caller, Caller],
+    callers: tuple[StoreClient, StoreClient],
 ) -> None:
     like = await callers[0].reserve("k")
     each = 1000 + ITEM_BYTES
@@ -164,7 +164,7 @@ async def test_what_is_held_is_bounded_in_bytes_and_the_oldest_goes_first(
 
 
 async def test_a_transcript_that_would_push_out_all_others_is_not_held(
-    callers: tuple[Caller, Caller],
+    callers: tuple[StoreClient, StoreClient],
 ) -> None:
     session = _session(await callers[0].reserve("k"), "s")
     held = ContextCache(max_bytes=4000)

@@ -6,10 +6,10 @@ from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.session import Session, begin_session
 from holdfast.engine.clock import SystemClock
 from holdfast.ports.store import Transcript
-from holdfast.stores.cache.transcript_cache import Reading, TranscriptCache, listed
+from holdfast.stores.cache.transcript_cache import CachedTranscript, TranscriptCache, listed
 from holdfast.stores.open import open_store
 from holdfast.stores.sql import queries
-from holdfast.testing.caller import Caller
+from holdfast.testing.store_client import StoreClient
 
 
 def _session(name: str = "ses_a", *, head_seq: int = 1, record_no: int = 0) -> Session:
@@ -29,13 +29,13 @@ def test_items_are_listed_behind_others() -> None:
 async def test_who_reads_again_reads_only_what_is_new() -> None:
     store = await open_store("memory:", clock=SystemClock())
     try:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.enlist()
         before = await caller.converse("a", "b", key="k")
         known = TranscriptCache()
         known.keep(before.session, b"[1]")
         after = await caller.converse("c", "d", key="k")
-        again = await store.look(
+        again = await store.query(
             lambda _: queries.transcript(caller.tenant, after.session.id, None, None, known)
         )
         end = await caller.read.transcript(caller.tenant, session_id=after.session.id, last=2)
@@ -49,8 +49,8 @@ async def test_who_reads_again_reads_only_what_is_new() -> None:
 def test_a_reading_holds_for_later_heads_under_as_many_records() -> None:
     known = TranscriptCache()
     known.keep(_session(head_seq=4, record_no=2), b"[1]")
-    assert known.find(_session(head_seq=4, record_no=2)) == Reading(2, 4, b"[1]")
-    assert known.find(_session(head_seq=9, record_no=2)) == Reading(2, 4, b"[1]")
+    assert known.find(_session(head_seq=4, record_no=2)) == CachedTranscript(2, 4, b"[1]")
+    assert known.find(_session(head_seq=9, record_no=2)) == CachedTranscript(2, 4, b"[1]")
     assert known.find(_session(head_seq=3, record_no=2)) is None
     assert known.find(_session(head_seq=4, record_no=3)) is None
     assert known.find(_session("ses_b", head_seq=4, record_no=2)) is None
@@ -61,7 +61,7 @@ def test_an_older_reading_does_not_take_the_place_of_a_newer_one() -> None:
     known.keep(_session(head_seq=4, record_no=2), b"[1]")
     known.keep(_session(head_seq=3, record_no=2), b"[]")
     known.keep(_session(head_seq=4, record_no=1), b"[]")
-    assert known.find(_session(head_seq=4, record_no=2)) == Reading(2, 4, b"[1]")
+    assert known.find(_session(head_seq=4, record_no=2)) == CachedTranscript(2, 4, b"[1]")
 
 
 def test_what_a_fork_shows_is_not_kept() -> None:

@@ -11,18 +11,18 @@ from holdfast.core.errors import InvalidInput, StoreClosed
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Command, Reserve
-from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH, Committer, Result
+from holdfast.stores.commit.group_commit import MIN_SPLIT_BATCH, BatchDriver, GroupCommitter, Result
 
 
 def command(name: str) -> Command[Any]:
     return Reserve(tenant=DEFAULT_TENANT, candidate_id=SessionId(name))
 
 
-async def submitted(committer: Committer, name: str) -> Decision[Any]:
+async def submitted(committer: GroupCommitter, name: str) -> Decision[Any]:
     return await committer.submit(command(name))
 
 
-class Held:
+class Held(BatchDriver):
     """A driver whose commits wait to be let go, from whatever thread."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Held:
 async def test_what_is_asked_for_in_one_step_is_one_commit() -> None:
     driver = Held()
     driver.may_end.set()
-    committer = Committer(driver)
+    committer = GroupCommitter(driver)
     found = await asyncio.gather(*(submitted(committer, f"s{n}") for n in range(9)))
     assert driver.batches == [9]
     answered = [one.outcome for one in found]
@@ -49,7 +49,7 @@ async def test_what_is_asked_for_in_one_step_is_one_commit() -> None:
 
 async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
     driver = Held()
-    committer = Committer(driver)
+    committer = GroupCommitter(driver)
     first = asyncio.create_task(submitted(committer, "first"))
     await asyncio.to_thread(driver.begun.wait)
     rest = [asyncio.create_task(submitted(committer, f"s{n}")) for n in range(5)]
@@ -62,12 +62,12 @@ async def test_what_comes_during_a_commit_shares_the_next_one() -> None:
 class TwoLines(Held):
     """A driver that takes two batches at once."""
 
-    lines = 2
+    max_batches = 2
 
 
 async def test_a_driver_of_two_lines_is_given_many_commands_in_halves() -> None:
     driver = TwoLines()
-    committer = Committer(driver)
+    committer = GroupCommitter(driver)
     some = [asyncio.create_task(submitted(committer, f"s{n}")) for n in range(2 * MIN_SPLIT_BATCH)]
     await asyncio.to_thread(driver.begun.wait)
     rest = [asyncio.create_task(submitted(committer, f"r{n}")) for n in range(5)]
@@ -84,7 +84,7 @@ async def test_a_driver_of_two_lines_is_given_many_commands_in_halves() -> None:
 
 async def test_what_comes_while_a_line_is_free_does_not_wait() -> None:
     driver = TwoLines()
-    committer = Committer(driver)
+    committer = GroupCommitter(driver)
     first = asyncio.create_task(submitted(committer, "first"))
     await asyncio.to_thread(driver.begun.wait)
     driver.begun.clear()
@@ -100,7 +100,7 @@ async def test_what_comes_while_a_line_is_free_does_not_wait() -> None:
 
 async def test_a_second_event_loop_is_refused_while_the_first_one_commits() -> None:
     driver = Held()
-    committer = Committer(driver)
+    committer = GroupCommitter(driver)
     first = asyncio.create_task(submitted(committer, "first"))
     await asyncio.to_thread(driver.begun.wait)
 

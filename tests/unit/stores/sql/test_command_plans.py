@@ -9,18 +9,18 @@ from holdfast.core.ids import WorkerId
 from holdfast.core.transaction.commands import ExpireWorker, Renew
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlStore
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
 
 MINE, OTHER = WorkerId("wrk_a"), WorkerId("wrk_b")
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-async def store(clock: HandClock) -> AsyncIterator[SqlStore]:
+async def store(clock: ManualClock) -> AsyncIterator[SqlStore]:
     opened = await open_store("memory:", clock=clock)
     yield opened
     await opened.close()
@@ -30,7 +30,7 @@ async def gone(store: SqlStore) -> list[WorkerId]:
     return [worker.id for worker in await store.gone_workers()]
 
 
-async def test_a_worker_is_gone_when_its_lease_ran_out(store: SqlStore, clock: HandClock) -> None:
+async def test_a_worker_is_gone_when_its_lease_ran_out(store: SqlStore, clock: ManualClock) -> None:
     await store.enlist(MINE, 10)
     clock.advance(9.9)
     assert await gone(store) == []
@@ -38,7 +38,9 @@ async def test_a_worker_is_gone_when_its_lease_ran_out(store: SqlStore, clock: H
     assert await gone(store) == [MINE]
 
 
-async def test_a_late_renewal_counts_if_nobody_took_over(store: SqlStore, clock: HandClock) -> None:
+async def test_a_late_renewal_counts_if_nobody_took_over(
+    store: SqlStore, clock: ManualClock
+) -> None:
     await store.enlist(MINE, 10)
     clock.advance(60)
     assert await store.submit(Renew(worker=MINE, lease_seconds=10)) == clock.now() + 10
@@ -46,7 +48,7 @@ async def test_a_late_renewal_counts_if_nobody_took_over(store: SqlStore, clock:
 
 
 async def test_a_worker_that_renewed_after_it_was_judged_is_not_buried(
-    store: SqlStore, clock: HandClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     await store.enlist(MINE, 10)
     clock.advance(11)
@@ -57,7 +59,7 @@ async def test_a_worker_that_renewed_after_it_was_judged_is_not_buried(
 
 
 async def test_a_worker_that_was_taken_for_dead_does_not_come_back_under_its_name(
-    store: SqlStore, clock: HandClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     await store.enlist(MINE, 10)
     clock.advance(11)
@@ -71,7 +73,7 @@ async def test_a_worker_that_was_taken_for_dead_does_not_come_back_under_its_nam
 
 
 async def test_burying_twice_and_burying_the_unknown_are_harmless(
-    store: SqlStore, clock: HandClock
+    store: SqlStore, clock: ManualClock
 ) -> None:
     await store.enlist(MINE, 10)
     assert await store.submit(ExpireWorker(worker=MINE))
@@ -81,7 +83,7 @@ async def test_burying_twice_and_burying_the_unknown_are_harmless(
     assert await gone(store) == []
 
 
-async def test_enlisting_twice_is_one_life(store: SqlStore, clock: HandClock) -> None:
+async def test_enlisting_twice_is_one_life(store: SqlStore, clock: ManualClock) -> None:
     await store.submit(Renew(worker=MINE, lease_seconds=10, is_new=True))
     clock.advance(5)
     await store.submit(Renew(worker=MINE, lease_seconds=10, is_new=True, again=True))

@@ -26,8 +26,8 @@ from holdfast.stores.sql.store import SqlStore
 from holdfast.stores.sql.worker_locks import ProcessTokens
 from holdfast.stores.sqlite.connection import DatabaseFile
 from holdfast.stores.sqlite.driver import SqliteDriver
-from holdfast.testing.caller import Caller, said
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient, said
 
 
 class Witness(sqlite3.Connection):
@@ -63,7 +63,7 @@ async def a_store(
 ) -> AsyncIterator[SqlStore]:
     """Open a store whose connections are of a kind."""
     DatabaseFile(str(path)).connect().close()
-    clock = HandClock()
+    clock = ManualClock()
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(
@@ -81,7 +81,7 @@ async def a_store(
         await store.close()
 
 
-def a_batch(caller: Caller, text: str, *, key: str) -> Append:
+def a_batch(caller: StoreClient, text: str, *, key: str) -> Append:
     return Append(
         tenant=caller.tenant,
         turn_id=TurnId(caller.ids.new("turn")),
@@ -100,7 +100,7 @@ def witness() -> type[Witness]:
 async def test_a_command_that_breaks_spoils_no_other_of_its_batch(tmp_path: Path) -> None:
     kind = witness()
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         broken = replace(a_batch(caller, "x", key="b"), items=None)
         results = await asyncio.gather(
             store.submit(a_batch(caller, "one", key="a")),
@@ -119,7 +119,7 @@ async def test_a_command_that_breaks_spoils_no_other_of_its_batch(tmp_path: Path
 async def test_a_batch_is_one_transaction(tmp_path: Path) -> None:
     kind = witness()
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         kind.asked.clear()
         commands = [a_batch(caller, "x", key=f"k{n}") for n in range(20)]
         await asyncio.gather(*(store.submit(command) for command in commands))
@@ -131,7 +131,7 @@ async def test_a_batch_that_cannot_begin_waits_once_and_is_refused_whole(tmp_pat
     kind = witness()
     path = tmp_path / "a.db"
     async with a_store(path, kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("begin immediate")
         kind.asked.clear()
@@ -152,7 +152,7 @@ async def test_a_lock_taken_in_the_middle_of_a_batch_is_waited_for_once(tmp_path
     kind = witness()
     path = tmp_path / "a.db"
     async with a_store(path, kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         other = sqlite3.connect(path, isolation_level=None)
 
         def break_and_lock(sql: str) -> None:
@@ -178,7 +178,7 @@ async def test_a_commit_nobody_heard_of_is_found_when_it_is_sent_again(
 ) -> None:
     kind = witness()
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
 
         def lose_the_answer(sql: str) -> None:
             if sql == "commit":
@@ -205,10 +205,10 @@ async def test_the_first_look_and_a_fresh_connection_count_as_news(tmp_path: Pat
     async with a_store(path, kind) as here:
         assert await here.has_news(), "what was written before the first look is not known"
         assert not await here.has_news()
-        await Caller(here).append("mine", key="k")
+        await StoreClient(here).append("mine", key="k")
         assert not await here.has_news(), "our own writes are no news"
-        there = await open_store(f"sqlite:///{path}", clock=HandClock())
-        await Caller(there, "b").append("theirs", key="j")
+        there = await open_store(f"sqlite:///{path}", clock=ManualClock())
+        await StoreClient(there, "b").append("theirs", key="j")
         await there.close()
         assert await here.has_news()
         assert not await here.has_news()
@@ -220,7 +220,7 @@ async def test_the_first_look_and_a_fresh_connection_count_as_news(tmp_path: Pat
 
         kind.after = staticmethod(break_once)
         with pytest.raises(StoreUnavailable):
-            await Caller(here, "c").append("lost", key="l")
+            await StoreClient(here, "c").append("lost", key="l")
         assert await here.has_news(), "a fresh connection cannot know"
 
 
@@ -228,7 +228,7 @@ async def test_a_broken_rule_of_the_schema_is_not_called_a_fault_of_the_store(
     tmp_path: Path,
 ) -> None:
     async with a_store(tmp_path / "a.db", witness()) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         command = a_batch(caller, "x", key="k")
         await store.submit(command)
         with pytest.raises(StoreError, match="refused") as caught:
@@ -239,11 +239,11 @@ async def test_a_broken_rule_of_the_schema_is_not_called_a_fault_of_the_store(
 async def test_what_the_reader_sees_is_everything_that_was_acknowledged(tmp_path: Path) -> None:
     file = DatabaseFile(str(tmp_path / "a.db"))
     driver = SqliteDriver(
-        file.connect, clock=HandClock(), writer=ThreadExecutor("w"), reader=ThreadExecutor("r")
+        file.connect, clock=ManualClock(), writer=ThreadExecutor("w"), reader=ThreadExecutor("r")
     )
     await driver.migrate()
     store = SqlStore(driver, ProcessTokens())
-    caller = Caller(store)
+    caller = StoreClient(store)
     for n in range(20):
         appended = await caller.append(str(n), key="k")
         view = await store.read.session(DEFAULT_TENANT, session_id=appended.session.id)
@@ -253,10 +253,10 @@ async def test_what_the_reader_sees_is_everything_that_was_acknowledged(tmp_path
 
 
 async def test_a_closed_store_says_so() -> None:
-    store = await open_store("memory:", clock=HandClock())
+    store = await open_store("memory:", clock=ManualClock())
     await store.close()
     with pytest.raises(StoreClosed, match="closed"):
-        await Caller(store).append("x", key="k")
+        await StoreClient(store).append("x", key="k")
 
 
 # ── lanes in memory ─────────────────────────────────────────────────────────────────────────
@@ -267,7 +267,7 @@ async def test_the_turns_of_a_session_are_taken_in_and_ended_without_reading(
 ) -> None:
     kind = witness()
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.finish(await caller.start("a", key="k"), "A")
         kind.asked.clear()
         run = await caller.start("b", key="k")
@@ -286,7 +286,7 @@ async def test_what_another_process_did_to_a_lane_is_seen(
         monkeypatch.setattr(SqliteDriver, "_invalidate_lane_cache", lambda *_: None)
     path = tmp_path / "a.db"
     async with a_store(path, witness()) as ours, a_store(path, witness()) as theirs:
-        one, two = Caller(ours, "one"), Caller(theirs, "two")
+        one, two = StoreClient(ours, "one"), StoreClient(theirs, "two")
         await one.enlist()
         await two.enlist()
         first = await one.start("a", key="k")
@@ -310,7 +310,7 @@ async def test_a_transaction_that_failed_leaves_no_lane_in_memory(tmp_path: Path
     kind = witness()
     path = tmp_path / "a.db"
     async with a_store(path, kind) as store, a_store(path, witness()) as other:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.finish(await caller.start("a", key="k"), "A")
 
         def break_before_commit(sql: str) -> None:
@@ -322,7 +322,7 @@ async def test_a_transaction_that_failed_leaves_no_lane_in_memory(tmp_path: Path
         with pytest.raises(StoreUnavailable):
             await caller.start("lost", key="k")
         # The version that was never committed is now made by somebody else.
-        await Caller(other, "other").append("b", key="k")
+        await StoreClient(other, "other").append("b", key="k")
         run = await caller.start("c", key="k")
         assert await caller.texts(run.session) == ["a", "A", "b", "c"]
 
@@ -337,7 +337,7 @@ async def test_a_full_disk_empties_the_log_so_that_the_next_write_has_room(tmp_p
             connection.execute(f"pragma max_page_count = {limit[0]}")
         return connection
 
-    driver = SqliteDriver(connect, clock=HandClock(), writer=InlineExecutor())
+    driver = SqliteDriver(connect, clock=ManualClock(), writer=InlineExecutor())
     await driver.migrate()
     worker = WorkerId("wrk_1")
     assert await driver.commit([Renew(worker=worker, lease_seconds=10, is_new=True)])
@@ -360,12 +360,12 @@ async def test_a_full_disk_empties_the_log_so_that_the_next_write_has_room(tmp_p
 async def test_a_log_that_was_left_behind_is_emptied_at_the_start(tmp_path: Path) -> None:
     path, log = tmp_path / "store.db", tmp_path / "store.db-wal"
     file = DatabaseFile(str(path))
-    first = SqliteDriver(file.connect, clock=HandClock(), writer=InlineExecutor())
+    first = SqliteDriver(file.connect, clock=ManualClock(), writer=InlineExecutor())
     await first.migrate()
     worker = WorkerId("wrk_1")
     await first.commit([Renew(worker=worker, lease_seconds=10, is_new=True)])
     assert log.stat().st_size > 0
-    second = SqliteDriver(file.connect, clock=HandClock(), writer=InlineExecutor())
+    second = SqliteDriver(file.connect, clock=ManualClock(), writer=InlineExecutor())
     await second.migrate()
     assert log.stat().st_size == 0
     for driver in (first, second):

@@ -27,8 +27,8 @@ from holdfast.stores.sqlite.inline_commit import (
     DiskLatencyGate,
     is_short,
 )
-from holdfast.testing.caller import Caller, said
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient, said
 
 
 class Witness(sqlite3.Connection):
@@ -88,7 +88,7 @@ async def a_store(
         )
 
     driver = SqliteDriver(
-        connect, clock=HandClock(), writer=ThreadExecutor("w"), reader=ThreadExecutor("r"),
+        connect, clock=ManualClock(), writer=ThreadExecutor("w"), reader=ThreadExecutor("r"),
         pace=pace or Unhurried(),
     )  # fmt: skip
     await driver.migrate()
@@ -166,7 +166,7 @@ async def test_a_few_rows_are_read_in_place_once_there_is_a_connection(
 ) -> None:
     here = threading.get_ident()
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.append("a", key="k")
         found = []
         for last in (1, 1, INLINE_READ_ROWS, INLINE_READ_ROWS + 1, None):
@@ -189,7 +189,7 @@ async def test_a_read_in_place_that_is_refused_is_made_in_the_thread(
             raise sqlite3.OperationalError("database is locked")
 
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.append("a", key="k")
         before = await store.read.transcript(caller.tenant, key=Key("k"), last=1)
         kind.before = staticmethod(refuse)
@@ -201,7 +201,7 @@ async def test_short_transactions_are_made_in_place_and_long_ones_are_not(
     tmp_path: Path, kind: type[Witness]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.append("a", key="k")
         await caller.append("b", key="k")
         assert kind.commits() == [True, True]
@@ -215,7 +215,7 @@ async def test_a_disk_that_is_slow_is_waited_for_elsewhere(
     tmp_path: Path, kind: type[Witness]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind, DiskLatencyGate(lambda: 1.0)) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         kind.before = staticmethod(lambda sql: time.sleep(0.05) if sql == "commit" else None)
         for text in "abc":
             await caller.append(text, key="k")
@@ -226,7 +226,7 @@ async def test_the_loop_goes_on_while_another_process_has_the_file(
     tmp_path: Path, kind: type[Witness]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.append("a", key="k")
         other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
         other.execute("begin immediate")
@@ -252,7 +252,7 @@ async def test_whoever_holds_the_file_for_too_long_is_told_of(
     tmp_path: Path, kind: type[Witness]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.append("a", key="k")
         connection = store._driver._write_link.connection()  # type: ignore[attr-defined]
         connection.execute("pragma busy_timeout = 20")
@@ -268,7 +268,7 @@ async def test_a_command_that_breaks_in_place_spoils_no_other_of_its_batch(
     tmp_path: Path, kind: type[Witness]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await caller.append("first", key="k")
         kind.commits()
         broken = an_append(turn="no text: \ud800", key="c")
@@ -288,7 +288,7 @@ async def test_the_log_begins_anew_after_enough_rows(
 ) -> None:
     monkeypatch.setattr(sqlite, "CHECKPOINT_ROWS", 40)
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         log = tmp_path / "a.db-wal"
         for n in range(100):
             await caller.append(str(n), key="k")
@@ -306,7 +306,7 @@ async def test_the_first_of_a_round_goes_at_once_and_the_others_together(
     tmp_path: Path, kind: type[Witness]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await asyncio.gather(*(caller.append("x", key=f"k{n}") for n in range(9)))
         assert kind.commits() == [True, True]
         await asyncio.gather(*(caller.append("y", key=f"k{n}") for n in range(9)))
@@ -317,7 +317,7 @@ async def test_who_writes_without_a_pause_lets_others_go_on(
     tmp_path: Path, kind: type[Witness]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller, rounds = Caller(store), 0
+        caller, rounds = StoreClient(store), 0
 
         async def others() -> None:
             nonlocal rounds
@@ -337,7 +337,7 @@ async def test_short_transcripts_are_read_in_place_and_long_ones_are_not(
     tmp_path: Path, kind: type[Witness]
 ) -> None:
     async with a_store(tmp_path / "a.db", kind) as store:
-        caller = Caller(store)
+        caller = StoreClient(store)
         await store.submit(an_append(INLINE_READ_ROWS + 1, key="long"))
         appended = await caller.append("a", key="short")
         await store.read.session(DEFAULT_TENANT, session_id=appended.session.id)

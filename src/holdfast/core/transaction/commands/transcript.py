@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.core.compaction.records import Compaction, Elision
+from holdfast.core.compaction.records import CompactionRecord, Elision
 from holdfast.core.ids import Key, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import NewItem, StoredItem
 from holdfast.core.model.records import RecordKind
@@ -101,7 +101,7 @@ class Compact(Command[Session], frozen=True, kw_only=True):
 
     fence: Fence
     to_seq: int = 0
-    compaction: Compaction | None = None
+    compaction: CompactionRecord | None = None
     elision: Elision | None = None
     shown_records: int | None = None  # as in `Finish`
 

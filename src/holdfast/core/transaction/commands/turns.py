@@ -24,11 +24,11 @@ class Started(msgspec.Struct, frozen=True, gc=False):
 
 
 class Queued(msgspec.Struct, frozen=True):
-    """The turn waits. Look again when woken, and no later than `look_again_at`."""
+    """The turn waits. Look again when woken, and no later than `check_again_at`."""
 
     turn: Turn
     session: Session
-    look_again_at: float | None = None
+    check_again_at: float | None = None
     is_rolled_over: bool = False
 
 
@@ -59,7 +59,7 @@ class ImportedPrefix(msgspec.Struct, frozen=True, gc=False):
 
     turn_id: TurnId
     count: int
-    trail: bytes = b""
+    history_hash: bytes = b""
 
 
 class Accept(Command["Started | Queued | Repeated"], frozen=True, kw_only=True):
@@ -161,7 +161,9 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     hold_seconds: float = 120.0
     heals: bytes | None = None
     journal: JournalEntry | None = None
-    trail: bytes = b""
+    refused_from: int | None = None
+    """The first item of the input that the provider refused: the model is not shown it again."""
+    history_hash: bytes = b""
     """Of the whole history, this answer included, where later requests may repeat it."""
     successor: Successor | None = None
     """Who waits in this process and begins in the same commit, if nobody stands before it."""

@@ -210,16 +210,16 @@ create index completions_tenant on completions (tenant, turn_id, step);
 create index completions_session on completions (session_id);
 
 -- Where histories of keyless sessions end that later requests may repeat, by a hash of them.
-create table trails (
+create table history_hashes (
   session_id {text} not null,
   seq {int} not null,
   record_no {int} not null,
   tenant {text} not null,
-  trail {blob} not null,
+  history_hash {blob} not null,
   primary key (session_id, seq, record_no)
 ){without_rowid};
 
-create index trails_trail on trails (tenant, trail);
+create index history_hashes_hash on history_hashes (tenant, history_hash);
 
 -- Where items of keyless sessions are, so that a request may refer to them by id alone.
 create table item_places (

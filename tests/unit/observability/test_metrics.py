@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.core.model.session import Usage
-from holdfast.http.metrics import MAX_LABEL_SETS, PrometheusMeter
+from holdfast.observability.metrics import MAX_LABEL_SETS, PrometheusMeter
 from holdfast.ports.request_context import RequestContext, current_request
 
 

@@ -27,7 +27,7 @@ from holdfast.core.transaction.commands import (
     Started,
 )
 from holdfast.ports.store import ItemQuery, Reader, Store
-from holdfast.testing.ids import CountedIds
+from holdfast.testing.ids import SequentialIds
 
 OutcomeT = TypeVar("OutcomeT")
 LEASE_SECONDS = 10.0
@@ -51,12 +51,12 @@ def text_of(item: StoredItem) -> str:
     return text
 
 
-class Caller:
+class StoreClient:
     """One worker of a store; it remembers its last command, so that tests can submit it again."""
 
     def __init__(self, store: Store, name: str = "", *, tenant: str = DEFAULT_TENANT) -> None:
         self.store = store
-        self.ids = CountedIds(name)
+        self.ids = SequentialIds(name)
         self.tenant = Tenant(tenant)
         self.worker = WorkerId(self.ids.new("wrk"))
         self.last: Command[Any] | None = None

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from holdfast.core.errors import HoldfastError
 from holdfast.core.transaction.commands import Command, LaneLimits
 from holdfast.stores.open import open_store
-from holdfast.testing.caller import Caller
-from holdfast.testing.clock import HandClock
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.store_client import StoreClient
 
 ResultT = TypeVar("ResultT")
 OutcomeT = TypeVar("OutcomeT")
@@ -16,15 +16,15 @@ OutcomeT = TypeVar("OutcomeT")
 FOREVER = 1e12
 
 
-class House:
+class StoreHarness:
     """A store, a clock moved by hand, and callers that live until they are buried."""
 
     def __init__(self, *workers: str, limits: LaneLimits | None = None) -> None:
         self._runner = asyncio.Runner()
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.store = self.do(open_store("memory:", clock=self.clock))
         self.limits = limits or LaneLimits(can_run_again=True)
-        self.callers = {name: Caller(self.store, name) for name in workers}
+        self.callers = {name: StoreClient(self.store, name) for name in workers}
         for caller in self.callers.values():
             self.do(caller.enlist(FOREVER))
 

@@ -33,6 +33,7 @@ class Driver(SqliteDriver):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.commit_then = None  # every batch goes through `commit` below
         self.was_refused = asyncio.Event()
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
@@ -42,7 +43,7 @@ class Driver(SqliteDriver):
         return results
 
 
-class House:
+class TamperedStore:
     """A file, every connection to it, and the Holdfast over it."""
 
     def __init__(self, path: Path) -> None:
@@ -85,26 +86,26 @@ def text_of(item: Item) -> str:
 
 
 @asynccontextmanager
-async def a_house(
+async def open_tampered_store(
     path: Path, *, clock: Clock | None = None, lanes: LaneSettings | None = None
-) -> AsyncIterator[House]:
-    """Open a house; nothing of it is left behind."""
+) -> AsyncIterator[TamperedStore]:
+    """Open a tampered; nothing of it is left behind."""
     clock = clock or SystemClock()
-    house = House(path)
-    house.driver = Driver(
-        house.connect,
-        identity=house.identity,
+    tampered = TamperedStore(path)
+    tampered.driver = Driver(
+        tampered.connect,
+        identity=tampered.identity,
         clock=clock,
         writer=ThreadExecutor("writer"),
         reader=ThreadExecutor("reader"),
     )
-    await house.driver.migrate()
-    store = SqlStore(house.driver, FileTokens(path.with_name(path.name + "-workers")))
+    await tampered.driver.migrate()
+    store = SqlStore(tampered.driver, FileTokens(path.with_name(path.name + "-workers")))
     gateway = Gateway(store, clock=clock, ids=RandomIds(), settings=lanes)
     await gateway.start()
-    house.hf = Holdfast(gateway, DEFAULT_TENANT, NEVER)
+    tampered.hf = Holdfast(gateway, DEFAULT_TENANT, NEVER)
     try:
-        yield house
+        yield tampered
     finally:
         await gateway.stop()
         await store.close()

@@ -126,6 +126,9 @@ class PrometheusMeter:
             "holdfast_upstream_seconds", "Duration of upstream attempts.", TURN_SECONDS,
             ("upstream", "outcome"),
         )  # fmt: skip
+        self._tools = _Histogram(
+            "holdfast_tool_seconds", "Duration of tool calls.", TURN_SECONDS, ("tool", "outcome")
+        )
         self._commit = _Histogram("holdfast_commit_seconds", "Duration of commits.", SECONDS)
         self._batch = _Histogram(
             "holdfast_commit_commands", "Commands that share a commit.", COMMANDS
@@ -141,7 +144,11 @@ class PrometheusMeter:
         self._queued: WeakKeyDictionary[RequestContext, float] = WeakKeyDictionary()
         self._running: WeakSet[RequestContext] = WeakSet()
         self._label_sets: set[Labels] = set()
-        self._gauges = [
+        self._tool_names: set[str] = set()
+        self._gauges = self._queue_gauges()
+
+    def _queue_gauges(self) -> list[_Gauge]:
+        return [
             _Gauge(
                 "holdfast_turns_queued", "Turns of this process that wait for their lane.",
                 lambda: len(self._queued),
@@ -213,7 +220,12 @@ class PrometheusMeter:
             self._queued.pop(context, None)
             self._running.add(context)
 
-    def healed(self, failure_class: str) -> None:
+    def healed(
+        self,
+        failure_class: str,
+        action: str,  # noqa: ARG002 - for traces
+        seconds: float,  # noqa: ARG002 - for traces
+    ) -> None:
         """Count a heal."""
         self._healed.counts[(failure_class,)] += 1
 
@@ -221,9 +233,30 @@ class PrometheusMeter:
         """Count a compaction."""
         self._compacted.counts[mode, reason] += 1
 
-    def upstream_answered(self, name: str, outcome: str, seconds: float) -> None:
+    def upstream_answered(
+        self,
+        name: str,
+        outcome: str,
+        seconds: float,
+        projection_seconds: float = 0.0,  # noqa: ARG002 - for traces
+    ) -> None:
         """Count an upstream attempt."""
         self._upstream.observe(seconds, (name, outcome))
+
+    def tool_called(
+        self,
+        tool: str,
+        call_id: str,  # noqa: ARG002 - for traces
+        outcome: str,
+        seconds: float,
+    ) -> None:
+        """Count a tool call."""
+        if tool not in self._tool_names:
+            if len(self._tool_names) >= MAX_LABEL_SETS:
+                tool = OTHER
+            else:
+                self._tool_names.add(tool)
+        self._tools.observe(seconds, (tool, outcome))
 
     def committed(self, commands: int, seconds: float) -> None:
         """Count a commit."""
@@ -243,7 +276,7 @@ class PrometheusMeter:
         metrics: tuple[_Counter | _Histogram | _Gauge, ...] = (
             self._accepted, self._ended, self._turns, self._turn_seconds, self._first_token,
             self._tokens, self._lane_wait, self._healed, self._compacted, self._upstream,
-            self._commit, self._batch, self._recovered, self._requests, *self._gauges,
+            self._tools, self._commit, self._batch, self._recovered, self._requests, *self._gauges,
         )  # fmt: skip
         return [metric.collect() for metric in metrics]
 

@@ -26,7 +26,7 @@ def test_there_are_sources_to_judge() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_module_keeps_the_house_rules(path: Path) -> None:
+def test_module_keeps_the_code_rules(path: Path) -> None:
     text = path.read_text()
     assert text.count("\n") <= MAX_MODULE_LINES, "module too long"
     assert path.stem not in FORBIDDEN_NAMES, "name says nothing"

@@ -1,0 +1,225 @@
+"""Traces, metrics and the log of real turns, and the documentation page that shows them."""
+
+import asyncio
+import io
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from holdfast.app import open_application
+from holdfast.engine.logging import ROOT as LOGGER
+from holdfast.engine.logging import JsonFormatter
+from holdfast.engine.settings import HealSettings
+from holdfast.providers.settings import UpstreamSettings
+from holdfast.settings import OtelSettings, Settings, StoreSettings
+from holdfast.testing.simulator.process import ProviderSimulator
+from tests.http_server import serving
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "watch-a-gateway.md"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
+SECRET = "a very private sentence"
+
+
+class Gateway(NamedTuple):
+    client: httpx.AsyncClient
+    exporter: InMemorySpanExporter
+
+    async def respond(self, text: str = SECRET, **more: object) -> httpx.Response:
+        return await self.client.post(
+            "/v1/responses",
+            json={"model": "gpt-4.1", "input": text, **more},
+            headers={"X-Session-Key": "k", "X-Request-Id": "client-7", "traceparent": PARENT},
+        )
+
+    def spans(self) -> list[ReadableSpan]:
+        return list(self.exporter.get_finished_spans())
+
+
+@pytest.fixture
+def provider() -> Iterator[ProviderSimulator]:
+    """A simulated provider."""
+    with ProviderSimulator() as simulator:
+        yield simulator
+
+
+@asynccontextmanager
+async def traced_gateway(
+    provider: ProviderSimulator, *, has_content: bool = False
+) -> AsyncIterator[Gateway]:
+    settings = Settings(
+        store=StoreSettings(url="memory:"),
+        otel=OtelSettings(content=has_content),
+        heals=HealSettings(transient_retries=1, first_pause_seconds=0.05),
+        upstreams=(UpstreamSettings(name="openai", url=provider.base_url, key="sk-test"),),
+    )
+    exporter = InMemorySpanExporter()
+    traces = TracerProvider()
+    traces.add_span_processor(SimpleSpanProcessor(exporter))
+    async with (
+        open_application(settings, tracer_provider=traces) as application,
+        serving(application) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=30) as client,
+    ):
+        yield Gateway(client, exporter)
+
+
+def attributes(span: ReadableSpan) -> dict[str, object]:
+    return dict(span.attributes or {})
+
+
+async def test_a_healed_turn_is_one_trace_of_all_its_steps(provider: ProviderSimulator) -> None:
+    provider.add_fault("error", status=503, message="The server is overloaded", times=1)
+    async with traced_gateway(provider) as gateway:
+        reply = await gateway.respond()
+        assert reply.status_code == 200
+        spans = gateway.spans()
+    assert [span.name for span in spans] == [
+        "commit", "chat gpt-4.1", "projection", "commit", "heal", "chat gpt-4.1", "projection",
+        "commit", "turn",
+    ]  # fmt: skip
+    commits = [span for span in spans if span.name == "commit"]
+    assert [attributes(span)["holdfast.command"] for span in commits] == [
+        "Accept", "RecordHeal", "Finish",
+    ]  # fmt: skip
+    *steps, turn = spans
+    assert turn.context is not None
+    assert {span.parent.span_id for span in steps if span.parent} == {turn.context.span_id}
+    assert {f"{span.context.trace_id:032x}" for span in spans if span.context} == {TRACE}
+    assert attributes(turn)["gen_ai.conversation.id"] == reply.headers["x-session-id"]
+    assert attributes(turn)["holdfast.turn.id"] == reply.headers["x-turn-id"]
+    assert attributes(turn)["holdfast.outcome"] == "completed"
+    failed, answered = (span for span in spans if span.name == "chat gpt-4.1")
+    assert attributes(failed)["http.response.status_code"] == 503
+    usage = reply.json()["usage"]
+    assert attributes(answered)["gen_ai.usage.input_tokens"] == usage["input_tokens"]
+    assert attributes(answered)["gen_ai.usage.output_tokens"] == usage["output_tokens"]
+    assert attributes(answered)["gen_ai.response.finish_reasons"] == ("stop",)
+    assert SECRET not in "".join(span.to_json() for span in spans)
+
+
+async def test_the_upstream_gets_the_span_of_its_attempt_as_parent(
+    provider: ProviderSimulator,
+) -> None:
+    async with traced_gateway(provider) as gateway:
+        await gateway.respond()
+        [attempt] = [span for span in gateway.spans() if span.name.startswith("chat")]
+    [request] = provider.requests()
+    assert attempt.context is not None
+    assert request.headers["traceparent"] == f"00-{TRACE}-{attempt.context.span_id:016x}-01"
+
+
+async def test_a_stream_has_the_time_to_its_first_chunk(provider: ProviderSimulator) -> None:
+    async with traced_gateway(provider) as gateway:
+        reply = await gateway.respond(stream=True)
+        assert "response.completed" in reply.text
+        [attempt] = [span for span in gateway.spans() if span.name.startswith("chat")]
+    seconds = attributes(attempt)["gen_ai.response.time_to_first_chunk"]
+    assert isinstance(seconds, float)
+    assert seconds > 0
+
+
+async def test_content_is_recorded_when_it_is_asked_for(provider: ProviderSimulator) -> None:
+    async with traced_gateway(provider, has_content=True) as gateway:
+        await gateway.respond()
+        [attempt] = [span for span in gateway.spans() if span.name.startswith("chat")]
+    assert SECRET in str(attributes(attempt)["gen_ai.input.messages"])
+    assert '"assistant"' in str(attributes(attempt)["gen_ai.output.messages"])
+
+
+async def test_a_request_that_is_not_stored_is_traced_too(provider: ProviderSimulator) -> None:
+    async with traced_gateway(provider) as gateway:
+        body = {"model": "gpt-4.1", "input": "hi", "store": False}
+        reply = await gateway.client.post("/v1/responses", json=body)
+        assert reply.status_code == 200
+        spans = gateway.spans()
+    assert [span.name for span in spans] == ["chat gpt-4.1", "turn"]
+
+
+async def test_requests_that_run_no_turn_leave_no_trace(provider: ProviderSimulator) -> None:
+    async with traced_gateway(provider) as gateway:
+        made = await gateway.client.post("/v1/conversations", json={})
+        assert made.status_code == 200
+        assert gateway.spans() == []
+
+
+async def test_a_turn_that_waits_has_a_span_for_its_queue(provider: ProviderSimulator) -> None:
+    async with traced_gateway(provider) as gateway:
+        with provider.hold(times=1) as barrier:
+            first = asyncio.create_task(gateway.respond("one"))
+            await barrier.wait_held_async()
+            second = asyncio.create_task(gateway.respond("two"))
+            while "holdfast_turns_queued 1.0" not in (await gateway.client.get("/metrics")).text:
+                pass
+            await barrier.release_async()
+            assert [(await first).status_code, (await second).status_code] == [200, 200]
+        [queue] = [span for span in gateway.spans() if span.name == "queue"]
+    assert queue.parent is not None
+
+
+# ── the page ────────────────────────────────────────────────────────────────────────────────
+
+_VARIABLE = (
+    (re.compile(r"ses_[0-9a-f]+"), "ses_…"),
+    (re.compile(r"turn_[0-9a-f]+"), "turn_…"),
+    (re.compile(r"\d+\.\d+ ms"), "… ms"),
+    (re.compile(r'"(ms|at)":[\d.]+'), r'"\1":…'),
+    (re.compile(r"\{\"bytes_out\":\d+"), '"bytes_out":…'),
+)
+
+
+def normal(text: str) -> str:
+    """Return a text without what differs from run to run."""
+    for pattern, stand_in in _VARIABLE:
+        text = pattern.sub(stand_in, text)
+    return text
+
+
+def tree(spans: list[ReadableSpan]) -> str:
+    """Return a trace as text: the turn, then its steps in the order of their starts."""
+    *steps, turn = spans
+    steps.sort(key=lambda span: (span.start_time or 0, -(span.end_time or 0)))
+    return "\n".join([line(turn), *(f"  {line(step)}" for step in steps)])
+
+
+def line(span: ReadableSpan) -> str:
+    milliseconds = ((span.end_time or 0) - (span.start_time or 0)) / 1_000_000
+    words = [span.name, f"{milliseconds:.1f} ms"]
+    if not span.status.is_ok and not span.status.is_unset:
+        words.append("ERROR")
+    words += [f"{name}={value}" for name, value in sorted(attributes(span).items())]
+    return " ".join(words)
+
+
+async def test_the_page_shows_what_a_failing_turn_leaves(provider: ProviderSimulator) -> None:
+    provider.add_fault("error", status=503, message="The server is overloaded")
+    logged = io.StringIO()
+    handler = logging.StreamHandler(logged)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger(LOGGER)
+    logger.addHandler(handler)
+    try:
+        async with traced_gateway(provider) as gateway:
+            reply = await gateway.respond()
+            assert reply.status_code == 503
+            scrape = (await gateway.client.get("/metrics")).text
+            trace = tree(gateway.spans())
+    finally:
+        logger.removeHandler(handler)
+    page = normal(PAGE.read_text())
+    for event in logged.getvalue().splitlines():
+        assert normal(event) in page
+    shown = re.findall(r"^holdfast_.*$", page, re.MULTILINE)
+    assert shown
+    for sample in shown:
+        assert sample in scrape.splitlines()
+    assert normal(trace) in page, trace
