@@ -378,4 +378,21 @@ HEALING = (
     ),
 )
 
-CORE_FAULTS = (*FENCES, *LANES, *ONCE, *STATE, *CONTENT, *TENANTS, *PROJECTION, *HEALING)
+CLOCKS = (
+    Fault(
+        "a hold lasts until the clock has caught up with it",
+        f"{CORE}/decisions/lane.py",
+        "return session.hold_until <= now or is_ahead or began > now + CLOCK_TOLERANCE_SECONDS",
+        "return session.hold_until <= now",
+        ("tests/contract/test_store.py::TestClockSteps",),
+    ),
+    Fault(
+        "every small step of the clock ends holds",
+        f"{CORE}/decisions/lane.py",
+        "CLOCK_TOLERANCE_SECONDS = 60.0",
+        "CLOCK_TOLERANCE_SECONDS = 0.0",
+        ("tests/contract/test_store.py::TestClockSteps",),
+    ),
+)
+
+CORE_FAULTS = (*FENCES, *LANES, *ONCE, *STATE, *CONTENT, *TENANTS, *PROJECTION, *HEALING, *CLOCKS)

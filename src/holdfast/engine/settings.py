@@ -80,6 +80,7 @@ class LaneSettings:
             max_waiting=self.max_waiting,
             max_attempts=self.max_attempts,
             max_tenant_turns=max_tenant_turns,
+            max_hold_seconds=max(LaneLimits().max_hold_seconds, self.tool_wait_seconds),
             can_run_again=can_run_again,
         )
 

@@ -20,6 +20,8 @@ from holdfast.core.transaction.facts import Facts, Waiting
 from holdfast.core.transaction.session_draft import Draft
 
 WORKER_LOST = "worker_lost"
+CLOCK_TOLERANCE_SECONDS = 60.0
+"""A turn that began so much later than now began before the clock was set back."""
 
 _Block = tuple[int, int, int]
 """Where the items of a turn begin, up to where they are finished, and where they end."""
@@ -226,7 +228,7 @@ def end_dead_owner(
     if turn is None:
         return Settled(True, facts.waiting)
     if session.is_held:
-        if session.hold_until is None or session.hold_until > facts.now:
+        if not _is_hold_over(session, turn, facts.now, limits):
             return Settled(False, facts.waiting)
         message = "the client's tools did not answer in time"
         turn = stop_active(
@@ -253,6 +255,18 @@ def end_dead_owner(
         message="the worker of this turn went away", is_retryable=True,
     )  # fmt: skip
     return Settled(True, facts.waiting, turn)
+
+
+def _is_hold_over(session: Session, turn: Turn, now: float, limits: LaneLimits) -> bool:
+    """Whether a hold has run out, or was made before the clock was set back.
+
+    Without the second rule a step of a day would keep the lane for a day.
+    """
+    if session.hold_until is None:
+        return False
+    is_ahead = session.hold_until > now + limits.max_hold_seconds
+    began = turn.started_at or turn.accepted_at
+    return session.hold_until <= now or is_ahead or began > now + CLOCK_TOLERANCE_SECONDS
 
 
 def _with_front(waiting: Waiting, position: int) -> Waiting:

@@ -22,5 +22,7 @@ class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Turns of one tenant that may be open at a time, in all its sessions; zero means any."""
     full_bytes: int = 0
     """The bound on what the tenant may store, if it has reached it."""
+    max_hold_seconds: float = 3600.0
+    """No hold lasts longer; one that ends later was made before the clock was set back."""
     can_run_again: bool = False
     """Whether this worker has a handler for turns that nobody waits for on a socket."""
