@@ -293,7 +293,7 @@ CLOCKS = (
     Fault(
         "a lease lasts until the clock has caught up with it",
         f"{STORES}/sql/command_plans.py",
-        "            (sql.CUT_LEASES, (now + max(LONGEST_LEASE_SECONDS, command.lease_seconds),)),\n",
+        "(sql.CUT_LEASES, (now + max(LONGEST_LEASE_SECONDS, command.lease_seconds),)),",
         "",
         ("tests/contract/test_store.py::TestClockSteps",),
     ),
