@@ -283,3 +283,4 @@ async def test_large_bodies_at_a_time_keep_health_checks_answered(
     )
     assert set(statuses) <= {200, 503}
     assert checks > 0
+    assert peak < PEAK_BYTES
