@@ -60,7 +60,8 @@ def _reply(call: ModelCall) -> str:
     texts = [text for role, text in messages if role == "user"]
     if not texts:
         return "This is the Holdfast demo model. You have not said anything yet."
-    reply = f"This is the Holdfast demo model; no real model is configured. You said: {_quoted(texts[-1])}."
+    intro = "This is the Holdfast demo model; no real model is configured."
+    reply = f"{intro} You said: {_quoted(texts[-1])}."
     if len(texts) > 1:
         reply += (
             f" I remember {len(texts) - 1} earlier message(s); the first was {_quoted(texts[0])}."
