@@ -60,8 +60,8 @@ def _mutated(chance: random.Random) -> bytes:
 
 def _endless(_: random.Random) -> bytes:
     added = {"type": "response.output_item.added", "output_index": 0, "item": ITEM}
-    delta = {"type": "response.output_text.delta", **AT, "delta": "word " * 200}
-    return _stream(_events(added) + _events(delta) * 20_000)
+    delta = {"type": "response.output_text.delta", **AT, "delta": "word "}
+    return _stream(_events(added) + _events(delta) * 100_000)
 
 
 def _one_byte_short(_: random.Random) -> bytes:

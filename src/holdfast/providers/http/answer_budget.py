@@ -1,4 +1,7 @@
-"""A bound on the bytes of upstream answers that the process receives at a time."""
+"""A bound on the bytes of whole upstream answers that the process receives at a time.
+
+Events of streams are passed on as they arrive and are not counted.
+"""
 
 from holdfast.providers.errors import broken
 

@@ -12,7 +12,6 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.redaction import redact
 from holdfast.ports.request_context import current_request, note_first_token
 from holdfast.providers.errors import broken, failure_of
-from holdfast.providers.http.answer_budget import ANSWERS, STEP_BYTES, HeldAnswer
 from holdfast.providers.http.client import HttpAnswer, HttpClient, HttpRequest
 from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import EventTooLong, SseEvent, SseSplitter
@@ -160,11 +159,7 @@ class Upstream:
                     with suppress(StopReading):
                         sink.write([SseEvent(WHOLE, await answer.read())])
                     return
-                reader = _EventReader(sink)
-                try:
-                    await answer.copy_to(reader)
-                finally:
-                    reader.held.close()
+                await answer.copy_to(_EventReader(sink))
         except ProviderFailure as failure:
             self._log_failure(path, started_at, failure)
             raise
@@ -193,7 +188,6 @@ class _EventReader(SseSplitter):
         super().__init__()
         self._sink = sink
         self._total = 0
-        self.held = HeldAnswer(ANSWERS)
         self._has_events = False
         self.drain = sink.drain
 
@@ -204,8 +198,6 @@ class _EventReader(SseSplitter):
                 f"the upstream's answer exceeds {MAX_STREAM_BYTES} bytes",
                 "upstream_answer_too_long",
             )
-        if self._total > STEP_BYTES:
-            self.held.grow(self._total)
         if self._pending or self._is_after_cr or not self._is_begun or b"\r" in piece:
             return self._write_split(piece)
         # Most pieces are exactly one event. It is read here, without a further call of ours.

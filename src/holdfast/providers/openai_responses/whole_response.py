@@ -23,6 +23,8 @@ _encode = msgspec.json.Encoder().encode
 _NULL = msgspec.Raw(b"null")
 _COPIED_FIELDS = ("service_tier", "moderation", "tool_usage")
 """Fields of the server's response that are copied into ours."""
+MAX_OUTPUT_ITEMS = 2_000
+"""Each item costs far more memory than its bytes."""
 CALLS = frozenset({"function_call", "custom_tool_call"})
 """Items that a client answers: each needs a call id, also where its server gave none."""
 
@@ -126,6 +128,11 @@ class WholeOutput:
                 raise broken("the upstream cancelled the response", "upstream_cancelled")
             case _:
                 raise failure_in_stream(response.error)
+        if len(response.output) > MAX_OUTPUT_ITEMS:
+            raise broken(
+                f"the upstream's answer has more than {MAX_OUTPUT_ITEMS} items",
+                "upstream_answer_too_long",
+            )
         items: list[bytes] = []
         for index, raw in enumerate(response.output):
             items.append(self._item(raw, index))

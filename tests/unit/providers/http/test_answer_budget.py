@@ -13,11 +13,9 @@ from holdfast.providers.http.answer_budget import (
     HeldAnswer,
 )
 from holdfast.providers.http.client import HttpRequest
-from holdfast.providers.http.upstream import Upstream
-from holdfast.providers.settings import UpstreamSettings
 from tests.unit.providers.http.raw_server import RawConnection
 from tests.unit.providers.http.test_client import connected
-from tests.unit.providers.http.test_limits import SECONDS, Events
+from tests.unit.providers.http.test_limits import SECONDS
 
 
 def test_a_small_answer_is_not_counted() -> None:
@@ -48,10 +46,8 @@ def test_the_answer_that_exceeds_the_bound_fails() -> None:
     assert budget.held_bytes == 0
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_two_large_answers_at_a_time_share_the_bound(is_stream: bool) -> None:
-    kind = "text/event-stream" if is_stream else "application/json"
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n".encode()
+async def test_two_large_answers_at_a_time_share_the_bound() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
     is_counted, goes_on = asyncio.Event(), asyncio.Event()
 
     async def answer(connection: RawConnection) -> None:
@@ -64,14 +60,10 @@ async def test_two_large_answers_at_a_time_share_the_bound(is_stream: bool) -> N
             await goes_on.wait()
 
     async with asyncio.timeout(SECONDS), connected(answer) as (client, server):
-        upstream = Upstream(UpstreamSettings(url=server.url), client)
 
         async def read() -> None:
-            if is_stream:
-                await upstream.stream("/x", (b"{}",), Events())
-            else:
-                async with client.exchange(HttpRequest(method="GET", url=server.url)) as reply:
-                    await reply.read()
+            async with client.exchange(HttpRequest(method="GET", url=server.url)) as reply:
+                await reply.read()
 
         first = asyncio.create_task(read())
         await is_counted.wait()
